@@ -1,0 +1,37 @@
+# Plumage, for its developers. Every target sets up what it needs first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+NAME   ?= cht
+ARGS   ?=
+KEEP   ?= 0
+SOURCES := core router engine operator cli bench
+
+.PHONY: help setup demo test lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a cold cache)
+
+$(VENV)/.ready: pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
+
+demo: setup  ## a pool on this machine: four engines, a directory, a router, and what routing by prefix buys (KEEP=1 leaves it up)
+	@KEEP="$(KEEP)" $(BIN)/plumage demo
+
+test: setup  ## every test this machine can run; says loudly what it skipped
+	@BIN="$(BIN)" bash scripts/test.sh $(ARGS)
+
+lint: setup  ## ruff, mypy --strict, import-linter
+	@BIN="$(BIN)" bash scripts/lint.sh
+
+format: setup  ## let ruff reformat
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
+	@$(BIN)/plumage bench $(NAME) $(ARGS)
+
+clean:  ## remove .venv and everything built or measured
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .plumage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

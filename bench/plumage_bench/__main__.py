@@ -1,0 +1,35 @@
+"""`python -m plumage_bench NAME [--quick] [--seed N] [--out DIR] [key=value …]`: what `plumage bench` calls."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from plumage.errors import PlumageError
+from plumage_bench.harness import Context, run_benchmark, wide_console
+from plumage_bench.registry import NAMES, load
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run, and return the exit status: 2 for a mistake of the caller's."""
+    parser = argparse.ArgumentParser(prog="plumage bench", description=__doc__)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--quick", action="store_true", help="a shorter run; says what it left out")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    parser.add_argument("options", nargs="*", metavar="key=value")
+    args = parser.parse_intermixed_args(argv)
+    console = wide_console()
+    try:
+        bench = load(args.name)
+        options = dict(item.split("=", 1) for item in args.options)
+        run_benchmark(bench, Context(args.name, args.quick, args.seed, args.out, console, options))
+    except PlumageError as error:
+        console.print(f"[red]error:[/red] {error}")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

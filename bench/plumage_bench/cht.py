@@ -1,0 +1,267 @@
+"""`cht`: what the Chunked Hash Tree costs (FEATHER Table 5.1), and that siblings do not make it dearer.
+
+The paper's workload: 5,000 requests × 5,000 tokens in prefix groups, each inserted, added and finished once, FINDBEST
+asked 26,405 times, chunks of 64 tokens. Its C++ takes 1.19 s in all and 0.426 s without INSERT, on its own machine; so
+the figures here stand beside it, not against it. Tokens are 32-bit buffers, as the paper's vectors are.
+
+FINDBEST's answer is cached until the next mutation, here as there. The loop asks once for each admission attempt and
+spends what is left of the 26,405 asking again at the end of a step, which is what a scheduler does that looks at its
+queue several times before it commits to a STOP. The table tells how many answers came from the cache.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from plumage.batching.interface import Candidate
+from plumage.batching.tree import Best, ChunkedHashTree
+from plumage.hashing.token_vectors import chained, incremental
+from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.reference_tree import ReferenceTree
+
+__all__ = ["BENCH"]
+
+REQUESTS, TOKENS, GROUPS, FIND_BEST = 5_000, 5_000, 5, 26_405
+CHUNK, CHUNKS = 64, (1, 16, 64, 128, 256)
+MAX_BATCH, MAX_LOSS, FINISHED_A_STEP, LOOKS_A_STEP = 500, 5, 25, 3
+PAPER_MICROS = {"INSERT": 153.7, "ADD": 11.1, "FINISH": 39.0, "FINDBEST": 6.6}
+FEW, MANY = 500, 50_000
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds and calls of each operation, hashing apart from the rest of INSERT."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("HASH", *PAPER_MICROS), 0.0))
+    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("HASH", *PAPER_MICROS), 0))
+    from_cache: int = 0
+
+    @property
+    def operations(self) -> float:
+        """Everything but INSERT and its hashing."""
+        return sum(self.seconds[name] for name in ("ADD", "FINISH", "FINDBEST"))
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+    def take(self, name: str, started: float) -> None:
+        self.seconds[name] += perf_counter() - started
+        self.calls[name] += 1
+
+
+def prompts(requests: int, tokens: int, rng: random.Random) -> list[array[int]]:
+    """Prompts of `tokens` tokens, nine tenths of them shared within one of the groups."""
+    shared = tokens * 9 // 10
+    heads = [array("I", rng.choices(range(32_000), k=shared)) for _ in range(GROUPS)]
+    return [rng.choice(heads) + array("I", rng.choices(range(32_000), k=tokens - shared)) for _ in range(requests)]
+
+
+def replay(requests: Sequence[array[int]], chunk: int, questions: int, rng: random.Random) -> Timing:
+    """Insert everything, then form and finish batches until nothing is left, timing each call."""
+    timing, tree = Timing(), ChunkedHashTree()
+    for number, tokens in enumerate(requests):
+        started = perf_counter()
+        vector = incremental(tokens, chunk)
+        timing.take("HASH", started)
+        started = perf_counter()
+        tree.insert(Candidate(number, vector, len(tokens), float(number)))
+        timing.take("INSERT", started)
+    _serve(tree, timing, questions, rng)
+    return timing
+
+
+def _serve(tree: ChunkedHashTree, timing: Timing, questions: int, rng: random.Random) -> None:
+    active: list[Any] = []
+    while tree.waiting or active:
+        _admit(tree, timing, active)
+        for _ in range(min(FINISHED_A_STEP, len(active))):
+            done = active.pop(rng.randrange(len(active)))
+            started = perf_counter()
+            tree.finish(done)
+            timing.take("FINISH", started)
+        again = LOOKS_A_STEP if tree.waiting else 0
+        for repeat in range(again):
+            timing.from_cache += repeat > 0
+            _ask(tree, timing)
+    while timing.calls["FINDBEST"] < questions:
+        timing.from_cache += 1
+        _ask(tree, timing)
+
+
+def _admit(tree: ChunkedHashTree, timing: Timing, active: list[Any]) -> None:
+    """Add while the loss is small; a stranger ends the step, as a stop policy would."""
+    while len(active) < MAX_BATCH and (best := _ask(tree, timing)) is not None:
+        if active and best.loss > MAX_LOSS:
+            return
+        started = perf_counter()
+        tree.add(best.request_id)
+        timing.take("ADD", started)
+        active.append(best.request_id)
+
+
+def _ask(tree: ChunkedHashTree, timing: Timing) -> Best | None:
+    started = perf_counter()
+    best = tree.find_best()
+    timing.take("FINDBEST", started)
+    return best
+
+
+def sibling_cost(siblings: int, rounds: int, chunks: int) -> tuple[float, float]:
+    """Nodes visited and seconds for one FINDBEST + ADD + FINISH + INSERT with `siblings` waiting below one prefix."""
+    tree, stem = ChunkedHashTree(), tuple(range(1, chunks + 1))
+    vectors = [(*stem, 10**9 + number) for number in range(siblings + rounds)]
+    for number in range(siblings):
+        tree.insert(Candidate(number, vectors[number], 64 * chunks, float(number)))
+    visits, started = tree.visits, perf_counter()
+    for number in range(siblings, siblings + rounds):
+        best = tree.find_best()
+        assert best is not None
+        tree.add(best.request_id)
+        tree.finish(best.request_id)
+        tree.insert(Candidate(number, vectors[number], 64 * chunks, float(number)))
+    return (tree.visits - visits) / rounds, (perf_counter() - started) / rounds
+
+
+def mismatches(rng: random.Random, requests: int) -> int:
+    """Answers in which the tree and the slow reference model differ over a seeded run; must be 0."""
+    tree, model = ChunkedHashTree(), ReferenceTree(ChunkedHashTree().order)
+    active: list[Any] = []
+    wrong = 0
+    for number, tokens in enumerate(prompts(requests, 640, rng)):
+        cut = tokens[: rng.randrange(len(tokens) + 1)]
+        candidate = Candidate(number, chained(cut, CHUNK), len(cut), float(number))
+        for one in (tree, model):
+            one.insert(candidate)
+        best = tree.find_best()
+        wrong += best != model.find_best()
+        if best is not None and rng.random() < 0.7:
+            for one in (tree, model):
+                one.add(best.request_id)
+            active.append(best.request_id)
+        if active and rng.random() < 0.5:
+            done = active.pop(rng.randrange(len(active)))
+            for one in (tree, model):
+                one.finish(done)
+        wrong += tree.tip_depth != len(model.tip)
+    return wrong
+
+
+def run(context: Context) -> Report:
+    rng = random.Random(context.seed)
+    repeats, rounds = (3, 2_000) if context.quick else (7, 10_000)
+    workload = prompts(REQUESTS, TOKENS, rng)
+    timings: list[Timing] = []
+    by_chunk: dict[int, Timing] = {}
+    sizes = (CHUNK,) if context.quick else CHUNKS
+    with context.progress("cht", repeats + len(sizes) + 2) as advance:
+        for _ in range(repeats):
+            timings.append(_undisturbed(workload, CHUNK, context.seed))
+            advance(1)
+        for size in sizes:
+            by_chunk[size] = _undisturbed(workload, size, context.seed)
+            advance(1)
+        few, many = _flatness(rounds, 3 if context.quick else 9)
+        advance(1)
+        wrong = mismatches(rng, 300 if context.quick else 1_500)
+        advance(1)
+    middle = sorted(timings, key=lambda timing: timing.total)[len(timings) // 2]
+    keys = {
+        "total_s": round(middle.total, 4),
+        "ops_s": round(middle.operations, 4),
+        "visits_flat": round(many[0] / few[0], 4),
+        "wall_flat": round(many[1] / few[1], 3),
+        "mismatches": wrong,
+    }
+    tables = [_operations(middle, timings), _chunks(by_chunk), _siblings(few, many)]
+    return Report(
+        keys, tables, plot=lambda figure: _plot(figure, by_chunk, middle), data={"totals": [t.total for t in timings]}
+    )
+
+
+def _undisturbed(workload: Sequence[array[int]], chunk: int, seed: int) -> Timing:
+    """One replay without a garbage collection in the middle: its cost depends on what else the process holds."""
+    gc.collect()
+    gc.disable()
+    try:
+        return replay(workload, chunk, FIND_BEST, random.Random(seed))
+    finally:
+        gc.enable()
+
+
+def _flatness(rounds: int, repeats: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(visits, seconds) an operation at few and at many siblings; interleaved, the median of `repeats` by time."""
+    chunks = TOKENS // CHUNK
+    pairs = [(sibling_cost(FEW, rounds, chunks), sibling_cost(MANY, rounds, chunks)) for _ in range(repeats)]
+    few, many = zip(*pairs, strict=True)
+    return sorted(few, key=lambda cost: cost[1])[repeats // 2], sorted(many, key=lambda cost: cost[1])[repeats // 2]
+
+
+def _operations(middle: Timing, timings: Sequence[Timing]) -> ResultTable:
+    rows: list[list[int | float | str]] = []
+    for name in ("HASH", *PAPER_MICROS):
+        micros = 1e6 * middle.seconds[name] / max(middle.calls[name], 1)
+        paper = PAPER_MICROS.get(name, "in INSERT")
+        rows.append([name, middle.calls[name], round(micros, 2), paper, round(middle.seconds[name], 4)])
+    spread = f"{min(t.total for t in timings):.3f}–{max(t.total for t in timings):.3f} s"
+    return ResultTable(
+        f"{REQUESTS} requests × {TOKENS} tokens, chunk {CHUNK}, {GROUPS} groups",
+        ("operation", "calls", "µs each", "paper's C++ µs", "seconds"),
+        rows,
+        f"Median of {len(timings)} runs ({spread}). {middle.from_cache} of {FIND_BEST} FINDBEST came from its cache.",
+    )
+
+
+def _chunks(by_chunk: dict[int, Timing]) -> ResultTable:
+    rows = [
+        [
+            size,
+            -(-TOKENS // size),
+            round(t.seconds["HASH"], 3),
+            round(t.seconds["INSERT"], 3),
+            round(t.operations, 3),
+            round(t.total, 3),
+        ]
+        for size, t in by_chunk.items()
+    ]
+    return ResultTable("By chunk size", ("tokens a chunk", "levels", "hashing s", "insert s", "ops s", "total s"), rows)
+
+
+def _siblings(few: tuple[float, float], many: tuple[float, float]) -> ResultTable:
+    rows = [[size, round(cost[0], 3), round(cost[1] * 1e6, 2)] for size, cost in ((FEW, few), (MANY, many))]
+    return ResultTable(
+        "Siblings waiting below one prefix", ("siblings", "nodes visited an operation", "µs an operation"), rows
+    )
+
+
+def _plot(figure: Any, by_chunk: dict[int, Timing], middle: Timing) -> None:
+    left, right = figure.subplots(1, 2)
+    names = list(PAPER_MICROS)
+    ours = [1e6 * middle.seconds[name] / max(middle.calls[name], 1) for name in names]
+    ours[0] += 1e6 * middle.seconds["HASH"] / middle.calls["HASH"]
+    places = range(len(names))
+    left.bar(
+        [place - 0.2 for place in places], [PAPER_MICROS[name] for name in names], 0.4, label="paper, C++, its machine"
+    )
+    left.bar([place + 0.2 for place in places], ours, 0.4, label="ours, Python, this machine")
+    left.set(xticks=list(places), xticklabels=names, yscale="log", ylabel="µs a call", title="Table 5.1")
+    left.legend()
+    right.plot(list(by_chunk), [timing.total for timing in by_chunk.values()], "o-", label="total")
+    right.plot(list(by_chunk), [timing.operations for timing in by_chunk.values()], "s-", label="without INSERT")
+    right.set(xscale="log", yscale="log", xlabel="tokens a chunk", ylabel="seconds", title="Chunk size")
+    right.legend()
+
+
+BENCH = Benchmark(
+    "cht",
+    "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
+    quick_budget=20,
+    quick_omits="chunk sizes other than 64, most repeats",
+    run=run,
+)

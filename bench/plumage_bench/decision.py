@@ -1,0 +1,235 @@
+"""`decision`: what it costs a router to decide, from a request's bytes to the replica that gets it.
+
+The router's own code, called as the router calls it: parse and check the body, render the model's chat template, hash
+the prompt's chunks, look them up in the mirror, choose by LBGR, note the work and the pending owner. Nothing is mocked;
+the replicas' answers and their caches' events are made up between decisions, outside of what is timed.
+
+8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty messages,
+and each step by itself, are printed beside.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from plumage.directory.mirror import Mirror
+from plumage.models import resolve
+from plumage.rendering import ChatRenderer, ModelFolder
+from plumage.routing import Query, make_policy
+from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
+from plumage_router.body import parse_body
+from plumage_router.decide import Decider, Decision
+from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
+from plumage_router.replicas import Load
+from plumage_router.usage import Usage
+
+__all__ = ["BENCH"]
+
+FEW, MANY = 4, 1000
+MESSAGES = 6
+WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000
+REQUESTS_A_SECOND = 100.0  # at each replica, on the clock that LBGR sees
+FIRST_TOKEN, FINISH = 0.1, 1.0  # seconds after the decision
+TOKENS_A_CHUNK = 64
+STEPS = ("parse", "check", "render", "hash", "look up", "choose", "account")
+
+
+@dataclass(slots=True)
+class Fleet:
+    """A decider with its replicas, and the requests that are under way."""
+
+    decider: Decider
+    loads: list[Load]
+    underway: deque[tuple[float, Decision]] = field(default_factory=deque)
+    prefilling: deque[tuple[float, Decision]] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, replicas: int, seed: int) -> Fleet:
+        loads = [Load(slot, name=f"r{slot}") for slot in range(replicas)]
+        policy = make_policy("Lbgr", rng=random.Random(f"decision {seed}"))
+        return cls(Decider(Mirror(), policy, loads.__getitem__), loads)
+
+    def answered(self, decision: Decision, now: float) -> None:
+        """Put it under way, and end what is due: engines answer, their caches' events arrive."""
+        self.prefilling.append((now + FIRST_TOKEN, decision))
+        self.underway.append((now + FINISH, decision))
+        while self.prefilling[0][0] <= now:
+            self._prefilled(*self.prefilling.popleft())
+        while self.underway[0][0] <= now:
+            at, done = self.underway.popleft()
+            tokens = TOKENS_A_CHUNK * len(done.prompt.chunks)
+            self.decider.finished(done, at, Usage(tokens, int(done.ticket.hit_tokens)))
+
+    def _prefilled(self, at: float, decision: Decision) -> None:
+        self.decider.first_token(decision, at)
+        chunks = decision.prompt.chunks
+        changes = [(chunk, 1, TOKENS_A_CHUNK * depth) for depth, chunk in enumerate(chunks, start=1)]
+        self.decider.mirror.apply(decision.ticket.slot, changes)
+
+
+def reader_of_tiny_chat() -> PromptReader:
+    renderer = ChatRenderer.from_folder(ModelFolder.load(resolve("builtin://tiny-chat")), clock=datetime.now)
+    return PromptReader(renderer, MODEL)
+
+
+def requests(bodies: Sequence[Body], count: int, rng: random.Random) -> Iterator[bytes]:
+    """Raw bodies, each with a text of its own from the mark on."""
+    for _ in range(count):
+        yield rng.choice(bodies).data.replace(MARK.encode(), b"%016x" % rng.getrandbits(64))
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Nanoseconds of each decision, by the wall and by this thread's own time."""
+
+    wall: Sequence[int]
+    thread: Sequence[int]
+
+    def mean(self) -> float:
+        return sum(self.wall) / len(self.wall) / 1000
+
+    def quantile(self, share: float, of: Sequence[int] | None = None) -> float:
+        ordered = sorted(self.wall if of is None else of)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
+
+    def row(self, name: str) -> list[float | str]:
+        own = sum(self.thread) / len(self.thread) / 1000
+        quantiles = [self.quantile(share) for share in (0.5, 0.95, 0.99)]
+        return [name, self.mean(), *quantiles, own, self.quantile(0.99, self.thread)]
+
+
+def time_decisions(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes], advance: Callable[[int], None]) -> Timing:
+    """Decide on each request. The policy's clock runs at a fixed rate, so a slow machine changes no decision."""
+    wall, thread = [], []
+    rate = REQUESTS_A_SECOND * len(fleet.loads)
+    for number, data in enumerate(raw):
+        now = number / rate
+        mine, started = thread_time_ns(), perf_counter_ns()
+        decision = fleet.decider.decide(reader.read(CHAT_PATH, data), fleet.loads, now)
+        wall.append(perf_counter_ns() - started)
+        thread.append(thread_time_ns() - mine)
+        fleet.answered(decision, now)
+        advance(1)
+    return Timing(wall[WARM_UP:], thread[WARM_UP:])
+
+
+def time_steps(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes]) -> dict[str, list[int]]:
+    """Nanoseconds of each step. `account` is what `decide` does beside looking up and choosing."""
+    taken: dict[str, list[int]] = {step: [] for step in STEPS}
+    start = fleet.underway[-1][0] - FINISH
+    for number, data in enumerate(raw, start=1):
+        now = start + number / (REQUESTS_A_SECOND * len(fleet.loads))
+        prompt, reading = _read_stepwise(reader, data)
+        decision, choosing = _decide_stepwise(fleet, prompt, now)
+        for step, nanoseconds in zip(STEPS, reading + choosing, strict=True):
+            taken[step].append(nanoseconds)
+        fleet.answered(decision, now)
+    return taken
+
+
+def _read_stepwise(reader: PromptReader, data: bytes) -> tuple[Prompt, list[int]]:
+    times = [perf_counter_ns()]
+    body = parse_body(data)
+    times.append(perf_counter_ns())
+    reader.check(CHAT_PATH, body)
+    times.append(perf_counter_ns())
+    text = reader.render(CHAT_PATH, body)
+    times.append(perf_counter_ns())
+    chunks = reader.chain(text, MODEL, "")
+    times.append(perf_counter_ns())
+    prompt = Prompt(CHAT_PATH, MODEL, data, False, False, text, chunks)
+    return prompt, [after - before for before, after in pairwise(times)]
+
+
+def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision, list[int]]:
+    times = [perf_counter_ns()]
+    hits, _, tokens = fleet.decider.look_up(prompt)
+    times.append(perf_counter_ns())
+    fleet.decider.policy.choose(Query(now, tokens, hits, prompt.chunks, prompt.text), fleet.loads)
+    times.append(perf_counter_ns())
+    decision = fleet.decider.decide(prompt, fleet.loads, now)
+    times.append(perf_counter_ns())
+    look_up, choose, both_and_more = (after - before for before, after in pairwise(times))
+    return decision, [look_up, choose, max(0, both_and_more - look_up - choose)]
+
+
+@contextmanager
+def _as_in_the_router() -> Iterator[None]:
+    """The router's settings of Python's garbage collector, which the slowest decisions feel."""
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        gc.unfreeze()
+
+
+def run(context: Context) -> Report:
+    count = QUICK_REQUESTS if context.quick else REQUESTS
+    cases = [(FEW, 1), (FEW, MESSAGES), (FEW, 20), (MANY, MESSAGES)]
+    timings: dict[tuple[int, int], Timing] = {}
+    steps: dict[str, list[int]] = {}
+    reader = reader_of_tiny_chat()
+    with context.progress("deciding", len(cases) * (count + WARM_UP)) as advance, _as_in_the_router():
+        for replicas, messages in cases:
+            rng = random.Random(f"decision {context.seed} {replicas} {messages}")
+            bodies, fleet = make_bodies(messages, context.seed), Fleet.of(replicas, context.seed)
+            timings[replicas, messages] = time_decisions(fleet, reader, requests(bodies, count + WARM_UP, rng), advance)
+            if (replicas, messages) == (FEW, MESSAGES):
+                steps = time_steps(fleet, reader, requests(bodies, count // 2, rng))
+    return _report(timings, steps)
+
+
+def _report(timings: dict[tuple[int, int], Timing], steps: dict[str, list[int]]) -> Report:
+    few, many = timings[FEW, MESSAGES], timings[MANY, MESSAGES]
+    columns = ("replicas, messages", "mean", "P50", "P95", "P99", "mean, own", "P99, own")
+    rows = [timing.row(f"{replicas}, {messages}") for (replicas, messages), timing in timings.items()]
+    own = "own: time of this thread alone, without what else runs on the machine. Everything in microseconds."
+    means = {step: sum(taken) / len(taken) / 1000 for step, taken in steps.items()}
+    split: list[list[str | float]] = [[step, mean, median(steps[step]) / 1000] for step, mean in means.items()]
+    split.append(["sum", sum(means.values()), sum(median(taken) for taken in steps.values()) / 1000])
+    return Report(
+        keys={"mean_us_4": few.mean(), "p99_us_4": few.quantile(0.99), "p99_us_1000": many.quantile(0.99)},
+        tables=[
+            ResultTable("One decision: parse, render, hash, look up, choose", columns, rows, own),
+            ResultTable(f"Step by step: {FEW} replicas, {MESSAGES} messages", ("step", "mean µs", "median µs"), split),
+        ],
+        plot=lambda figure: _plot(figure, timings, means),
+        data={"own_p99_us_4": few.quantile(0.99, few.thread), "own_p99_us_1000": many.quantile(0.99, many.thread)},
+    )
+
+
+def _plot(figure: Any, timings: dict[tuple[int, int], Timing], means: dict[str, float]) -> None:
+    left, right = figure.subplots(1, 2)
+    for (replicas, messages), timing in timings.items():
+        ordered = [value / 1000 for value in sorted(timing.wall)]
+        shares = [index / len(ordered) for index in range(len(ordered))]
+        left.plot(ordered, shares, label=f"{replicas} replicas, {messages} messages")
+    left.set(xscale="log", xlabel="µs a decision", ylabel="share of decisions", title="Decisions")
+    left.legend()
+    right.barh(list(means), list(means.values()))
+    right.invert_yaxis()
+    right.set(xlabel="mean µs", title=f"{FEW} replicas, {MESSAGES} messages")
+
+
+BENCH = Benchmark(
+    name="decision",
+    summary="what a routing decision costs: parse, render, hash, look up, choose",
+    quick_budget=15,
+    quick_omits=f"{REQUESTS - QUICK_REQUESTS} of {REQUESTS} decisions of each case",
+    run=run,
+)

@@ -1,0 +1,263 @@
+"""From an engine's event to a match in a router: a publisher that speaks as vLLM does, real agents, a real server, a
+router's sync, each a process of its own.
+
+Each chunk's clock starts when the event that completes it leaves the publisher, and stops when the router's mirror has
+it. Blocks are stored at the stated rate in steps of 20 ms per engine; once an engine's cache is full it drops as many.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+import zmq
+
+from plumage.directory.server import LocalServer
+from plumage.hashing import chunks
+from plumage.models import resolve
+from plumage.rendering import ByteTable, ModelFolder
+
+__all__ = ["Lag", "measure_lag"]
+
+POOL = "bench"
+MODEL = "tiny"
+ENGINES = 4
+STEP = 0.020
+BLOCK = 16  # tokens
+PROMPT = 64  # blocks
+CACHE = 5000  # blocks an engine holds
+WARM_UP = 1.0  # seconds of events before the clock counts
+AFTER = 1.0  # seconds for the last events to arrive
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Seconds from event to match, sorted. Microseconds of CPU are of whole processes, per block event."""
+
+    engines: int
+    rate: float
+    sorted: list[float]
+    agent_micros: float
+    router_micros: float
+
+    def percentile(self, percent: float) -> float:
+        return self.sorted[min(len(self.sorted) - 1, int(len(self.sorted) * percent / 100))]
+
+
+@dataclass(slots=True)
+class _Step:
+    """One message of an engine, ready to be sent, and the chunks it completes."""
+
+    payload: bytes
+    chunks: list[int]
+    events: int
+
+
+def measure_lag(rate: int, seconds: float, seed: int) -> Lag:
+    """`rate`: blocks stored a second, in all. RuntimeError when a chunk never arrived."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plumage-lag-")))
+        server = stack.enter_context(LocalServer())
+        names = [f"r{number}" for number in range(ENGINES)]
+        engines = [stack.enter_context(_Engine(folder, name)) for name in names]
+        agents = [stack.enter_context(_agent(folder, engine, server.url)) for engine in engines]
+        router = stack.enter_context(_router(server.url, names))
+        return _drive(engines, agents, router, rate, seconds, seed)
+
+
+def _drive(
+    engines: Sequence[_Engine], agents: Sequence[psutil.Process], router: subprocess.Popen[str],
+    rate: int, seconds: float, seed: int,
+) -> Lag:  # fmt: skip
+    steps = int((WARM_UP + seconds) / STEP)
+    blocks = round(rate * STEP / len(engines))
+    table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
+    made = [list(_steps(table, random.Random(seed * 100 + n), steps, blocks)) for n in range(len(engines))]
+    used = sum(_cpu(agent) for agent in agents)
+    sent: dict[int, float] = {}
+    started = time.monotonic()
+    for number in range(steps):
+        for phase, engine in enumerate(engines):
+            due = started + STEP * (number + phase / len(engines))
+            time.sleep(max(0.0, due - time.monotonic()))
+            step = made[phase][number]
+            now = time.monotonic()
+            engine.publish(step.payload)
+            if number * STEP >= WARM_UP:
+                sent.update(dict.fromkeys(step.chunks, now))
+    elapsed = time.monotonic() - started
+    time.sleep(AFTER)
+    agent_cpu = sum(_cpu(agent) for agent in agents) - used
+    told = json.loads(router.communicate("")[0])
+    events = sum(step.events for engine_steps in made for step in engine_steps)
+    lags = _lags(sent, dict(told["usable"]))
+    stored = steps * blocks * len(engines)
+    return Lag(len(engines), stored / elapsed, lags, agent_cpu / events * 1e6, told["cpu"] / events * 1e6)
+
+
+def _lags(sent: dict[int, float], usable: dict[int, float]) -> list[float]:
+    missing = sum(chunk not in usable for chunk in sent)
+    if missing:
+        raise RuntimeError(f"{missing} of {len(sent)} chunks never became usable in the router")
+    return sorted(usable[chunk] - at for chunk, at in sent.items())
+
+
+# The engine's side
+
+
+class _Engine:
+    """The two sockets of an engine's KV events."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.endpoint, self.replay_endpoint = f"ipc://{folder}/{name}.e", f"ipc://{folder}/{name}.r"
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=10_000)
+        self._next = 0
+        self._context = zmq.Context()
+        self._live = self._context.socket(zmq.PUB)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._replay)
+
+    def __enter__(self) -> _Engine:
+        self._live.bind(self.endpoint)
+        self._thread.start()
+        self.publish(msgspec.msgpack.encode([time.time(), [], 0]))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._live.close(linger=0)
+        self._context.term()
+
+    def publish(self, payload: bytes) -> None:
+        self._kept.append((self._next, payload))
+        self._live.send_multipart([b"kv", self._next.to_bytes(8, "big"), payload])
+        self._next += 1
+
+    def _replay(self) -> None:
+        router = self._context.socket(zmq.ROUTER)
+        router.bind(self.replay_endpoint)
+        while not self._stopped.is_set():
+            if router.poll(50):
+                client, _, start = router.recv_multipart()
+                for seq, payload in list(self._kept):
+                    if seq >= int.from_bytes(start, "big"):
+                        router.send_multipart([client, b"", seq.to_bytes(8, "big"), payload])
+                router.send_multipart([client, b"", b"\xff" * 8, b""])
+        router.close(linger=0)
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt as it is stored, block by block."""
+
+    text: bytearray = field(default_factory=bytearray)
+    last: int | None = None
+    blocks: int = 0
+    whole: int = 0  # chunks completed so far
+    hash: int = chunks.seed(MODEL)
+
+
+def _steps(table: ByteTable, rng: random.Random, steps: int, blocks: int) -> Iterator[_Step]:
+    """Prefills of one prompt after the other; `blocks` of them a step, and as many dropped once the cache is full."""
+    prompt, cached = _Prompt(), deque[int]()
+    for _ in range(steps):
+        events: list[dict[str, object]] = []
+        completed: list[int] = []
+        left = blocks
+        while left:
+            if prompt.blocks == PROMPT:
+                prompt = _Prompt()
+            number = min(left, PROMPT - prompt.blocks)
+            events.append(_stored(table, rng, prompt, number, cached))
+            completed += _completed(prompt)
+            left -= number
+        dropped = [cached.popleft() for _ in range(max(0, len(cached) - CACHE))]
+        if dropped:
+            events.append({"type": "BlockRemoved", "block_hashes": dropped, "medium": "GPU", "group_idx": 0})
+        yield _Step(msgspec.msgpack.encode([time.time(), events, 0]), completed, blocks + len(dropped))
+
+
+def _stored(
+    table: ByteTable, rng: random.Random, prompt: _Prompt, number: int, cached: deque[int]
+) -> dict[str, object]:
+    hashes = [rng.getrandbits(64) for _ in range(number)]
+    ids = [rng.randrange(len(table.pieces)) for _ in range(number * BLOCK)]
+    prompt.text += table.decode(ids)
+    parent, prompt.last = prompt.last, hashes[-1]
+    prompt.blocks += number
+    cached.extend(hashes)
+    return {
+        "type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": ids,
+        "block_size": BLOCK, "lora_id": None, "medium": "GPU", "lora_name": None, "extra_keys": [None] * number,
+        "group_idx": 0, "kv_cache_spec_kind": "full_attention",
+    }  # fmt: skip
+
+
+def _completed(prompt: _Prompt) -> list[int]:
+    first = prompt.whole * chunks.CHUNK
+    found = chunks.chain(bytes(prompt.text[first:]), prompt.hash)
+    if found:
+        prompt.whole += len(found)
+        prompt.hash = found[-1]
+    return found
+
+
+# The other processes
+
+
+@contextmanager
+def _agent(folder: Path, engine: _Engine, url: str) -> Iterator[psutil.Process]:
+    """An agent without an engine's HTTP side: it reports the engine as unhealthy and its cache all the same."""
+    config = {
+        "pool": POOL, "replica": engine.name, "model": MODEL, "modelFolder": "builtin://tiny-chat",
+        "engineUrl": "http://127.0.0.1:9", "eventsEndpoint": engine.endpoint, "replayEndpoint": engine.replay_endpoint,
+        "directoryUrl": url, "listen": {"port": 0}, "warmup": {"enabled": False}, "publishRate": 1e6,
+    }  # fmt: skip
+    path = folder / f"{engine.name}.json"
+    path.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "plumage_engine.agent", "--config", str(path), "--log-level", "error"]
+    with _ended(subprocess.Popen(command)) as process:
+        yield psutil.Process(process.pid)
+
+
+@contextmanager
+def _router(url: str, names: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "plumage_bench.directory.router_process", url, POOL, "0", *names]
+    with _ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
+        told: IO[str] | None = process.stdout
+        if told is None or told.readline() != "following\n":
+            raise RuntimeError("the router process did not start; its message is above")
+        yield process
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[str]]:
+    try:
+        yield process  # type: ignore[misc]
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,144 @@
+"""What a KV event costs an agent in CPU: decoded, placed, hashed, published; sockets left out.
+
+`python -m plumage_bench.event_cost` prints microseconds per block stored and per block removed, for batches of the
+shapes that vLLM sends: long prefills, and decoding requests that fill a block now and then. The payloads are made
+beforehand, in vLLM's own form. Bound: 15 µs a block event.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from plumage.directory.ledger import Ledger
+from plumage.directory.schema import Change
+from plumage.models import resolve
+from plumage.rendering import ByteTable, ModelFolder
+from plumage_engine.agent.holdings import Holdings
+from plumage_engine.agent.index import CacheIndex
+from plumage_engine.agent.throttle import Throttle
+from plumage_engine.agent.wire import decode_batch
+
+__all__ = ["EventCost", "event_cost"]
+
+BLOCK = 16
+CHAIN = 64  # blocks of one prompt
+
+
+@dataclass(frozen=True, slots=True)
+class EventCost:
+    """Microseconds of CPU per block event."""
+
+    prefill_us: float
+    decode_us: float
+    removed_us: float
+
+    @property
+    def mean_us(self) -> float:
+        """Every block that comes goes again one day; most come by prefill."""
+        return (self.prefill_us + self.removed_us) / 2
+
+
+class _Publisher:
+    """The directory's writer, less the sending."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        self._ledger.record(changes)
+
+    def clear(self) -> None:
+        self._ledger.clear()
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """Chains of blocks with random tokens of a real vocabulary."""
+
+    rng: random.Random
+    vocabulary: int
+    made: list[list[int]] = field(default_factory=list)
+
+    def prefill(self) -> list[bytes]:
+        """One message a prompt, all its blocks in one event."""
+        hashes = [self.rng.getrandbits(64) for _ in range(CHAIN)]
+        self.made.append(hashes)
+        return [_batch([self._stored(hashes, None)])]
+
+    def decode(self) -> list[bytes]:
+        """Sixteen requests that fill a block each in every message."""
+        rows = [[self.rng.getrandbits(64) for _ in range(CHAIN // 16)] for _ in range(16)]
+        self.made += rows
+        parents: list[list[int | None]] = [[None, *row[:-1]] for row in rows]
+        return [
+            _batch([self._stored([row[step]], parent[step]) for row, parent in zip(rows, parents, strict=True)])
+            for step in range(CHAIN // 16)
+        ]
+
+    def removals(self) -> list[bytes]:
+        """Leaves first, as engines evict."""
+        return [_batch([_removed(hashes[::-1])]) for hashes in reversed(self.made)]
+
+    def _stored(self, hashes: Sequence[int], parent: int | None) -> dict[str, object]:
+        return {
+            "type": "BlockStored",
+            "block_hashes": list(hashes),
+            "parent_block_hash": parent,
+            "token_ids": [self.rng.randrange(self.vocabulary) for _ in range(len(hashes) * BLOCK)],
+            "block_size": BLOCK,
+            "lora_id": None,
+            "medium": "GPU",
+            "lora_name": None,
+            "extra_keys": [None] * len(hashes),
+            "group_idx": 0,
+            "kv_cache_spec_kind": "full_attention",
+        }
+
+
+def event_cost(blocks: int = 40_000, seed: int = 0) -> EventCost:
+    """CPU time of this thread over about that many blocks of each kind, in a fresh index."""
+    table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
+    prefill, removed = _measure(table, _Prompts(random.Random(seed), len(table.pieces)), blocks, "prefill")
+    decode, _ = _measure(table, _Prompts(random.Random(seed), len(table.pieces)), blocks, "decode")
+    return EventCost(prefill, decode, removed)
+
+
+def _measure(table: ByteTable, prompts: _Prompts, blocks: int, kind: str) -> tuple[float, float]:
+    made = [payload for _ in range(blocks // CHAIN) for payload in getattr(prompts, kind)()]
+    holdings = Holdings(CacheIndex("bench", table), Throttle(1e9), _Publisher())
+    stored = _apply(holdings, made)
+    removed = _apply(holdings, prompts.removals())
+    counted = holdings.index.counters
+    if counted.stored != counted.removed or len(holdings.index):
+        raise AssertionError(f"the index lost count: {counted}")
+    return stored / counted.stored * 1e6, removed / counted.removed * 1e6
+
+
+def _apply(holdings: Holdings, payloads: Sequence[bytes]) -> float:
+    started = time.thread_time()
+    for payload in payloads:
+        holdings.apply(decode_batch(payload))
+        holdings.settle()
+    return time.thread_time() - started
+
+
+def _removed(hashes: Sequence[int]) -> dict[str, object]:
+    return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU", "group_idx": 0}
+
+
+def _batch(events: Sequence[dict[str, object]]) -> bytes:
+    return msgspec.msgpack.encode([1.0, events, 0])
+
+
+if __name__ == "__main__":
+    cost = event_cost()
+    sys.stdout.write(
+        f"event_cost prefill_us={cost.prefill_us:.2f} decode_us={cost.decode_us:.2f} "
+        f"removed_us={cost.removed_us:.2f} mean_us={cost.mean_us:.2f}\n"
+    )

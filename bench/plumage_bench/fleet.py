@@ -1,0 +1,221 @@
+"""A fleet in virtual time: simulated engines, a routing policy of core, and the directory's lag between them.
+
+What a policy sees is what a router would: hits by the engines' own events `directory_lag` late and pending owners
+before that; the engines' load as of the last poll; its own requests in flight, exactly. Policies that keep a tree of
+their own do so from the prompts they routed, as in their products. Nothing here has a wall clock: a seed repeats a run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan, nan, sqrt
+from typing import cast
+
+from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
+from plumage_bench.directory_view import DirectoryView
+from plumage_bench.workloads.arrivals import Arrival, Source
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.request import SimRequest, StepReport
+from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.virtual import Hooks, VirtualFleet
+
+__all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
+
+_SLICE = 5.0  # virtual seconds between two looks at how late the run is
+_DECODE_BLOCK = 16  # tokens a block where a policy counts blocks of requests, whatever the engines' block size
+
+
+@dataclass(slots=True)
+class Served:
+    """One request from its arrival on. Times are seconds of virtual time; NaN until it happened."""
+
+    arrival: Arrival
+    ticket: Ticket
+    uncached: float  # prompt tokens to compute, as predicted when it was routed
+    first_token: float = nan
+    finished: float = nan
+    cached_tokens: int = 0
+
+    @property
+    def ttft(self) -> float:
+        return self.first_token - self.arrival.at
+
+    @property
+    def latency(self) -> float:
+        return self.finished - self.arrival.at
+
+
+@dataclass(slots=True)
+class Worker:
+    """One engine with what is measured of it. usage, usage_squared: sums of the KV usage over its busy seconds."""
+
+    engine: SimEngine
+    state: ReplicaState
+    busy: float = 0.0
+    usage: float = 0.0
+    usage_squared: float = 0.0
+
+    @property
+    def muv(self) -> float:
+        """Memory utilisation variance (paper 001): standard deviation over time of the KV usage while it worked."""
+        if self.busy == 0.0:
+            return 0.0
+        mean = self.usage / self.busy
+        return sqrt(max(self.usage_squared / self.busy - mean * mean, 0.0))
+
+
+@dataclass(slots=True)
+class FleetRun:
+    """What a run leaves. `complete` is False when it was cut short for being late."""
+
+    served: Sequence[Served]
+    workers: Sequence[Worker]
+    seconds: float
+    complete: bool
+
+
+def run_fleet(
+    engines: Sequence[EngineSettings],
+    policy: RoutingPolicy,
+    source: Source,
+    *,
+    seed: int,
+    directory_lag: float = 0.050,
+    load_interval: float = 0.050,
+    late_after: float = inf,
+    late_share: float = 0.05,
+) -> FleetRun:
+    """Serve everything the source has to send. Stops early, `complete=False`, once more than `late_share` of all its
+    requests waited longer than `late_after` for their first token: the percentile asked for is lost then."""
+    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after)
+    for arrival in source.initial():
+        routing.plan(arrival)
+    allowed = late_share * len(source)
+    horizon = 0.0
+    while routing.done < len(source):
+        horizon += _SLICE
+        routing.fleet.run(until=horizon)
+        if routing.late(horizon) > allowed:
+            return FleetRun(routing.served, routing.workers, routing.fleet.now, complete=False)
+    return FleetRun(routing.served, routing.workers, routing.fleet.now, complete=True)
+
+
+class _Routing(Hooks):
+    """Stands where the router stands: routes arrivals, hears of tokens, keeps its view of caches and loads."""
+
+    def __init__(
+        self,
+        engines: Sequence[EngineSettings],
+        policy: RoutingPolicy,
+        source: Source,
+        seed: int,
+        directory_lag: float,
+        load_interval: float,
+        late_after: float,
+    ) -> None:
+        self.served: list[Served] = []
+        self.done = 0
+        self._policy = policy
+        self._source = source
+        self._view = DirectoryView(lag=directory_lag)
+        self._block_size = engines[0].block_size
+        self._load_interval = load_interval
+        self._loads_at = -inf
+        self._late_after = late_after
+        self._late_firsts = 0
+        self._arrivals: list[Arrival] = []
+        self._open: dict[int, Served] = {}
+        self.workers = [self._worker(slot, settings, seed) for slot, settings in enumerate(engines)]
+        self._states = [worker.state for worker in self.workers]
+        self.fleet = VirtualFleet({worker.state.slot: worker.engine for worker in self.workers}, self)
+
+    def _worker(self, slot: int, settings: EngineSettings, seed: int) -> Worker:
+        rng = random.Random(f"engine-{seed}-{slot}")
+        return Worker(SimEngine(settings, rng=rng, sink=self._view.sink(slot)), ReplicaState(slot))
+
+    def plan(self, arrival: Arrival) -> None:
+        """Put an arrival into the event heap; its request's id is the arrival's number."""
+        prompt = arrival.prompt
+        request = SimRequest(
+            len(self._arrivals),
+            prompt.tokens,
+            prompt.blocks,
+            prompt.output_tokens,
+            arrival.at,
+            output_hashes=prompt.output_blocks,
+            vector=(),  # the engines' queue is first come first served: it looks at no hashes
+        )
+        self._arrivals.append(arrival)
+        self.fleet.arrive(request)
+
+    def route(self, request: SimRequest, now: float) -> int:
+        self._poll_loads(now)
+        number = _number(request)
+        arrival = self._arrivals[number]
+        query = self._query(arrival, now)
+        choice = self._policy.choose(query, self._states)
+        ticket = self._policy.routed(query, choice)
+        uncached = max(query.tokens - query.hits.get(choice.slot, 0.0), 1.0)
+        served = self._open[number] = Served(arrival, ticket, uncached)
+        self.served.append(served)
+        self._view.hold_pending(arrival.prompt.blocks, choice.slot, now)
+        self._count(served, routed=1, prefill=uncached, tokens=request.prompt_tokens)
+        return choice.slot
+
+    def _query(self, arrival: Arrival, now: float) -> Query:
+        blocks = arrival.prompt.blocks
+        held = self._view.match(blocks, now)
+        hits: Mapping[int, float] = {slot: float(depth * self._block_size) for slot, depth in held.items()}
+        return Query(now, float(arrival.prompt.tokens), hits, blocks)
+
+    def _count(self, served: Served, *, routed: int, prefill: float, tokens: int) -> None:
+        state = self._states[served.ticket.slot]
+        state.routed += routed
+        state.prefill_tokens += prefill
+        state.decode_blocks += tokens / _DECODE_BLOCK
+
+    def _poll_loads(self, now: float) -> None:
+        """The engines' own figures are as old as the last poll; polls are `load_interval` apart."""
+        if now - self._loads_at < self._load_interval:
+            return
+        self._loads_at = now
+        for worker in self.workers:
+            load = worker.engine.load()
+            state = worker.state
+            state.running, state.waiting, state.kv_usage = load.running, load.waiting, load.kv_usage
+
+    def first_token(self, request: SimRequest, slot: int, now: float) -> None:
+        served = self._open[_number(request)]
+        served.first_token = now
+        self._late_firsts += served.ttft > self._late_after
+        self._policy.first_token(served.ticket, now)
+        self._count(served, routed=0, prefill=-served.uncached, tokens=0)
+
+    def finished(self, request: SimRequest, slot: int, now: float, cached_tokens: int) -> None:
+        served = self._open.pop(_number(request))
+        served.finished, served.cached_tokens = now, cached_tokens
+        self.done += 1
+        self._policy.finished(served.ticket, now, float(cached_tokens))
+        self._count(served, routed=-1, prefill=0.0, tokens=-request.prompt_tokens)
+        follow_up = self._source.after(served.arrival.client, now)
+        if follow_up is not None:
+            self.plan(follow_up)
+
+    def stepped(self, slot: int, now: float, report: StepReport) -> None:
+        self._view.stepped(slot, now)
+        worker = self.workers[slot]
+        usage = worker.engine.pool.usage
+        worker.busy += report.seconds
+        worker.usage += usage * report.seconds
+        worker.usage_squared += usage * usage * report.seconds
+
+    def late(self, now: float) -> int:
+        """Requests that waited longer than allowed for their first token, those that still wait included."""
+        waiting = (served for served in self._open.values() if isnan(served.first_token))
+        return self._late_firsts + sum(now - served.arrival.at > self._late_after for served in waiting)
+
+
+def _number(request: SimRequest) -> int:
+    return cast(int, request.request_id)

@@ -1,0 +1,55 @@
+"""Generated shared prefix: 003's synthetic workload, and its main table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plumage_bench.harness import Benchmark, Context, Report
+from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.scenario import Scenario
+from plumage_bench.workloads import GspShape
+
+__all__ = ["BENCH"]
+
+_DEFAULT = Scenario(GspShape(), 12.0)
+
+
+def _shape(factor: int) -> GspShape:
+    return GspShape(groups=128 * factor)
+
+
+def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
+    shape, default = GspShape(), _DEFAULT
+    working_set = int(sum(shape.lengths) / len(shape.lengths) * shape.groups)
+    return {
+        "requests a second": [(f"{rate}", default.at(rate)) for rate in (4, 8, 12, 16, 20)],
+        "workers": [(f"{workers}", replace(default, workers=workers)) for workers in (1, 2, 4, 6, 8, 10)],
+        "shared ratio": [(f"{r}", replace(default, shape=replace(shape, shared=r))) for r in (0.3, 0.5, 0.7, 0.9)],
+        "queries a group": [
+            (f"{count}", replace(default, shape=replace(shape, queries=count))) for count in (4, 8, 16, 32, 64, 128)
+        ],
+        "output tokens": [
+            (f"{count}", replace(default, shape=replace(shape, output_tokens=count))) for count in (4, 16, 64, 128)
+        ],
+        "cache, % of all prompts once": [
+            (f"{share}", replace(default, cache_tokens=working_set * share // 100)) for share in (50, 60, 70, 80, 90)
+        ],
+        "running at most": [(f"{limit}", replace(default, max_num_seqs=limit)) for limit in (1, 4, 16, 64)],
+        "order": [
+            ("random", default), ("round robin over groups", replace(default, shape=replace(shape, round_robin=True))),
+        ],
+    }  # fmt: skip
+
+
+def _run(context: Context) -> Report:
+    return run_routing(RoutingWorkload("gsp", _shape, 12.0, 8.0, _sweeps()), context)
+
+
+BENCH = Benchmark(
+    name="gsp",
+    summary="routing on generated shared prefixes: 128 groups × 32 prompts, 003's default setting",
+    quick_budget=60,
+    quick_omits=QUICK_OMITS,
+    run=_run,
+    options={"sweep": SWEEP_HELP},
+)

@@ -1,0 +1,176 @@
+"""What every benchmark shares: its declaration, its context, and how a report is shown and kept.
+
+A benchmark is a module with a `BENCH = Benchmark(...)`; `registry.py` names them. `run(context)` returns a `Report`;
+the harness prints its tables, writes `<out>/<name>.json` (seed, versions, machine, figures) and `<out>/<name>.png`, and
+prints the closing line `NAME key=value …` last.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+__all__ = ["Benchmark", "Context", "Report", "ResultTable", "run_benchmark", "wide_console"]
+
+Figure = int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
+    options: names of extra `key=value` options the benchmark understands, with their help."""
+
+    name: str
+    summary: str
+    quick_budget: int
+    quick_omits: str
+    run: Callable[[Context], Report]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a run is given. `options` holds the extra options by name, e.g. {"trace": "path", "sweep": "1"}."""
+
+    name: str
+    quick: bool
+    seed: int
+    out: Path
+    console: Console
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar; call the yielded function with the number of units done since the last call."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(description, total=total)
+
+            def advance(done: int) -> None:
+                bar.advance(task, done)
+
+            yield advance
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    """A table as shown and as written. notes: what the reader must know to read it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Figure]]
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """keys: the closing line's figures, in order. plot: draws on a fresh matplotlib figure. data: raw figures."""
+
+    keys: Mapping[str, Figure]
+    tables: Sequence[ResultTable] = ()
+    plot: Callable[[Any], None] | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def wide_console() -> Console:
+    """A console for results. Into a file or a pipe it is wide: a table cut at 80 columns has lost its figures."""
+    console = Console()
+    return console if console.is_terminal else Console(width=180)
+
+
+def run_benchmark(bench: Benchmark, context: Context) -> Report:
+    """Run, show, write; the closing line is the last thing printed."""
+    context.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    report = bench.run(context)
+    elapsed = time.perf_counter() - started
+    for table in report.tables:
+        _show(context.console, table)
+    if context.quick:
+        context.console.print(f"[dim]--quick left out: {bench.quick_omits}[/dim]")
+    _write(bench, context, report, elapsed)
+    if report.plot is not None:
+        _draw(report.plot, context.out / f"{bench.name}.png")
+    closing = " ".join([bench.name, *(f"{key}={_shown(value)}" for key, value in report.keys.items())])
+    context.console.print(closing, highlight=False, soft_wrap=True)
+    return report
+
+
+def _shown(value: Figure) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _show(console: Console, table: ResultTable) -> None:
+    shown = Table(title=table.title, title_justify="left", caption=table.notes or None, caption_justify="left")
+    for index, column in enumerate(table.columns):
+        shown.add_column(column, justify="left" if index == 0 else "right")
+    for row in table.rows:
+        shown.add_row(*(_shown(value) for value in row))
+    console.print(shown)
+
+
+def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -> None:
+    record = {
+        "benchmark": bench.name,
+        "quick": context.quick,
+        "seed": context.seed,
+        "options": dict(context.options),
+        "seconds": round(elapsed, 3),
+        "machine": _machine(),
+        "versions": _versions(),
+        "keys": dict(report.keys),
+        "tables": [
+            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]} for t in report.tables
+        ],
+        "data": dict(report.data),
+    }
+    (context.out / f"{bench.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _machine() -> dict[str, Any]:
+    return {"cpus": os.cpu_count(), "arch": platform.machine(), "kernel": platform.release(), "processor": _processor()}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _versions() -> dict[str, str]:
+    names = ("plumage-llm", "xxhash", "redis", "msgspec", "numpy", "libcachesim")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _draw(plot: Callable[[Any], None], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure = pyplot.figure(figsize=(9, 5.5), layout="constrained")
+    try:
+        plot(figure)
+        figure.savefig(path, dpi=110)
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,47 @@
+"""Long-document question answering: 512 documents of 1k to 8k tokens, all their questions (003 App. A)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plumage_bench.harness import Benchmark, Context, Report
+from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.scenario import Scenario
+from plumage_bench.workloads import LongdocShape
+
+__all__ = ["BENCH"]
+
+_DEFAULT = Scenario(LongdocShape(), 12.0)
+
+
+def _shape(factor: int) -> LongdocShape:
+    return LongdocShape(documents=512 * factor)
+
+
+def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
+    shape, default = LongdocShape(), _DEFAULT
+    return {
+        "requests a second": [(f"{rate}", default.at(rate)) for rate in (4, 6, 8, 12, 16, 20)],
+        "workers": [(f"{workers}", replace(default, workers=workers)) for workers in (1, 2, 4, 6, 8, 10)],
+        "documents": [
+            (f"{count}", replace(default, shape=replace(shape, documents=count))) for count in (128, 256, 512)
+        ],
+        "order": [
+            ("random", default),
+            ("round robin over documents", replace(default, shape=replace(shape, round_robin=True))),
+        ],
+    }  # fmt: skip
+
+
+def _run(context: Context) -> Report:
+    return run_routing(RoutingWorkload("longdoc", _shape, 12.0, 5.0, _sweeps()), context)
+
+
+BENCH = Benchmark(
+    name="longdoc",
+    summary="routing of questions about 512 long documents",
+    quick_budget=60,
+    quick_omits=QUICK_OMITS,
+    run=_run,
+    options={"sweep": SWEEP_HELP},
+)

@@ -1,0 +1,49 @@
+"""Multi-turn conversations: 128 clients that send their next round when the answer is there (003 App. A)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from plumage_bench.harness import Benchmark, Context, Report
+from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.scenario import Scenario
+from plumage_bench.workloads import MultiturnShape
+
+__all__ = ["BENCH"]
+
+_DEFAULT = Scenario(MultiturnShape(), 12.0)
+
+
+def _shape(factor: int) -> MultiturnShape:
+    return MultiturnShape(clients=128 * factor)
+
+
+def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
+    shape, default = MultiturnShape(), _DEFAULT
+    return {
+        "requests a second": [(f"{rate}", default.at(rate)) for rate in (4, 8, 12, 16, 20)],
+        "workers": [(f"{workers}", replace(default, workers=workers)) for workers in (1, 2, 4, 6, 8, 10)],
+        "clients": [
+            (f"{count}", replace(default, shape=replace(shape, clients=count))) for count in (64, 128, 256, 512)
+        ],
+        "output tokens": [
+            (f"{count}", replace(default, shape=replace(shape, output_tokens=count))) for count in (4, 16, 64, 128)
+        ],
+        "system prompt, tokens": [
+            (f"{count}", replace(default, shape=replace(shape, system_tokens=count))) for count in (0, 512, 2048)
+        ],
+    }
+
+
+def _run(context: Context) -> Report:
+    return run_routing(RoutingWorkload("multiturn", _shape, 12.0, 14.0, _sweeps()), context)
+
+
+BENCH = Benchmark(
+    name="multiturn",
+    summary="routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens",
+    quick_budget=60,
+    quick_omits=QUICK_OMITS,
+    run=_run,
+    options={"sweep": SWEEP_HELP},
+)

@@ -1,0 +1,200 @@
+/* A mock engine that costs next to nothing, so that what is measured is the router.
+ *
+ *   engine PORT COUNT PREFIXES REPORT
+ *
+ * Listens on COUNT ports from PORT on, one a replica. Every POST gets the same small completion whose usage tells the
+ * truth about a cache that keeps every prefix: cached_tokens is the shared part's tokens once this replica has seen the
+ * prefix, else 0. The prefix and the request's number come in the request id ("PREFIX-NUMBER", see load.c) and are
+ * written as {u32 replica, u32 prefix, u64 number} to the file REPORT (a fifo: the mock's agents read it; "-": nowhere).
+ * One thread, epoll, level-triggered.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BUFFER = 1 << 18, EVENTS = 256, MOST_PREFIXES = 4096, MOST_REPLICAS = 64, TOKEN_BYTES = 4 };
+
+struct connection {
+    int fd, replica, listening;
+    size_t used;
+    char *data;
+};
+
+struct report {
+    uint32_t replica, prefix;
+    uint64_t number;
+};
+
+static unsigned char seen[MOST_REPLICAS][MOST_PREFIXES];
+static int report_fd = -1;
+static uint32_t prefixes;
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static const char *header(const char *head, const char *end, const char *name) {
+    size_t length = strlen(name);
+    for (const char *line = head; line < end;) {
+        const char *next = memchr(line, '\n', (size_t)(end - line));
+        if (!next)
+            return NULL;
+        if ((size_t)(next - line) > length && line[length] == ':' && !strncasecmp(line, name, length)) {
+            line += length + 1;
+            while (*line == ' ')
+                line++;
+            return line;
+        }
+        line = next + 1;
+    }
+    return NULL;
+}
+
+static int send_all(int fd, const char *data, size_t size) {
+    while (size) {
+        ssize_t sent = send(fd, data, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            return -1;
+        if (sent > 0) {
+            data += sent;
+            size -= (size_t)sent;
+        }
+    }
+    return 0;
+}
+
+static int answer(struct connection *c, const char *end, size_t body) {
+    char text[512], reply[768];
+    const char *id = header(c->data, end + 2, "x-request-id");
+    uint32_t cached = 0;
+    if (id) {
+        char *dash;
+        uint32_t prefix = (uint32_t)strtoul(id, &dash, 10) % prefixes;
+        uint64_t number = strtoull(dash + 1, NULL, 10);
+        unsigned char *known = &seen[c->replica][prefix];
+        cached = *known ? (uint32_t)(body * 3 / 4 / TOKEN_BYTES) : 0;
+        *known = 1;
+        struct report report = {(uint32_t)c->replica, prefix, number};
+        if (report_fd >= 0 && write(report_fd, &report, sizeof report) < 0 && errno != EAGAIN)
+            die("report");
+    }
+    int size = snprintf(text, sizeof text,
+                        "{\"id\":\"m\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,"
+                        "\"message\":{\"role\":\"assistant\",\"content\":\"ok\"},\"finish_reason\":\"stop\"}],\"usage\":{"
+                        "\"prompt_tokens\":%zu,\"completion_tokens\":1,\"total_tokens\":%zu,\"prompt_tokens_details\":{"
+                        "\"cached_tokens\":%u}}}",
+                        body / TOKEN_BYTES, body / TOKEN_BYTES + 1, cached);
+    int whole = snprintf(reply, sizeof reply,
+                         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s", size, text);
+    return send_all(c->fd, reply, (size_t)whole);
+}
+
+/* Answers every whole request in the buffer; -1 when the connection is to be closed. */
+static int serve(struct connection *c) {
+    for (;;) {
+        c->data[c->used] = 0;
+        char *end = memmem(c->data, c->used, "\r\n\r\n", 4);
+        if (!end)
+            return c->used < BUFFER - 1 ? 0 : -1;
+        const char *length = header(c->data, end + 2, "content-length");
+        size_t body = length ? strtoul(length, NULL, 10) : 0, whole = (size_t)(end + 4 - c->data) + body;
+        if (whole >= BUFFER)
+            return -1;
+        if (c->used < whole)
+            return 0;
+        if (!strncmp(c->data, "GET", 3)) {
+            static const char healthy[] = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            if (send_all(c->fd, healthy, sizeof healthy - 1))
+                return -1;
+        } else if (answer(c, end, body)) {
+            return -1;
+        }
+        memmove(c->data, c->data + whole, c->used - whole);
+        c->used -= whole;
+        if (!c->used)
+            return 0;
+    }
+}
+
+static void watch(int epoll, struct connection *c) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event))
+        die("epoll_ctl");
+}
+
+static void listen_on(int epoll, int port, int replica) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 1024))
+        die("listen");
+    struct connection *c = calloc(1, sizeof *c);
+    *c = (struct connection){.fd = fd, .replica = replica, .listening = 1};
+    watch(epoll, c);
+}
+
+static void accept_all(int epoll, struct connection *listener) {
+    int fd, on = 1;
+    while ((fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        struct connection *c = calloc(1, sizeof *c);
+        *c = (struct connection){.fd = fd, .replica = listener->replica, .data = malloc(BUFFER)};
+        watch(epoll, c);
+    }
+}
+
+static void read_from(struct connection *c) {
+    ssize_t got = read(c->fd, c->data + c->used, BUFFER - 1 - c->used);
+    if (got > 0)
+        c->used += (size_t)got;
+    if (got == 0 || (got < 0 && errno != EAGAIN) || (got > 0 && serve(c))) {
+        close(c->fd);
+        free(c->data);
+        free(c);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 5) {
+        fprintf(stderr, "usage: engine PORT COUNT PREFIXES REPORT\n");
+        return 2;
+    }
+    int port = atoi(argv[1]), count = atoi(argv[2]), epoll = epoll_create1(0);
+    prefixes = (uint32_t)atoi(argv[3]);
+    if (count < 1 || count > MOST_REPLICAS || prefixes < 1 || prefixes > MOST_PREFIXES)
+        return 2;
+    signal(SIGPIPE, SIG_IGN);
+    if (strcmp(argv[4], "-") && (report_fd = open(argv[4], O_RDWR | O_NONBLOCK)) < 0)
+        die("report");
+    if (report_fd >= 0)
+        fcntl(report_fd, F_SETPIPE_SZ, 1 << 20);
+    for (int replica = 0; replica < count; replica++)
+        listen_on(epoll, port + replica, replica);
+    puts("ready");
+    fflush(stdout);
+    struct epoll_event events[EVENTS];
+    for (;;) {
+        int ready = epoll_wait(epoll, events, EVENTS, -1);
+        for (int i = 0; i < ready; i++) {
+            struct connection *c = events[i].data.ptr;
+            if (c->listening)
+                accept_all(epoll, c);
+            else
+                read_from(c);
+        }
+    }
+}

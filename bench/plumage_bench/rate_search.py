@@ -1,0 +1,46 @@
+"""The highest request rate that keeps a percentile of the time to first token under a limit.
+
+One seed at a time: a seed fixes the prompts and the stream of arrivals up to the clock's speed, so two contenders at
+one seed differ in routing only, and ratios are taken seed by seed.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from plumage_bench.contenders import Contender
+from plumage_bench.scenario import Scenario, serve
+
+__all__ = ["highest_rate"]
+
+LIMIT_SECONDS = 2.0
+_LATE_SHARE = 0.05  # P95
+_STRIDE = 1.3
+_FLOOR, _CEILING = 0.02, 10.0  # of the scenario's rate: beyond them the search gives up
+
+
+def highest_rate(contender: Contender, scenario: Scenario, seed: int, tolerance: float = 1.02) -> float:
+    """Brackets from the scenario's own rate, then halves the bracket (of logarithms) down to `tolerance`."""
+    low = high = scenario.rate
+    if _keeps(contender, scenario, seed):
+        while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * _STRIDE), seed):
+            high *= _STRIDE
+        low, high = high, high * _STRIDE
+    else:
+        low /= _STRIDE
+        while low > _FLOOR * scenario.rate and not _keeps(contender, scenario.at(low), seed):
+            low, high = low / _STRIDE, low
+    while high / low > tolerance:
+        middle = sqrt(low * high)
+        if _keeps(contender, scenario.at(middle), seed):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _keeps(contender: Contender, scenario: Scenario, seed: int) -> bool:
+    """Does the percentile hold at the scenario's rate?"""
+    run = serve(contender, scenario, seed, late_after=LIMIT_SECONDS)
+    late = sum(served.ttft > LIMIT_SECONDS for served in run.served)
+    return run.complete and late <= _LATE_SHARE * len(run.served)

@@ -1,0 +1,76 @@
+"""A slow, obvious Chunked Hash Tree: sets and loops over all requests, from the definitions of FEATHER §4.2."""
+
+from __future__ import annotations
+
+from plumage.batching.interface import Candidate
+from plumage.batching.tree import Best, CandidateOrder
+
+__all__ = ["ReferenceTree"]
+
+
+class ReferenceTree:
+    """What `ChunkedHashTree` must answer; every question costs O(requests × levels)."""
+
+    def __init__(self, order: CandidateOrder) -> None:
+        self.order = order
+        self.waiting: dict[object, Candidate] = {}
+        self.running: dict[object, Candidate] = {}
+        self.sequence: dict[object, int] = {}
+
+    def insert(self, candidate: Candidate) -> None:
+        self.sequence[candidate.request_id] = len(self.sequence)
+        self.waiting[candidate.request_id] = candidate
+
+    def add(self, request_id: object) -> None:
+        self.running[request_id] = self.waiting.pop(request_id)
+
+    def finish(self, request_id: object) -> None:
+        del self.running[request_id]
+
+    def remove(self, request_id: object) -> None:
+        self.waiting.pop(request_id, None)
+
+    def vector(self, candidate: Candidate) -> tuple[object, ...]:
+        return candidate.vector or (("stranger", candidate.request_id),)
+
+    @property
+    def tip(self) -> tuple[object, ...]:
+        vectors = [self.vector(c) for c in self.running.values()]
+        depth = 0
+        while vectors and all(len(v) > depth and v[depth] == vectors[0][depth] for v in vectors):
+            depth += 1
+        return vectors[0][:depth] if vectors else ()
+
+    def missing(self, candidate: Candidate) -> int:
+        working_set = {(i, h) for c in self.running.values() for i, h in enumerate(self.vector(c))}
+        return sum((i, h) not in working_set for i, h in enumerate(self.vector(candidate)))
+
+    def shared_with_tip(self, candidate: Candidate) -> int:
+        vector, depth = self.vector(candidate), 0
+        for level in self.tip:
+            if depth >= len(vector) or vector[depth] != level:
+                break
+            depth += 1
+        return depth
+
+    def find_best(self) -> Best | None:
+        if not self.waiting:
+            return None
+        tip = len(self.tip)
+
+        def rank(candidate: Candidate) -> tuple[float, ...]:
+            age = (candidate.arrival, self.sequence[candidate.request_id])
+            if self.order is CandidateOrder.PAPER:
+                return (self.missing(candidate), *age)
+            if not self.running:
+                return age
+            return (tip - self.shared_with_tip(candidate), self.missing(candidate), *age)
+
+        best = min(self.waiting.values(), key=rank)
+        vector = self.vector(best)
+        after = self.shared_with_tip(best) if self.running else len(vector)
+        peers = sum(
+            self.vector(c)[:after] == vector[:after] for c in self.waiting.values() if c is not best and after > 0
+        )
+        before = tip if self.running else after
+        return Best(best.request_id, before, after, peers, self.missing(best))

@@ -1,0 +1,64 @@
+"""The router benchmark's requests: prompts that share their beginning over a few prefixes, new text behind it."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MARK", "MODEL", "PREFIXES", "SHARED", "Body", "make_bodies", "write_bodies"]
+
+MODEL = "tiny"
+PREFIXES = 32
+SIZE = 8192  # bytes of a request's text
+SHARED = 0.75
+MARK = "0" * 16  # replaced by each request's number
+_ROLES = ("user", "assistant")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request's JSON and where its mark stands."""
+
+    data: bytes
+
+    @property
+    def place(self) -> int:
+        return self.data.index(MARK.encode())
+
+
+def make_bodies(messages: int, seed: int) -> list[Body]:
+    """One body a prefix, the same for the same seed."""
+    rng = random.Random(f"router {seed} {messages}")
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
+    return [_body(messages, rng, words) for _ in range(PREFIXES)]
+
+
+def _body(messages: int, rng: random.Random, words: list[str]) -> Body:
+    """The text is cut into messages of equal length; the mark stands where the shared part ends."""
+    length = SIZE // messages
+    cut = int(SIZE * SHARED)
+    cut += -(cut % length) if length - cut % length < len(MARK) else 0  # a mark is never cut in two
+    text = _text(rng, words, cut) + MARK + _text(rng, words, SIZE - cut - len(MARK))
+    pieces = [text[at : at + length] for at in range(0, length * messages, length)]
+    roles = ["system"] * (messages > 1) + [_ROLES[n % 2] for n in range(messages)]
+    listed = [{"role": role, "content": piece} for role, piece in zip(roles, pieces, strict=False)]
+    body = {"model": MODEL, "messages": listed, "max_tokens": 16, "temperature": 0.7}
+    return Body(json.dumps(body, separators=(",", ":")).encode())
+
+
+def _text(rng: random.Random, words: list[str], size: int) -> str:
+    text = ""
+    while len(text) < size:
+        text += " ".join(rng.choices(words, k=64)) + " "
+    return text[:size]
+
+
+def write_bodies(path: Path, bodies: list[Body], base: int) -> None:
+    """The load generator's file (native/load.c)."""
+    parts = [struct.pack("<II", len(bodies), base)]
+    for body in bodies:
+        parts += (struct.pack("<II", len(body.data), body.place), body.data)
+    path.write_bytes(b"".join(parts))

@@ -1,0 +1,134 @@
+"""The tables and the plot of the routing benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+from plumage_bench.contenders import CACHE_AWARE, MATRIX, OURS, Contender
+from plumage_bench.harness import ResultTable
+from plumage_bench.scenario import Figures
+
+__all__ = ["Cell", "Rates", "matrix_table", "plot_rates", "rate_table", "setting_table", "sweep_table"]
+
+Cell = tuple[int, str]  # workers, device
+
+_COLUMNS = (
+    "hit ratio", "req/s", "TTFT P50 s", "P95", "P99", "end-to-end P50 s", "P95", "P99", "balance CV", "MUV",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The highest rates found: by cell, by contender, one a seed."""
+
+    cells: Mapping[Cell, Mapping[Contender, Sequence[float]]]
+    ours: Contender
+
+    @property
+    def rivals(self) -> list[Contender]:
+        """Everyone but the forms of our own routing: what ours is ranked among."""
+        first = next(iter(self.cells.values()))
+        return [contender for contender in first if contender.policy != self.ours.policy]
+
+    def mean(self, cell: Cell, contender: Contender) -> float:
+        return geometric_mean(self.cells[cell][contender])
+
+    def ratio(self, cell: Cell, rival: Contender) -> float:
+        """Ours ÷ rival, seed by seed, averaged."""
+        own, other = self.cells[cell][self.ours], self.cells[cell][rival]
+        return geometric_mean([mine / theirs for mine, theirs in zip(own, other, strict=True)])
+
+    def over(self, cell: Cell, rivals: Sequence[Contender]) -> float:
+        """Ours ÷ the best of the rivals."""
+        return min(self.ratio(cell, rival) for rival in rivals)
+
+    def plain(self) -> dict[str, dict[str, list[float]]]:
+        return {
+            f"{workers} workers, {device}": {contender.label: list(rates) for contender, rates in found.items()}
+            for (workers, device), found in self.cells.items()
+        }
+
+
+def _row(label: str, figures: Figures) -> list[float | str]:
+    times = [figures.ttft_at(share) for share in (0.5, 0.95, 0.99)]
+    times += [figures.latency_at(share) for share in (0.5, 0.95, 0.99)]
+    return [label, figures.hit_ratio, figures.throughput, *times, figures.balance, figures.muv]
+
+
+def setting_table(name: str, rate: float, figures: Mapping[Contender, Figures]) -> ResultTable:
+    """Everyone in the default setting, the shortest median TTFT first."""
+    ordered = sorted(figures, key=lambda contender: figures[contender].ttft_at(0.5))
+    return ResultTable(
+        f"{name}: 4 workers, {rate:g} requests a second, 200k tokens of cache each",
+        ("routing", *_COLUMNS),
+        [_row(contender.label, figures[contender]) for contender in ordered],
+        "Baselines evict by leaf-LRU. A modelled device: no gain here is a gain on a real one.",
+    )
+
+
+def matrix_table(figures: Mapping[Contender, Figures]) -> ResultTable:
+    return ResultTable(
+        "{cache-aware, LBGR} × {LRU, RLT, hotness}, the same setting",
+        ("routing + eviction", *_COLUMNS),
+        [_row(contender.label, figures[contender]) for contender in MATRIX],
+    )
+
+
+def rate_table(rates: Rates) -> ResultTable:
+    """Rows: contenders, by their rate in the first cell."""
+    first = next(iter(rates.cells))
+    ordered = sorted(rates.cells[first], key=lambda contender: -rates.mean(first, contender))
+    rows: list[list[float | str]] = [
+        [contender.label, *(rates.mean(cell, contender) for cell in rates.cells)] for contender in ordered
+    ]
+    rows.append([f"{OURS.label} ÷ {CACHE_AWARE.label}", *(rates.over(cell, [CACHE_AWARE]) for cell in rates.cells)])
+    rows.append([f"{OURS.label} ÷ best other", *(rates.over(cell, rates.rivals) for cell in rates.cells)])
+    return ResultTable(
+        "Highest requests a second with P95 TTFT under 2 s",
+        ("routing", *(f"{workers} workers, {device}" for workers, device in rates.cells)),
+        rows,
+        "Geometric means over the seeds; ratios are taken seed by seed.",
+    )
+
+
+def sweep_table(parameter: str, rows: Sequence[tuple[str, Mapping[Contender, Figures]]]) -> ResultTable:
+    """How the two compare as one parameter moves."""
+    shown: list[list[float | str]] = []
+    for label, figures in rows:
+        theirs, ours = figures[CACHE_AWARE], figures[OURS]
+        medians, tails = (theirs.ttft_at(0.5), ours.ttft_at(0.5)), (theirs.ttft_at(0.95), ours.ttft_at(0.95))
+        gain = medians[0] / medians[1]
+        shown.append([label, theirs.hit_ratio, ours.hit_ratio, *medians, *tails, gain])
+    columns = (
+        "hit, cache-aware",
+        "hit, ours",
+        "P50, cache-aware",
+        "P50, ours",
+        "P95, cache-aware",
+        "P95, ours",
+        "P50 gain",
+    )
+    return ResultTable(f"Sweep: {parameter}", (parameter, *columns), shown)
+
+
+def plot_rates(figure: Any, name: str, rates: Rates) -> None:
+    """Bars of the highest rates relative to ours, one group a cell."""
+    axes = figure.add_subplot()
+    cells = list(rates.cells)
+    contenders = sorted(rates.cells[cells[0]], key=lambda contender: -rates.mean(cells[0], contender))
+    height = 0.8 / len(cells)
+    for index, cell in enumerate(cells):
+        best = rates.mean(cell, rates.ours)
+        places = [position + index * height for position in range(len(contenders))]
+        values = [rates.mean(cell, contender) / best for contender in contenders]
+        axes.barh(places, values, height, label=f"{cell[0]} workers, {cell[1]}")
+    axes.set_yticks([position + 0.4 - height / 2 for position in range(len(contenders))])
+    axes.set_yticklabels([contender.label for contender in contenders])
+    axes.invert_yaxis()
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_xlabel("highest rate with P95 TTFT < 2 s, relative to ours")
+    axes.set_title(name)
+    axes.legend(fontsize="small")

@@ -1,0 +1,151 @@
+"""One setting of a fleet under one workload, and what a run of it measures.
+
+Devices: `stated`, the simulator's `gpu` preset (an L40 with an 8B model, 003's machine); `quadratic`, attention so dear
+that half of an 8,192-token prompt's time goes there, on a device so much faster that such a prompt takes as long as on
+the stated one (or no rate would keep P95 under 2 s where a twentieth of the prompts are long and cold); `mixed`,
+workers of four speeds. LBGR's latency form, linear and in tokens, matches neither of the last two.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+from plumage_bench.contenders import Contender
+from plumage_bench.fleet import FleetRun, run_fleet
+from plumage_bench.workloads import (
+    ClosedLoop,
+    FewshotShape,
+    GspShape,
+    LongdocShape,
+    MultiturnShape,
+    OpenLoop,
+    Source,
+    conversations,
+    fewshot_prompts,
+    gsp_prompts,
+    longdoc_prompts,
+)
+from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, make_device
+from plumage_engine.simulator.settings import EngineSettings
+
+__all__ = ["DEVICES", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
+
+Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape
+
+DEVICES = ("stated", "quadratic", "mixed")
+_LONG = 8192
+_LONG_PAIRS = _LONG * _LONG / 2
+_QUADRATIC_SCALE = (_LONG * GPU.row + _LONG_PAIRS * GPU.pair) / (2 * _LONG * GPU.row)
+_MIXED_SPEEDS = (0.7, 0.9, 1.1, 1.5)  # time scales; the mean speed is 0.99 of the stated device's
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in 003."""
+
+    shape: Shape
+    rate: float
+    workers: int = 4
+    device: str = "stated"
+    cache_tokens: int = 200_000
+    max_num_seqs: int = 256
+
+    def source(self, seed: int) -> Source:
+        shape = self.shape
+        if isinstance(shape, MultiturnShape):
+            return ClosedLoop(conversations(shape, seed), self.rate, seed)
+        if isinstance(shape, GspShape):
+            return OpenLoop(gsp_prompts(shape, seed), self.rate, seed)
+        if isinstance(shape, LongdocShape):
+            return OpenLoop(longdoc_prompts(shape, seed), self.rate, seed)
+        return OpenLoop(fewshot_prompts(shape, seed), self.rate, seed)
+
+    def engines(self, eviction: str) -> list[EngineSettings]:
+        size = self.shape.block_size
+        return [
+            EngineSettings(
+                block_size=size,
+                cache_blocks=self.cache_tokens // size,
+                max_num_seqs=self.max_num_seqs,
+                eviction=eviction,
+                device=_device(self.device, slot),
+            )
+            for slot in range(self.workers)
+        ]
+
+    def at(self, rate: float) -> Scenario:
+        return replace(self, rate=rate)
+
+
+def _device(name: str, slot: int) -> Device:
+    if name == "quadratic":
+        return make_device("gpu", attention=QUADRATIC_ATTENTION, time_scale=_QUADRATIC_SCALE)
+    return make_device("gpu", time_scale=_MIXED_SPEEDS[slot % len(_MIXED_SPEEDS)] if name == "mixed" else 1.0)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one run, or of several pooled. Times are seconds; balance: coefficient of variation of the workers' busy time;
+    muv: mean over workers of the standard deviation over time of their KV usage."""
+
+    ttft: Sequence[float]
+    latency: Sequence[float]
+    hit_ratio: float
+    throughput: float
+    balance: float
+    muv: float
+
+    def ttft_at(self, share: float) -> float:
+        return _percentile(self.ttft, share)
+
+    def latency_at(self, share: float) -> float:
+        return _percentile(self.latency, share)
+
+
+def serve(contender: Contender, scenario: Scenario, seed: int, *, late_after: float = inf) -> FleetRun:
+    policy = contender.make(seed, scenario.shape.block_size)
+    return run_fleet(
+        scenario.engines(contender.eviction), policy, scenario.source(seed), seed=seed, late_after=late_after
+    )
+
+
+def measure(contender: Contender, scenario: Scenario, seed: int) -> Figures:
+    """Serve the whole workload once."""
+    run = serve(contender, scenario, seed)
+    prompt_tokens = sum(served.arrival.prompt.tokens for served in run.served)
+    busy = [worker.busy for worker in run.workers]
+    return Figures(
+        array("d", (served.ttft for served in run.served)),
+        array("d", (served.latency for served in run.served)),
+        sum(served.cached_tokens for served in run.served) / prompt_tokens,
+        len(run.served) / run.seconds,
+        _variation(busy),
+        sum(worker.muv for worker in run.workers) / len(run.workers),
+    )
+
+
+def pooled(runs: Sequence[Figures]) -> Figures:
+    """Requests of all seeds together; ratios averaged."""
+    count = len(runs)
+    return Figures(
+        [value for run in runs for value in run.ttft],
+        [value for run in runs for value in run.latency],
+        sum(run.hit_ratio for run in runs) / count,
+        sum(run.throughput for run in runs) / count,
+        sum(run.balance for run in runs) / count,
+        sum(run.muv for run in runs) / count,
+    )
+
+
+def _variation(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sqrt(sum((value - mean) ** 2 for value in values) / len(values)) / mean if mean else 0.0
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    """The least value that `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

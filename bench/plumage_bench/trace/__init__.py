@@ -1,0 +1,178 @@
+"""`plumage bench trace [--trace FILE]`: a production trace through one cache, and through a fleet.
+
+(a) One cache of 1 to 20 % of the distinct blocks: our eviction beside every policy of libCacheSim. (b) Eight workers in
+virtual time: our routing beside every other. Without `--trace` a seeded stand-in takes the trace's place, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plumage_bench.harness import Benchmark, Context, Report
+from plumage_bench.trace import libcache, report, routed
+from plumage_bench.trace.hitratios import (
+    BOUND,
+    OURS,
+    SHARES,
+    Contender,
+    Margin,
+    Ratios,
+    capacities,
+    margin,
+    measure,
+    over_seeds,
+)
+from plumage_bench.trace.mooncake import load
+from plumage_bench.trace.processes import Trace, replay_all
+from plumage_bench.trace.routed import Fleet, Routed
+from plumage_bench.trace.synthetic import synthetic_trace
+
+__all__ = ["BENCH"]
+
+_SYNTHETIC_REQUESTS, _SYNTHETIC_QUICK = 12_000, 6_000
+_ROUTED_QUICK = 1_500
+_SEEDS, _SEEDS_QUICK = 3, 1
+_NAMINGS, _NAMINGS_QUICK = 16, 3
+
+Measured = Mapping[Contender, Ratios]
+
+
+def _run(context: Context) -> Report:
+    trace, about = _trace(context)
+    capacities(trace)  # a trace that is too small is told of before anything runs
+    contenders = list(_contenders(context.seed, quick=context.quick))
+    with context.progress("one cache", len(contenders)) as advance:
+        measured = replay_all(measure, trace, contenders, advance)
+    served = trace[:_ROUTED_QUICK] if context.quick else trace
+    seeds = [context.seed + offset for offset in range(_SEEDS_QUICK if context.quick else _SEEDS)]
+    factor = routed.stretch(served)
+    runs = routed.fleets(seeds, factor, quick=context.quick)
+    with context.progress("fleet", len(runs)) as advance:
+        rows = _by_policy(replay_all(routed.route, served, runs, advance))
+    tables = report.routed_tables(rows, len(seeds), factor, len(served))
+    return _report(measured, rows, about, tables, {"requests": len(trace), "stretch": factor, "seeds": seeds})
+
+
+def _trace(context: Context) -> tuple[Trace, str]:
+    """The trace, and what the reader must know of it."""
+    given = context.options.get("trace")
+    if given is not None:
+        trace: Trace = load(Path(given))
+        return trace, _described(trace)
+    trace = synthetic_trace(_SYNTHETIC_QUICK if context.quick else _SYNTHETIC_REQUESTS, context.seed)
+    warning = "SYNTHETIC TRACE: made from a seed, not recorded; its figures say nothing of production."
+    context.console.print(f"[bold yellow]{warning} Give a real one with --trace FILE (Mooncake's JSONL).[/bold yellow]")
+    return trace, f"{warning} {_described(trace)}"
+
+
+def _described(trace: Trace) -> str:
+    accesses = sum(len(request.blocks) for request in trace)
+    distinct = len({block for request in trace for block in request.blocks})
+    return f"{len(trace):,} requests, {accesses:,} block accesses, {distinct:,} distinct."
+
+
+def _contenders(seed: int, *, quick: bool) -> Iterable[Contender]:
+    """Ours and the bounds as an engine caches, libCacheSim's as the library is used; a full run has the reverse too."""
+    names = libcache.LEADERS if quick else libcache.NAMES
+    for partial in (False, True):
+        for offset in range(_NAMINGS_QUICK if quick else _NAMINGS):
+            yield Contender(OURS, partial, seed + offset)
+    yield Contender(BOUND, partial=False)
+    yield Contender(libcache.OFFLINE, partial=True)
+    for name in names:
+        yield Contender(name, partial=True)
+    for name in () if quick else names:
+        yield Contender(name, partial=False)
+
+
+def _by_policy(runs: Mapping[Fleet, Routed]) -> dict[str, Routed]:
+    """Means over seeds, by routing, and by eviction where it is not ours."""
+    grouped: dict[str, list[Routed]] = {}
+    for fleet, result in runs.items():
+        grouped.setdefault(fleet.label, []).append(result)
+    return {name: routed.mean(results) for name, results in grouped.items()}
+
+
+def _report(
+    measured: Measured, rows: Mapping[str, Routed], about: str, tables: Sequence[Any], data: Mapping[str, Any]
+) -> Report:
+    theirs, bare = ({c.policy: r for c, r in measured.items() if _is_theirs(c, partial)} for partial in (True, False))
+    all_ours, all_whole = (
+        [ratios for c, ratios in measured.items() if c.policy == OURS and c.partial is partial]
+        for partial in (False, True)
+    )
+    ours, ours_whole, worst = over_seeds(all_ours), over_seeds(all_whole), over_seeds(all_ours, min)
+    margins = {
+        "whole trace": _margins(ours, theirs, second=False),
+        "second half": _margins(ours, theirs, second=True),
+        "whole trace, worst": _margins(worst, theirs, second=False),
+        "second half, worst": _margins(worst, theirs, second=True),
+        "whole trace, both +": _margins(ours_whole, theirs, second=False),
+        "second half, both +": _margins(ours_whole, theirs, second=True),
+    }
+    if bare:
+        margins["whole trace, both -"] = _margins(ours, bare, second=False)
+        margins["second half, both -"] = _margins(ours, bare, second=True)
+    least = {label: min(one.over for one in row) for label, row in margins.items()}
+    keys = {
+        "min_over_best": least["whole trace"],
+        "min_over_best_second": least["second half"],
+        "min_over_best_partial": least["whole trace, both +"],
+        "min_over_best_worst_seed": least["whole trace, worst"],
+        **_routing_keys(rows),
+    }
+    own = {OURS: ours, f"{OURS}, worst of {len(all_ours)}": worst, f"{OURS} + partial": ours_whole}
+    own |= {BOUND: measured[Contender(BOUND, partial=False)]}
+    own |= {"Belady + partial": measured[Contender(libcache.OFFLINE, partial=True)]}
+    best_first = dict(sorted(theirs.items(), key=lambda item: -sum(ratio.whole for ratio in item[1].values())))
+    shown = {**own, **best_first, **{f"{name} - partial": bare[name] for name in best_first if name in bare}}
+    return Report(
+        keys,
+        [
+            report.ratios_table(shown, about, second=False),
+            report.ratios_table(shown, about, second=True),
+            report.margins_table(margins),
+            *tables,
+        ],
+        lambda figure: report.draw(figure, theirs, own, rows),
+        {**data, "trace": about, "hit_ratios": {name: _plain(ratios) for name, ratios in shown.items()}},
+    )
+
+
+def _is_theirs(contender: Contender, partial: bool) -> bool:
+    return contender.policy in libcache.NAMES and contender.partial is partial
+
+
+def _margins(ours: Ratios, theirs: Mapping[str, Ratios], *, second: bool) -> list[Margin]:
+    return [margin(ours, theirs, share, second=second) for share in SHARES]
+
+
+def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
+    """Ours ÷ the best other routing under the same eviction: hit ratios (more is better), TTFT (less is better)."""
+    ours, *others = (row for name, row in rows.items() if "+" not in name)
+    return {
+        "fleet_hit_over_best": ours.hit_ratio / max(*(row.hit_ratio for row in others), 1e-9),
+        "fleet_ttft_p50_over_best": ours.ttft_p50 / min(row.ttft_p50 for row in others),
+        "fleet_ttft_p95_over_best": ours.ttft_p95 / min(row.ttft_p95 for row in others),
+    }
+
+
+def _plain(ratios: Ratios) -> dict[str, list[float]]:
+    return {f"{share:g}": [ratio.whole, ratio.second] for share, ratio in ratios.items()}
+
+
+BENCH = Benchmark(
+    name="trace",
+    summary="a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
+    quick_budget=60,
+    quick_omits=(
+        f"{len(libcache.NAMES) - len(libcache.LEADERS)} of libCacheSim's {len(libcache.NAMES)} policies, their runs "
+        f"without partial blocks, {_NAMINGS - _NAMINGS_QUICK} of {_NAMINGS} seeds of the block names, all but the "
+        f"first {_ROUTED_QUICK:,} requests and {_SEEDS - _SEEDS_QUICK} of {_SEEDS} "
+        "seeds of the fleet, its runs with LRU, half of the synthetic trace"
+    ),
+    run=_run,
+    options={"trace": "a Mooncake-format JSONL (or --trace FILE); without it a seeded synthetic trace is replayed"},
+)

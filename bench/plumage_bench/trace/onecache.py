@@ -1,0 +1,47 @@
+"""A trace through one cache of ours: the block pool and an eviction policy, request by request.
+
+A request pins what is cached, takes blocks for the rest, caches them, and ends. Time is its index; no device. A chain
+longer than the cache is cached as far as it fits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from plumage.blocks.pool import BlockPool
+from plumage.eviction import EvictionPolicy, make_policy
+from plumage.eviction.belady import Belady, future_of
+
+__all__ = ["Chain", "belady_hits", "hotness", "hotness_hits", "replay"]
+
+Chain = Sequence[int]
+
+
+def hotness(capacity: int) -> EvictionPolicy:
+    """The policy under test, at its defaults, which draw nothing at random."""
+    return make_policy("Hotness", capacity=capacity, rng=random.Random(0))
+
+
+def replay(chains: Sequence[Chain], policy: EvictionPolicy, capacity: int) -> list[int]:
+    """Blocks found cached, by request, from an empty cache of `capacity` blocks."""
+    pool = BlockPool(capacity, policy)
+    hits = []
+    for now, whole in enumerate(chains):
+        chain = whole[:capacity]
+        known = pool.pin(chain, now)
+        pool.allocate(len(chain) - known, now)
+        pool.commit(chain[known:], chain[known - 1] if known else None, now)
+        pool.release(chain, 0, now)
+        hits.append(known)
+    return hits
+
+
+def hotness_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
+    """Ours."""
+    return replay(chains, hotness(capacity), capacity)
+
+
+def belady_hits(chains: Sequence[Chain], capacity: int) -> list[int]:
+    """Leaf-OPT, which is told the future."""
+    return replay(chains, Belady(future_of(chains)), capacity)

@@ -1,0 +1,32 @@
+"""Seeded workloads in the shapes of the papers (few real texts can be had): prompts as block names, and their arrivals.
+
+The same seed gives the same prompts and the same arrivals, whatever is measured on them.
+"""
+
+from __future__ import annotations
+
+from plumage_bench.workloads.arrivals import Arrival, ClosedLoop, OpenLoop, Source, Timed
+from plumage_bench.workloads.fewshot import FEWSHOT_SUITES, FewshotShape, fewshot_prompts
+from plumage_bench.workloads.gsp import GspShape, gsp_prompts
+from plumage_bench.workloads.longdoc import LongdocShape, longdoc_prompts
+from plumage_bench.workloads.multiturn import MultiturnShape, conversations
+from plumage_bench.workloads.prompts import BlockNames, Prompt
+
+__all__ = [
+    "FEWSHOT_SUITES",
+    "Arrival",
+    "BlockNames",
+    "ClosedLoop",
+    "FewshotShape",
+    "GspShape",
+    "LongdocShape",
+    "MultiturnShape",
+    "OpenLoop",
+    "Prompt",
+    "Source",
+    "Timed",
+    "conversations",
+    "fewshot_prompts",
+    "gsp_prompts",
+    "longdoc_prompts",
+]

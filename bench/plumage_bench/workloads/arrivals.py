@@ -1,0 +1,107 @@
+"""When requests arrive: an open Poisson stream, or clients that wait for their answers.
+
+A source gives the arrivals it knows at the start, and may answer a finished request with one more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from plumage_bench.workloads.prompts import Prompt
+
+__all__ = ["Arrival", "ClosedLoop", "OpenLoop", "Source", "Timed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """`client` comes back with the finished request."""
+
+    at: float
+    prompt: Prompt
+    client: int
+
+
+class Source(Protocol):
+    def initial(self) -> Iterator[Arrival]:
+        """In time order."""
+        ...
+
+    def after(self, client: int, now: float) -> Arrival | None:
+        """The client's last request has ended; what it sends next, not before `now`."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class OpenLoop:
+    """Prompts in order, at Poisson times of `rate` a second, whatever the fleet does."""
+
+    def __init__(self, prompts: Sequence[Prompt], rate: float, seed: int) -> None:
+        self._prompts = prompts
+        self._rate = rate
+        self._seed = seed
+
+    def initial(self) -> Iterator[Arrival]:
+        rng = random.Random(f"arrivals-{self._seed}")
+        now = 0.0
+        for client, prompt in enumerate(self._prompts):
+            # The same draws at any rate, so that two rates differ in nothing but the clock.
+            now += rng.expovariate(1.0) / self._rate
+            yield Arrival(now, prompt, client)
+
+    def after(self, client: int, now: float) -> Arrival | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+
+class Timed:
+    """Arrivals with times of their own, as in a trace."""
+
+    def __init__(self, arrivals: Sequence[tuple[float, Prompt]]) -> None:
+        self._arrivals = arrivals
+
+    def initial(self) -> Iterator[Arrival]:
+        for client, (at, prompt) in enumerate(self._arrivals):
+            yield Arrival(at, prompt, client)
+
+    def after(self, client: int, now: float) -> Arrival | None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+
+class ClosedLoop:
+    """Conversations: a client is ready when its answer is there, and who is ready waits, first come first served, for
+    the next place in a Poisson stream of `rate` a second."""
+
+    def __init__(self, conversations: Sequence[Sequence[Prompt]], rate: float, seed: int) -> None:
+        self._conversations = conversations
+        self._rate = rate
+        self._rng = random.Random(f"arrivals-{seed}")
+        self._next_round = [0] * len(conversations)
+        self._next_place = 0.0
+
+    def initial(self) -> Iterator[Arrival]:
+        for client in range(len(self._conversations)):
+            yield self._place(client, 0.0)
+
+    def after(self, client: int, now: float) -> Arrival | None:
+        if self._next_round[client] == len(self._conversations[client]):
+            return None
+        return self._place(client, now)
+
+    def _place(self, client: int, ready: float) -> Arrival:
+        at = max(self._next_place, ready)
+        self._next_place = at + self._rng.expovariate(self._rate)
+        prompt = self._conversations[client][self._next_round[client]]
+        self._next_round[client] += 1
+        return Arrival(at, prompt, client)
+
+    def __len__(self) -> int:
+        return sum(len(rounds) for rounds in self._conversations)

@@ -1,0 +1,5 @@
+"""`python -m plumage_cli` is `plumage`."""
+
+from plumage_cli.main import main
+
+main()

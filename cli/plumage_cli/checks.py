@@ -1,0 +1,159 @@
+"""What `plumage doctor` looks at: this machine, and the pools that are up. Each check says what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from importlib.util import find_spec
+from typing import Any
+
+from plumage.errors import PlumageError
+from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, live_pools, stale_pools
+from plumage_cli.local.plan import HOST
+from plumage_cli.local.ports import require_free
+
+__all__ = ["Finding", "Verdict", "check_machine", "check_pool"]
+
+_MODULES = {
+    "the router": ("fastapi", "uvicorn", "uvloop", "httptools", "orjson"),
+    "engines and agents": ("zmq", "starlette", "httpx", "tokenizers"),
+    "the demo": ("openai",),
+    "benchmarks": ("numpy", "matplotlib"),
+}
+_FILES = 4096  # open files that a router with many clients wants
+_CORES = 2
+
+
+class Verdict(Enum):
+    GOOD = "ok"
+    WARNING = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `remedy` says what to do when it is not good."""
+
+    verdict: Verdict
+    what: str
+    remedy: str = ""
+
+
+def check_machine(port: int) -> Iterator[Finding]:
+    """Whether `plumage up` can work here."""
+    yield Finding(Verdict.GOOD, f"Python {platform.python_version()}")
+    yield from _modules()
+    yield _server()
+    yield _folder()
+    yield _port(port)
+    yield _files()
+    yield _cores()
+    yield _death_signal()
+    for pool in stale_pools():
+        yield Finding(Verdict.WARNING, f"pool {pool} left its folder behind", "the next plumage up removes it")
+
+
+def check_pool(view: Mapping[str, Any]) -> Iterator[Finding]:
+    """What is wrong with a pool that is up, from its supervisor's view."""
+    traffic = view.get("traffic") or {}
+    pool = view["pool"]
+    yield Finding(Verdict.GOOD, f"pool {pool} is up at {view['endpoint']}")
+    for replica in view["replicas"]:
+        yield from _replica(replica)
+    if not view["replicas"]:
+        yield Finding(Verdict.WARNING, f"pool {pool} has no replica", "plumage scale 1")
+    if view["router"] and view["router"]["state"] != "Running":
+        yield Finding(
+            Verdict.BAD, f"the router is down: {view['router']['lastExit']}", "see router.log in the pool's folder"
+        )
+    if view["directory"] and view["directory"]["restarts"]:
+        lost = view["directory"]["restarts"]
+        yield Finding(Verdict.WARNING, f"the directory's server was lost {lost} time(s)", "see whether memory ran out")
+    if traffic.get("directory") == "Degraded":
+        yield Finding(
+            Verdict.WARNING, "the router does without the directory", "it recovers by itself once that is back"
+        )
+    if traffic.get("membershipError"):
+        yield Finding(Verdict.BAD, f"the membership file: {traffic['membershipError']}", "free some disk space")
+    for replica in traffic.get("replicas", []):
+        if replica.get("why"):
+            yield Finding(Verdict.WARNING, f"{replica['id']} gets no requests: {replica['why']}", "see its log")
+
+
+def _replica(replica: Mapping[str, Any]) -> Iterator[Finding]:
+    name, restarts = replica["id"], replica["engine"]["restarts"]
+    if replica["state"] == "Warming":
+        yield Finding(Verdict.WARNING, f"{name} is warming", "wait; plumage status shows when it is Ready")
+    if restarts:
+        what = f"the engine of {name} was started again {restarts} time(s): it {replica['engine']['lastExit']}"
+        yield Finding(Verdict.WARNING, what, "see its log in the pool's folder")
+    if replica["agent"]["state"] != "Running":
+        what = f"the agent of {name} is down: it {replica['agent']['lastExit']}"
+        yield Finding(Verdict.WARNING, what, "the replica serves on; nobody knows its cache")
+
+
+def _modules() -> Iterator[Finding]:
+    for purpose, names in _MODULES.items():
+        missing = [name for name in names if find_spec(name) is None]
+        if missing:
+            yield Finding(
+                Verdict.BAD, f"missing for {purpose}: {', '.join(missing)}", "pip install 'plumage-llm[bench]'"
+            )
+        else:
+            yield Finding(Verdict.GOOD, f"installed for {purpose}: {', '.join(names)}")
+
+
+def _server() -> Finding:
+    from plumage.directory.server import find_server
+
+    try:
+        return Finding(Verdict.GOOD, f"the directory's server is {find_server()}")
+    except PlumageError as error:
+        return Finding(Verdict.BAD, "no directory server", str(error))
+
+
+def _folder() -> Finding:
+    try:
+        base = base_folder()
+    except PlumageError as error:
+        return Finding(Verdict.BAD, "no folder for state", str(error))
+    free = shutil.disk_usage(base).free
+    if free < MIN_FREE_BYTES:
+        return Finding(
+            Verdict.BAD, f"{free // 2**20} MiB free at {base}", "free some, or set XDG_RUNTIME_DIR elsewhere"
+        )
+    return Finding(Verdict.GOOD, f"state goes to {base}, {free // 2**20:,} MiB free")
+
+
+def _port(port: int) -> Finding:
+    try:
+        require_free(HOST, port)
+    except PlumageError as error:
+        own = " (a pool of yours is up)" if live_pools() else ""
+        return Finding(Verdict.WARNING, f"{error}{own}", "")
+    return Finding(Verdict.GOOD, f"port {port} is free")
+
+
+def _files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _FILES:
+        return Finding(Verdict.WARNING, f"only {soft} open files allowed", f"ulimit -n {min(hard, 65_536)}")
+    return Finding(Verdict.GOOD, f"{soft:,} open files allowed")
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < _CORES:
+        return Finding(Verdict.WARNING, f"{cores} core", "four simulated engines want two; use --set spec.replicas=2")
+    return Finding(Verdict.GOOD, f"{cores} cores")
+
+
+def _death_signal() -> Finding:
+    if platform.system() == "Linux":
+        return Finding(Verdict.GOOD, "children end with plumage up, also after kill -9")
+    return Finding(Verdict.WARNING, "children notice a lost plumage up within a second", "")

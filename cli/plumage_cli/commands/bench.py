@@ -1,0 +1,98 @@
+"""`plumage bench NAME`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from plumage_cli.errors import CliError
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+class _BenchCommand(TyperCommand):
+    """`bench --help` lists the names; `bench NAME --help` says what that benchmark measures, and its quick budget."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = next((arg for arg in args if not arg.startswith("-")), None)
+        if named is not None and {"--help", "-h"} & set(args):
+            typer.echo(_about(named))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from plumage_bench.registry import NAMES
+
+        with formatter.section("Names"):
+            formatter.write_text(", ".join(NAMES))
+        formatter.write_text(
+            "plumage bench NAME --help says what it measures, its options and what --quick leaves out."
+        )
+
+
+@app.command(cls=_BenchCommand)
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="The benchmark's own options.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run within its quick budget.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for the JSON and the plot.")] = Path("out/bench"),
+    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format JSONL, for benchmarks that replay one.")] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Run the whole ranges instead of the default setting.")
+    ] = False,
+) -> None:
+    """Run a benchmark: table, JSON, plot, and a closing line `NAME key=value …`."""
+    from plumage_bench.harness import Context, run_benchmark, wide_console
+
+    benchmark = _load(name)
+    given = _options(options or [])
+    if trace is not None:
+        given["trace"] = str(trace)
+    if sweep:
+        given["sweep"] = "1"
+    unknown = sorted(set(given) - set(benchmark.options))
+    if unknown:
+        known = ", ".join(benchmark.options) or "none"
+        raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {known}")
+    run_benchmark(benchmark, Context(name, quick, seed, out, wide_console(), given))
+
+
+def _load(name: str) -> Any:
+    try:
+        from plumage_bench.registry import load
+
+        return load(name)
+    except ModuleNotFoundError as error:
+        raise CliError(f"bench {name} needs {error.name}: pip install 'plumage-llm[bench]'") from None
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    given = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise CliError(f"an option is KEY=VALUE, got {word!r}")
+        given[key] = value
+    return given
+
+
+def _about(name: str) -> str:
+    benchmark = _load(name)
+    lines = [
+        f"Usage: plumage bench {name} [--quick] [--seed N] [--out DIR] [KEY=VALUE]…",
+        "",
+        f"  {benchmark.summary}",
+        "",
+        f"  --quick takes at most {benchmark.quick_budget} s and leaves out: {benchmark.quick_omits}",
+    ]
+    if benchmark.options:
+        lines += ["", "Options:"] + [f"  {key}=…  {text}" for key, text in benchmark.options.items()]
+    return "\n".join(lines)

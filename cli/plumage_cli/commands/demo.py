@@ -1,0 +1,51 @@
+"""`plumage demo`"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage_cli.errors import CliError
+from plumage_cli.files import read_pool
+from plumage_cli.local.plan import refuse_what_needs_a_cluster
+from plumage_cli.local.ports import free_ports
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+_EXAMPLES = Path("examples")
+
+
+@app.command()
+def demo(
+    examples: Annotated[Path, typer.Option(help="Folder that holds local.yaml and round-robin-lru.yaml.")] = _EXAMPLES,
+    seed: Annotated[int, typer.Option(help="Seed of the load.")] = 1,
+    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Port of the router; a free one else.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the load.")] = False,
+    keep: Annotated[
+        bool | None, typer.Option("--keep/--no-keep", help="Leave the pool up at the end; also by KEEP=1.")
+    ] = None,
+) -> None:
+    """Run a pool of four simulated engines, send it a load, kill an engine, compare with round robin and LRU."""
+    try:
+        from plumage_cli.demo.load import LoadShape
+        from plumage_cli.demo.run import DemoSettings, run_demo
+    except ModuleNotFoundError as error:
+        raise CliError(f"the demo needs {error.name}: pip install 'plumage-llm[bench]'") from None
+
+    ours, baseline = (_valid(examples / name) for name in ("local.yaml", "round-robin-lru.yaml"))
+    stays = os.environ.get("KEEP", "0") not in ("", "0") if keep is None else keep
+    listen = port or free_ports(1, (), start=0)[0]
+    shape = LoadShape(seconds=8.0, questions=6, conversations=8, turns=3, pause_seconds=1.0) if quick else LoadShape()
+    run_demo(ours, baseline, DemoSettings(seed=seed, port=listen, keep=stays, shape=shape))
+
+
+def _valid(path: Path) -> InferencePool:
+    pool = read_pool(path)
+    refuse_what_needs_a_cluster(pool, str(path))
+    typer.echo(f"{path}: right (InferencePool {pool.metadata.name})")
+    return pool

@@ -1,0 +1,51 @@
+"""`plumage explain REQUEST-ID`"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from plumage_cli.errors import CliError
+from plumage_cli.local.control import ask, find_pool
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def explain(
+    request_id: Annotated[str, typer.Argument(metavar="REQUEST-ID", help="The X-Request-Id of an answer.")],
+    pool: Annotated[str | None, typer.Option(help="Name of the pool; not needed when only one is up.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as the router says it.")] = False,
+) -> None:
+    """Say why a request went where it went: what each replica held of its prefix, and what was predicted for it."""
+    folder = find_pool(pool)
+    view = ask(folder, {"do": "status"}, timeout=5.0)
+    key = (folder / "admin.key").read_text().strip()
+    record = _fetch(f"{view['endpoint']}/plumage/v1/explain/{request_id}", key, request_id)
+    if as_json:
+        typer.echo(json.dumps(record, indent=1))
+        return
+    from rich.console import Console
+
+    from plumage_cli.explanation import show
+
+    show(record, Console(highlight=False))
+
+
+def _fetch(url: str, key: str, request_id: str) -> dict[str, Any]:
+    import httpx
+
+    try:
+        reply = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=5.0, trust_env=False)
+    except httpx.HTTPError as error:
+        raise CliError(f"the router does not answer: {type(error).__name__}; see: plumage status") from None
+    if reply.status_code == 404:
+        raise CliError(f"the router does not know request {request_id}; it remembers the last few thousand")
+    if not reply.is_success:
+        raise CliError(f"the router answered with status {reply.status_code}")
+    record: dict[str, Any] = reply.json()
+    return record

@@ -1,0 +1,25 @@
+"""`plumage scale N [POOL]`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from plumage_cli.local.control import ask, find_pool
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def scale(
+    replicas: Annotated[int, typer.Argument(min=0, max=1000, help="How many replicas there should be.")],
+    pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for it.")] = 600.0,
+) -> None:
+    """Change the number of replicas: new ones are warmed first, leaving ones are drained first."""
+    view = ask(find_pool(pool), {"do": "scale", "replicas": replicas}, timeout=timeout)
+    names = ", ".join(replica["id"] for replica in view["replicas"]) or "none"
+    typer.echo(f"pool {view['pool']} has {len(view['replicas'])} replica(s): {names}")

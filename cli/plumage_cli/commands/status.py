@@ -1,0 +1,35 @@
+"""`plumage status [POOL]`"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from plumage_cli.local.control import ask, find_pool
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def status(
+    pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show a pool that is up: its endpoint, replicas and processes."""
+    view = ask(find_pool(pool), {"do": "status"}, timeout=5.0)
+    if as_json:
+        typer.echo(json.dumps(view, indent=1))
+        return
+    from rich.console import Console
+
+    from plumage_cli.table import pool_picture
+
+    console = Console(highlight=False)
+    console.print(
+        f"pool {view['pool']} serves {view['model']} at {view['endpoint']}/v1 (pid {view['pid']})", highlight=False
+    )
+    console.print(pool_picture(view))

@@ -1,0 +1,80 @@
+"""`plumage trace fetch|convert|describe`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from plumage_cli.errors import CliError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Fetch, convert and describe request traces.",
+)
+_DIGEST = 64  # hexadecimal digits of a SHA-256
+
+
+@app.command()
+def fetch(
+    url: Annotated[str, typer.Argument(help="The file's address, http or https.")],
+    sha256: Annotated[str, typer.Option(help="The file's SHA-256; it is not taken without.")],
+    out: Annotated[Path | None, typer.Option(help="Where to put it; the address' last part else.")] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Largest file to take.")] = 2_000_000_000,
+) -> None:
+    """Fetch a public trace. A broken download goes on where it broke; another checksum is refused."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from plumage_cli.traces.fetch import fetch as download
+
+    if len(sha256) != _DIGEST or not set(sha256.lower()) <= set("0123456789abcdef"):
+        raise CliError(f"--sha256 takes {_DIGEST} hexadecimal digits, got {sha256!r}")
+    target = out or Path(urlsplit(url).path.rpartition("/")[2] or "trace")
+    with Progress(TextColumn(target.name), BarColumn(), DownloadColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("fetch", total=None)
+        download(
+            url,
+            target,
+            sha256,
+            max_bytes=max_bytes,
+            progress=lambda have, total: bar.update(task, completed=have, total=total),
+        )
+    typer.echo(f"{target}: {target.stat().st_size:,} bytes, checksum right")
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="The trace in its own form.")],
+    target: Annotated[Path, typer.Argument(help="The JSONL to write.")],
+    form: Annotated[str, typer.Option("--from", help="azure, burstgpt, bailian or mooncake.")],
+) -> None:
+    """Convert a trace to Mooncake's JSONL. What tells nothing about prefixes shares none afterwards."""
+    from plumage_cli.traces.convert import FORMS
+    from plumage_cli.traces.convert import convert as converted
+    from plumage_cli.traces.record import write_mooncake
+
+    if form not in FORMS:
+        raise CliError(f"no form named {form!r}; there are: {', '.join(FORMS)}")
+    typer.echo(f"{target}: {write_mooncake(target, converted(source, form)):,} requests")
+
+
+@app.command()
+def describe(trace: Annotated[Path, typer.Argument(help="A trace in Mooncake's form.")]) -> None:
+    """Print what a trace is like: rate, lengths, and how much a cache could save at best."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from plumage_cli.traces.describe import describe as described
+    from plumage_cli.traces.record import read_mooncake
+
+    table = Table(title=trace.name, title_justify="left", show_header=False)
+    for row in described(read_mooncake(trace)).rows():
+        table.add_row(*row)
+    Console(highlight=False).print(table)

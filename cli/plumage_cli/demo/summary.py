@@ -1,0 +1,76 @@
+"""What a load met: hit ratio, latencies, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from plumage_cli.demo.client import Outcome
+
+__all__ = ["Summary", "comparison", "summarise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Times in seconds. lost: requests without an answer. cut: answers that broke off after they began, asked again."""
+
+    requests: int
+    lost: int
+    cut: int
+    hit_ratio: float
+    ttft_p50: float
+    ttft_p95: float
+    latency_p50: float
+    errors: tuple[str, ...] = ()
+
+
+def summarise(outcomes: Sequence[Outcome]) -> Summary:
+    """The figures of one run."""
+    answered = [outcome for outcome in outcomes if outcome.error is None]
+    prompts = sum(outcome.prompt_tokens for outcome in answered)
+    ttfts = sorted(outcome.ttft for outcome in answered)
+    return Summary(
+        requests=len(outcomes),
+        lost=len(outcomes) - len(answered),
+        cut=sum(outcome.cut for outcome in outcomes),
+        hit_ratio=sum(outcome.cached_tokens for outcome in answered) / prompts if prompts else 0.0,
+        ttft_p50=_quantile(ttfts, 0.50),
+        ttft_p95=_quantile(ttfts, 0.95),
+        latency_p50=_quantile(sorted(outcome.latency for outcome in answered), 0.50),
+        errors=tuple(sorted({outcome.error for outcome in outcomes if outcome.error})),
+    )
+
+
+def comparison(ours: Summary, baseline: Summary, ours_name: str, baseline_name: str) -> Table:
+    """Two runs of one load, side by side."""
+    table = Table(
+        title="The same load, one engine killed on the way in both",
+        caption="Devices are simulated: hit ratios are those of real caches under this load, times are a model's.\n"
+        "One load, one seed; `plumage bench` measures with paired seeds.",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in ("", ours_name, baseline_name, "ratio"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("requests", str(ours.requests), str(baseline.requests), "")
+    table.add_row("lost", str(ours.lost), str(baseline.lost), "")
+    table.add_row("cut mid-answer, asked again", str(ours.cut), str(baseline.cut), "")
+    ratio = f"×{ours.hit_ratio / baseline.hit_ratio:.2f}" if baseline.hit_ratio else "–"
+    table.add_row("hit ratio (cached ÷ prompt tokens)", f"{ours.hit_ratio:.1%}", f"{baseline.hit_ratio:.1%}", ratio)
+    for name, mine, theirs in (
+        ("time to first token, P50", ours.ttft_p50, baseline.ttft_p50),
+        ("time to first token, P95", ours.ttft_p95, baseline.ttft_p95),
+        ("whole answer, P50", ours.latency_p50, baseline.latency_p50),
+    ):
+        table.add_row(name, _ms(mine), _ms(theirs), f"÷{theirs / mine:.2f}" if mine else "–")
+    return table
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms"

@@ -1,0 +1,60 @@
+"""Why one request went where it went, for people: the router's record as a few lines and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["show"]
+
+
+def show(record: Mapping[str, Any], console: Console) -> None:
+    """The record of `GET /plumage/v1/explain/{id}`."""
+    console.print(f"request {record['requestId']} for {record['model']} → {record['replica']} ({record['policy']})")
+    console.print(f"why: {record['why']}")
+    for failure in record["failures"]:
+        console.print(f"before that, {failure['replica']} failed: {failure['reason']}")
+    if record["degraded"]:
+        console.print("the directory was away: the router decided from what it knew itself")
+    console.print(_figures(record))
+    console.print(_candidates(record))
+
+
+def _figures(record: Mapping[str, Any]) -> Table:
+    prompt, hits = record["promptTokens"], record["hitTokens"]
+    table = Table()
+    for column in ("", "predicted", "actual"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("prompt tokens", _number(prompt["estimated"]), _number(prompt["actual"]))
+    table.add_row("cached tokens", _number(hits["predicted"]), _number(hits["actual"]))
+    table.add_row("time to first token", _seconds(record["ttft"]["predicted"]), _seconds(record["ttft"]["actual"]))
+    table.add_row("whole answer", _seconds(record["latency"]["predicted"]), _seconds(record["latency"]["actual"]))
+    return table
+
+
+def _candidates(record: Mapping[str, Any]) -> Table:
+    chunks = record["chunks"]
+    table = Table(
+        caption=f"{record['considered']} considered; {chunks['matched']} of {chunks['prompt']} chunks known; "
+        f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins",
+        caption_justify="left",
+    )
+    table.add_column("candidate")
+    table.add_column("holds (tokens)", justify="right")
+    table.add_column("score", justify="right")
+    for candidate in record["candidates"]:
+        chosen = "→ " if candidate["replica"] == record["replica"] else "  "
+        score = "–" if candidate["score"] is None else f"{candidate['score']:.4g}"
+        table.add_row(chosen + candidate["replica"], str(candidate["hitTokens"]), score)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value * 1000:,.0f} ms"

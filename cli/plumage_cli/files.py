@@ -1,0 +1,60 @@
+"""Manifests as files, with `--set` on top."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plumage.api.v1alpha1 import InferencePool, parse_pool, read_documents
+from plumage.errors import ManifestError
+from plumage_cli.errors import CliError
+
+__all__ = ["read_pool", "read_text"]
+
+
+def read_text(path: Path) -> str:
+    """A file's text, or standard input for `-`."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text()
+    except OSError as error:
+        raise CliError(f"can't read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CliError(f"can't read {path}: it is not UTF-8 text") from None
+
+
+def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:
+    """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked."""
+    source = str(path)
+    pools = [
+        document for document in read_documents(read_text(path), source) if document.get("kind") == "InferencePool"
+    ]
+    if len(pools) != 1:
+        raise ManifestError(source, [f"must hold exactly one InferencePool, got {len(pools)}"])
+    for change in changes:
+        _apply(pools[0], change)
+    return parse_pool(pools[0], source)
+
+
+def _apply(document: dict[str, Any], change: str) -> None:
+    path, separator, text = change.partition("=")
+    keys = path.split(".")
+    if not separator or not all(keys):
+        raise CliError(f"--set takes PATH=VALUE, for example spec.replicas=2; got {change!r}")
+    if keys[0] not in ("spec", "metadata"):
+        keys.insert(0, "spec")
+    for key in keys[:-1]:
+        document = document.setdefault(key, {})
+        if not isinstance(document, dict):
+            raise CliError(f"--set {change}: {key} is no mapping in the manifest")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise CliError(f"--set {change}: the value must be YAML, for example 2, Lbgr or [a, b]") from None
+    if value is None:
+        document.pop(keys[-1], None)
+    else:
+        document[keys[-1]] = value

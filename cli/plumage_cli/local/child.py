@@ -1,0 +1,121 @@
+"""One process of a pool: started, watched, restarted with a capped back-off, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from plumage_cli.local.log import ChildLog
+from plumage_cli.local.plan import ProcessPlan
+
+__all__ = ["Child", "ChildState", "backoff"]
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.25, 15.0  # seconds between a crash and the next start
+_STABLE = 30.0  # seconds after which a crash counts as the first again
+
+
+class ChildState(Enum):
+    STARTING = "Starting"
+    RUNNING = "Running"
+    WAITING = "Waiting"  # crashed, to be started again
+    STOPPED = "Stopped"
+
+
+def backoff(crashes: int) -> float:
+    """Seconds to wait after the `crashes`-th crash in a row."""
+    return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(crashes - 1, 16))
+
+
+class Child:
+    """A process that is kept alive until `stop`. `on_change` is called after each start and end."""
+
+    def __init__(self, plan: ProcessPlan, config: Path, log: ChildLog, on_change: Callable[[Child], None]) -> None:
+        self.plan = plan
+        self.log = log
+        self.state = ChildState.STARTING
+        self.restarts = 0
+        self.crashes = 0  # in a row
+        self.last_exit: str | None = None
+        self._config = config
+        self._on_change = on_change
+        self._process: asyncio.subprocess.Process | None = None
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_alive(), name=f"keep {self.plan.name}")
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, then SIGKILL after `grace` seconds; returns when it is gone."""
+        self._stop.set()
+        if self._task is None:
+            return
+        self.signal(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._task], timeout=grace)
+        if not done:
+            self.log.say(f"[plumage] did not end within {grace:g} s; killed")
+            self.signal(signal.SIGKILL)
+            await self._task
+
+    def signal(self, number: int) -> None:
+        """Send a signal if the process runs."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    async def _keep_alive(self) -> None:
+        while not self._stop.is_set():
+            started = time.monotonic()
+            await self._run_once()
+            if self._stop.is_set():
+                break
+            self.crashes = 1 if time.monotonic() - started > _STABLE else self.crashes + 1
+            self.restarts += 1
+            self._become(ChildState.WAITING)
+            wait = backoff(self.crashes)
+            self.log.say(f"[plumage] {self.plan.name} {self.last_exit}; starting again in {wait:g} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._stop.wait()
+        self._become(ChildState.STOPPED)
+
+    async def _run_once(self) -> None:
+        command = (sys.executable, "-m", "plumage_cli.local.launch", str(os.getpid()), self.plan.module)
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            "--config",
+            str(self._config),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is ours to answer: it would cut the streams that we drain
+        )
+        self._process = process
+        self._become(ChildState.RUNNING)
+        assert process.stdout is not None, "the pipe was asked for"
+        await self.log.pump(process.stdout)
+        self.last_exit = _ended(await process.wait())
+
+    def _become(self, state: ChildState) -> None:
+        self.state = state
+        self._on_change(self)
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,111 @@
+"""How other commands reach a pool that is up: a Unix socket in its folder, one JSON object a line each way.
+
+Only the folder's owner can open the socket. A request is bounded in size, and each one is answered: with its result,
+or with `error` and a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plumage.errors import PlumageError
+from plumage_cli.errors import CliError, NoPoolError
+from plumage_cli.local.folder import base_folder, live_pools
+
+if TYPE_CHECKING:  # the commands that only ask need none of what a supervisor does
+    from plumage_cli.local.supervisor import Supervisor
+
+__all__ = ["ControlServer", "ask", "find_pool"]
+
+log = logging.getLogger(__name__)
+
+SOCKET = "control.sock"
+_LONGEST = 65_536  # bytes of a request
+_MOST_REPLICAS = 1000
+
+
+class ControlServer:
+    """Answers requests for one supervisor."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        path = self._supervisor.folder.path / SOCKET
+        self._server = await asyncio.start_unix_server(self._serve, path=path, limit=_LONGEST)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10.0):
+                line = await reader.readline()
+            reply = await self._answer(line)
+            writer.write(json.dumps(reply).encode() + b"\n")
+            await writer.drain()
+        except (TimeoutError, ConnectionError, ValueError) as error:
+            log.warning("a control request was dropped: %s", error)
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            match request:
+                case {"do": "status"}:
+                    return self._supervisor.view()
+                case {"do": "scale", "replicas": int(replicas)} if 0 <= replicas <= _MOST_REPLICAS:
+                    await self._supervisor.scale(replicas)
+                    return self._supervisor.view()
+                case _:
+                    return {"error": "no such request"}
+        except json.JSONDecodeError:
+            return {"error": "a request must be one line of JSON"}
+        except PlumageError as error:
+            return {"error": str(error)}
+        except OSError as error:
+            return {"error": f"{error.strerror}: {error.filename}; is the disk full?"}
+
+
+def find_pool(name: str | None) -> Path:
+    """The folder of the pool called `name`, or of the only one that is up; NoPoolError says what there is."""
+    pools = live_pools()
+    if name is None and len(pools) == 1:
+        return base_folder() / pools[0]
+    if name is not None and name in pools:
+        return base_folder() / name
+    if not pools:
+        raise NoPoolError("no pool is up; start one with: plumage up examples/local.yaml")
+    asked = f"no pool {name} is up" if name else "several pools are up; name one"
+    raise NoPoolError(f"{asked}: {', '.join(pools)}")
+
+
+def ask(folder: Path, request: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+    """One request to the pool in `folder`; CliError when it can't be done or takes longer than `timeout` seconds."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(folder / SOCKET))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            reply = connection.makefile("rb").readline()
+    except TimeoutError:
+        raise CliError(f"pool {folder.name} did not answer within {timeout:g} s") from None
+    except OSError as error:
+        raise NoPoolError(
+            f"pool {folder.name} can't be reached: {error.strerror}; it may be starting or ending"
+        ) from None
+    if not reply:
+        raise CliError(f"pool {folder.name} ended before it answered")
+    answer: dict[str, Any] = json.loads(reply)
+    if "error" in answer:
+        raise CliError(answer["error"])
+    return answer

@@ -1,0 +1,73 @@
+"""The directory's server under the supervisor: started, watched, started again at the same address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import redis
+
+from plumage.directory.server import LocalServer
+from plumage.errors import PlumageError
+from plumage_cli.errors import CliError
+from plumage_cli.local.child import backoff
+
+__all__ = ["WatchedDirectory"]
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.1  # seconds between two looks
+
+
+class WatchedDirectory:
+    """A LocalServer that is kept running. `restarts` counts how often it was lost."""
+
+    def __init__(self, folder: Path, max_memory: int) -> None:
+        self._server = LocalServer(folder, max_memory=max_memory)
+        self._task: asyncio.Task[None] | None = None
+        self.pid: int | None = None
+        self.restarts = 0
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    async def start(self) -> None:
+        try:
+            await asyncio.to_thread(self._start)
+        except PlumageError as error:
+            raise CliError(f"the directory's server did not start: {error}") from None
+        self._task = asyncio.create_task(self._watch(), name="keep directory")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._server.stop)
+
+    def _start(self) -> None:
+        self._server.start()
+        with redis.Redis.from_url(self.url, protocol=2) as client:
+            told = client.info("server")
+        self.pid = int(told["process_id"]) if isinstance(told, dict) else None
+
+    async def _watch(self) -> None:
+        failures = 0
+        while True:
+            await asyncio.sleep(_LOOK)
+            if self._server.running:
+                failures = 0
+                continue
+            failures += 1
+            self.restarts += 1
+            log.warning("the directory's server ended; starting it again in %.2g s", backoff(failures))
+            await asyncio.sleep(backoff(failures))
+            try:
+                await asyncio.to_thread(self._start)
+            except (PlumageError, OSError, redis.RedisError) as error:
+                log.warning("the directory's server did not start: %s", error)

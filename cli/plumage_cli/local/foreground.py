@@ -1,0 +1,143 @@
+"""A pool in the foreground of a terminal: progress, the endpoint, a live table, and Ctrl-C that drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage_cli.local.control import ControlServer
+from plumage_cli.local.folder import PoolFolder
+from plumage_cli.local.plan import HOST
+from plumage_cli.local.supervisor import Supervisor
+from plumage_cli.local.sweeper import sweeper
+from plumage_cli.table import line, pool_picture
+
+__all__ = ["StopSignals", "Stopped", "curl", "pool_up", "run", "show"]
+
+_REDRAW = 1.0  # seconds between two pictures of the table
+_LINE = 10.0  # the same where the output is no terminal
+
+
+class Stopped(Exception):  # noqa: N818 - a wish, not an error
+    """A person asked to stop."""
+
+
+class StopSignals:
+    """SIGINT and SIGTERM: the first asks to stop, the second to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self._take)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _take(self) -> None:
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+def run(pool: InferencePool, *, port: int, host: str, api_keys: Path | None) -> None:
+    """Until SIGINT or SIGTERM; a second one ends without draining."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    with contextlib.suppress(Stopped):
+        asyncio.run(_run(pool, Console(highlight=False), port, host, api_keys))
+
+
+async def _run(pool: InferencePool, console: Console, port: int, host: str, api_keys: Path | None) -> None:
+    signals = StopSignals()
+    with signals.watched():
+        async with pool_up(pool, console, signals, port=port, host=host, api_keys=api_keys) as supervisor:
+            console.print(f"\npool {pool.metadata.name} is up; Ctrl-C ends it. Try:\n")
+            console.print(f"  {curl(supervisor)}\n", soft_wrap=True)
+            await show(supervisor, console, signals)
+            console.print("draining; press Ctrl-C again to end at once")
+
+
+@contextlib.asynccontextmanager
+async def pool_up(
+    pool: InferencePool,
+    console: Console,
+    signals: StopSignals,
+    *,
+    port: int,
+    host: str = HOST,
+    api_keys: Path | None = None,
+) -> AsyncIterator[Supervisor]:
+    """The pool, up and ready; taken down whole at the end, whatever happens. Stopped when asked to stop meanwhile."""
+    folder = PoolFolder.take(pool.metadata.name)
+    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, say=console.print)
+    control = ControlServer(supervisor)
+    with sweeper():
+        try:
+            await control.start()
+            await _unless_asked(supervisor, signals)
+            yield supervisor
+        finally:
+            await control.stop()
+            await _take_down(supervisor, signals)
+
+
+async def _unless_asked(supervisor: Supervisor, signals: StopSignals) -> None:
+    start = asyncio.ensure_future(supervisor.start())
+    asked = asyncio.ensure_future(signals.asked.wait())
+    await asyncio.wait((start, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if start.done():
+        start.result()
+        return
+    start.cancel()
+    await asyncio.gather(start, return_exceptions=True)
+    raise Stopped
+
+
+async def _take_down(supervisor: Supervisor, signals: StopSignals) -> None:
+    stop = asyncio.ensure_future(supervisor.stop())
+    hurry = asyncio.ensure_future(signals.hurry.wait())
+    await asyncio.wait((stop, hurry), return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not stop.done():
+        supervisor.kill()
+    await stop
+
+
+async def show(supervisor: Supervisor, console: Console, signals: StopSignals) -> None:
+    """The table until a person asks to stop: redrawn in a terminal, a line now and then elsewhere."""
+    if console.is_terminal:
+        with Live(pool_picture(supervisor.view()), console=console, auto_refresh=False) as live:
+            while not await _asked_within(signals, _REDRAW):
+                live.update(pool_picture(supervisor.view()), refresh=True)
+    else:
+        while not await _asked_within(signals, _LINE):
+            console.print(line(supervisor.view()), soft_wrap=True)
+
+
+async def _asked_within(signals: StopSignals, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await signals.asked.wait()
+    return signals.asked.is_set()
+
+
+def curl(supervisor: Supervisor) -> str:
+    """A command that a person can paste."""
+    name = supervisor.pool.spec.model.served_name
+    body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    key = " -H 'Authorization: Bearer YOUR-KEY'" if supervisor.needs_key else ""
+    return f"curl -s {supervisor.endpoint}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"

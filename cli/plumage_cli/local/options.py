@@ -1,0 +1,83 @@
+"""A manifest's settings of the policies → the options their constructors take (seconds, floats, Python names)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumage.api.v1alpha1.cache import EvictionSpec
+from plumage.api.v1alpha1.feather import FeatherSpec
+from plumage.api.v1alpha1.router import LbgrSpec
+
+__all__ = ["eviction", "feather", "lbgr"]
+
+
+def feather(spec: FeatherSpec) -> dict[str, Any]:
+    """For `plumage.batching.make_queue`, in the simulator's form."""
+    return {
+        "policy": spec.policy,
+        "chunkTokens": spec.chunk_tokens,
+        "maxWaitSeconds": spec.max_wait_seconds,
+        "options": {} if spec.policy == "Fcfs" else {"order": spec.candidate_order} | _stop_options(spec),
+    }
+
+
+def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
+    match spec.policy:
+        case "Bandit":
+            return {
+                "exploration": float(spec.bandit.exploration),
+                "forgetting": spec.bandit.forgetting,
+                "discount": float(spec.bandit.discount),
+                "discount_interval": spec.bandit.discount_interval,
+                "window": spec.bandit.window,
+            }
+        case "QLearning":
+            return {
+                "alpha": float(spec.q_learning.learning_rate),
+                "gamma": float(spec.q_learning.discount_factor),
+                "min_epsilon": float(spec.q_learning.minimum_exploration),
+                "decay": float(spec.q_learning.exploration_decay),
+            }
+        case "Heuristic":
+            return {
+                "max_loss": spec.heuristic.loss_threshold,
+                "relaxed_loss": spec.heuristic.relaxed_loss_threshold,
+                "many_peers": spec.heuristic.relaxed_peers,
+                "max_floor": spec.heuristic.max_batch_floor,
+            }
+        case _:
+            return {}
+
+
+def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
+    """For `plumage.eviction.make_policy`, in the simulator's form."""
+    if spec.policy != "Hotness" or spec.hotness.form == "Adaptive":
+        return {"policy": spec.policy}
+    widths = spec.hotness.filter
+    return {
+        "policy": "HotnessPaper",
+        "options": {
+            "priority": spec.hotness.priority,
+            "block_tokens": block_tokens,
+            "aging_interval": spec.hotness.aging_interval,
+            "fingerprint_bits": widths.fingerprint_bits,
+            "clock_bits": widths.clock_bits,
+            "frequency_bits": widths.frequency_bits,
+            "depth_bits": widths.depth_bits,
+        },
+    }
+
+
+def lbgr(policy: str, spec: LbgrSpec) -> dict[str, Any]:
+    """For the Lbgr policies of `plumage.routing`: seconds for 1,000 tokens; nothing for the others."""
+    learned = {"c_miss": spec.miss_milliseconds_per_kilotoken / 1000, "forgetting": float(spec.forgetting)}
+    hit = {"c_hit": spec.hit_milliseconds_per_kilotoken / 1000}
+    match policy:
+        case "Lbgr":
+            return learned | hit
+        case "LbgrPaper":
+            return learned | hit | {"decay_interval": spec.decay_interval_milliseconds / 1000}
+        case "LbgrCode":
+            return learned
+        case _:
+            return {}

@@ -1,0 +1,253 @@
+"""An InferencePool → the processes that make it up on one machine, with their settings. No I/O, no clock.
+
+Every process is `python -m MODULE --config FILE.json`; the file's content is `settings`. Ports, folders and keys come
+in through `Site`, so that a plan is a plain value that tests compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic.alias_generators import to_camel
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.engine import EngineSpec
+from plumage.errors import ManifestError
+from plumage_cli.local import options
+
+__all__ = [
+    "HOST",
+    "ProcessPlan",
+    "ReplicaPlan",
+    "Role",
+    "Site",
+    "plan_replica",
+    "plan_router",
+    "refuse_what_needs_a_cluster",
+    "unused",
+]
+
+HOST = "127.0.0.1"
+Role = Literal["engine", "agent", "router"]
+
+
+# By their Python names; `unused` spells them as the manifest does.
+_CLUSTER_ONLY = (
+    "autoscaling",
+    "engine.image",
+    "engine.env",
+    "engine.resources",
+    "engine.batch_limit",
+    "engine.host_memory.capacity",
+    "engine.host_memory.disk",
+    "engine.node_selector",
+    "engine.tolerations",
+    "engine.affinity",
+    "engine.topology_spread_constraints",
+    "engine.service_account_name",
+    "model.revision",
+    "router.replicas",
+    "router.slo",
+    "rollout.max_surge",
+    "rollout.max_unavailable",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a pool runs: its folder of state (short, for Unix sockets), the model's folder, the directory's address."""
+
+    folder: Path
+    model_folder: Path
+    directory_url: str
+
+    @property
+    def membership(self) -> Path:
+        return self.folder / "membership.json"
+
+    @property
+    def token(self) -> Path:
+        """The bearer token of engines and agents."""
+        return self.folder / "fleet.token"
+
+    @property
+    def admin_key(self) -> Path:
+        """The key of the router's admin endpoints."""
+        return self.folder / "admin.key"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process. `ready`: an address that answers 200 once it can work. `url`: its base address."""
+
+    name: str
+    role: Role
+    module: str
+    settings: Mapping[str, Any]
+    url: str
+    ready: str
+    ready_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """An engine and the agent beside it."""
+
+    id: str
+    index: int
+    engine: ProcessPlan
+    agent: ProcessPlan
+
+
+def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
+    """ManifestError naming the fields that one machine can't serve."""
+    spec, mistakes = pool.spec, []
+    if spec.engine.runtime != "Simulator":
+        mistakes.append(
+            "spec.engine.runtime: must be Simulator in local mode, got 'VLLM'; try --set spec.engine.runtime=Simulator"
+        )
+    if spec.router.gateway_ref is not None:
+        mistakes.append("spec.router.gatewayRef: may not be set in local mode: a pool brings its own router here")
+    if spec.router.auth.api_keys_ref is not None or spec.router.auth.admin_key_ref is not None:
+        mistakes.append("spec.router.auth: may not refer to Secrets in local mode; use plumage up --api-keys FILE")
+    if spec.directory.redis_ref is not None and spec.directory.redis_ref.password_ref is not None:
+        mistakes.append("spec.directory.redisRef.passwordRef: may not refer to a Secret in local mode")
+    if not spec.model.uri.startswith(("builtin://", "file://")):
+        mistakes.append(f"spec.model.uri: must be builtin:// or file:// in local mode, got {spec.model.uri!r}")
+    if mistakes:
+        raise ManifestError(source, mistakes)
+
+
+def unused(pool: InferencePool) -> list[str]:
+    """Fields that the manifest sets and that one machine makes no use of."""
+    ways = [path.split(".") for path in _CLUSTER_ONLY]
+    return [".".join(["spec", *map(to_camel, way)]) for way in ways if _is_set(pool.spec, way)]
+
+
+def _is_set(struct: object, path: list[str]) -> bool:
+    """Whether a person wrote the field at `path` (Python names)."""
+    return path[0] in getattr(struct, "model_fields_set", ()) and (
+        len(path) == 1 or _is_set(getattr(struct, path[0]), path[1:])
+    )
+
+
+def plan_replica(pool: InferencePool, site: Site, index: int, engine_port: int, agent_port: int) -> ReplicaPlan:
+    """The engine and the agent of replica `index`."""
+    replica = f"{pool.metadata.name}-{index}"
+    return ReplicaPlan(
+        id=replica,
+        index=index,
+        engine=_engine(pool, site, replica, index, engine_port),
+        agent=_agent(pool, site, replica, index, engine_port, agent_port),
+    )
+
+
+def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int) -> ProcessPlan:
+    engine, url = pool.spec.engine, f"http://{HOST}:{port}"
+    simulator = engine.simulator
+    settings: dict[str, Any] = {
+        "model": pool.spec.model.served_name,
+        "adapters": [adapter.name for adapter in pool.spec.model.adapters],
+        "modelFolder": str(site.model_folder),
+        "host": HOST,
+        "port": port,
+        "eventsEndpoint": f"ipc://{site.folder}/events-{index}",
+        "replayEndpoint": f"ipc://{site.folder}/replay-{index}",
+        "adminTokenFile": str(site.token),
+        "seed": simulator.seed + index,
+        "device": {
+            "preset": simulator.device.preset.lower(),
+            "timeScale": simulator.device.time_scale_percent / 100,
+        },
+        "blockSize": simulator.block_size,
+        "cacheBlocks": simulator.cache_blocks,
+        "hostBlocks": _host_blocks(engine),
+        "maxNumSeqs": simulator.max_num_seqs,
+        "maxBatchedTokens": simulator.max_batched_tokens,
+        "eviction": options.eviction(engine.eviction, simulator.block_size),
+        "feather": options.feather(engine.feather),
+    }
+    if engine.host_memory is not None:
+        settings["hostTier"] = {
+            "minFrequency": engine.host_memory.min_frequency,
+            "admission": engine.host_memory.admission,
+            "promotion": engine.host_memory.promotion,
+        }
+    if pool.spec.model.max_length is not None:
+        settings["maxModelLen"] = pool.spec.model.max_length
+    return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")
+
+
+def _host_blocks(engine: EngineSpec) -> int:
+    """HotPrefix's default: as much room in host memory as on the device."""
+    if engine.host_memory is None:
+        return 0
+    simulator = engine.simulator
+    return simulator.cache_blocks if simulator.host_blocks is None else simulator.host_blocks
+
+
+def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_port: int, port: int) -> ProcessPlan:
+    url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
+    settings = {
+        "pool": pool.metadata.name,
+        "replica": replica,
+        "model": pool.spec.model.served_name,
+        "modelFolder": str(site.model_folder),
+        "engineUrl": f"http://{HOST}:{engine_port}",
+        "engineTokenFile": str(site.token),
+        "eventsEndpoint": f"ipc://{site.folder}/events-{index}",
+        "replayEndpoint": f"ipc://{site.folder}/replay-{index}",
+        "directoryUrl": site.directory_url,
+        "listen": {"host": HOST, "port": port},
+        "tokenFile": str(site.token),
+        "warmup": {
+            "enabled": warmup.enabled,
+            "peersFile": str(site.membership),
+            "maxTokens": warmup.max_tokens,
+            "timeoutSeconds": warmup.timeout_seconds,
+        },
+    }
+    ready_seconds = 60.0 + warmup.timeout_seconds * warmup.enabled
+    return ProcessPlan(
+        f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds
+    )
+
+
+def plan_router(
+    pool: InferencePool, site: Site, port: int, *, host: str = HOST, api_keys: Path | None = None
+) -> ProcessPlan:
+    """The pool's router, listening for clients on `host`:`port`."""
+    spec, model = pool.spec.router, pool.spec.model
+    auth = {"adminKeyFile": str(site.admin_key)}
+    if api_keys is not None:
+        auth["apiKeysFile"] = str(api_keys)
+    settings = {
+        "listen": {"host": host, "port": port},
+        "pool": pool.metadata.name,
+        "model": {
+            "name": model.served_name,
+            "modelFolder": str(site.model_folder),
+            "adapters": [adapter.name for adapter in model.adapters],
+            "aliases": list(model.aliases),
+        },
+        "membershipFile": str(site.membership),
+        "directoryUrl": site.directory_url,
+        "policy": {"name": spec.policy, "lbgr": options.lbgr(spec.policy, spec.lbgr)},
+        "auth": auth,
+        "limits": {
+            "maxBodyBytes": int(spec.limits.max_body_bytes),
+            "maxConnections": spec.limits.max_connections,
+            "maxInFlight": spec.limits.max_in_flight,
+        },
+        "timeouts": {
+            "connect": spec.timeouts.connect_seconds,
+            "pendingOwner": spec.lbgr.pending_owner_seconds,
+            "drain": pool.spec.rollout.drain_timeout_seconds,
+        },
+        "seed": pool.spec.engine.simulator.seed,
+    }
+    url = f"http://{HOST if host in ('0.0.0.0', '::') else host}:{port}"
+    return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")

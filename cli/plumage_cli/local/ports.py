@@ -1,0 +1,65 @@
+"""TCP ports on this machine: free ones for engines and agents, and who holds one that is not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+
+from plumage_cli.errors import CliError, PortTakenError
+from plumage_cli.local.plan import HOST
+
+__all__ = ["free_ports", "require_free"]
+
+# Below the range that Linux hands out for outgoing connections: those would take a port between our look and our use.
+_FIRST, _LAST = 20_000, 32_000
+
+
+def require_free(host: str, port: int) -> None:
+    """PortTakenError, naming the holder where the system tells, when nobody can listen on `host`:`port`."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(f"port {port} is in use{_holder(port)}; choose another one with --port") from None
+        raise CliError(
+            f"can't listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
+        ) from None
+
+
+def free_ports(count: int, taken: Iterable[int], start: int) -> list[int]:
+    """`count` ports that nobody listens on, none of `taken`; the search begins at `start` and wraps around."""
+    found: list[int] = []
+    avoid = set(taken)
+    span = _LAST - _FIRST
+    for offset in range(span):
+        port = _FIRST + (start + offset) % span
+        if port not in avoid and _is_free(port):
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise CliError(f"no {count} free ports from {_FIRST} to {_LAST}; stop something that listens there")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _holder(port: int) -> str:
+    """Who listens there, as far as this user may know."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except (OSError, psutil.Error):
+        return ""
+    return ""

@@ -1,0 +1,104 @@
+"""One replica that runs: an engine, its agent, and what the pool may expect of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import httpx
+
+from plumage_cli.local.child import Child, ChildState
+from plumage_cli.local.membership import Member, ReplicaState
+from plumage_cli.local.plan import ReplicaPlan
+
+__all__ = ["Replica"]
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.1  # seconds between two looks at a replica that is not ready
+_AGENT_SECONDS = 15.0  # a healthy engine waits so long for its agent beyond the warm-up, then serves without
+
+
+class Replica:
+    """Keeps `state` as the processes are: an engine that died is Warming until it answers again; an agent that died
+    costs cache knowledge, not the replica. `on_change` is called when `state` changed."""
+
+    def __init__(
+        self, plan: ReplicaPlan, engine: Child, agent: Child, http: httpx.AsyncClient, on_change: Callable[[], None]
+    ) -> None:
+        self.plan = plan
+        self.engine = engine
+        self.agent = agent
+        self.state = ReplicaState.WARMING
+        self.without_agent = False  # Ready, although the agent never said so
+        self._http = http
+        self._on_change = on_change
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def member(self) -> Member:
+        return Member(self.plan.id, self.plan.engine.url, self.plan.agent.url, self.state)
+
+    def start(self) -> None:
+        self.engine.start()
+        self.agent.start()
+        self._task = asyncio.create_task(self._tend(), name=f"tend {self.plan.id}")
+
+    def engine_changed(self) -> None:
+        """The engine started or ended: without it the replica takes no requests."""
+        if self.engine.state is not ChildState.RUNNING and self.state is ReplicaState.READY:
+            self.become(ReplicaState.WARMING)
+
+    def become(self, state: ReplicaState) -> None:
+        if state is not self.state:
+            self.state = state
+            self._on_change()
+
+    async def drain(self, token: str, seconds: float) -> bool:
+        """Ask the agent to wait until nothing is in flight; False if that did not happen in time."""
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            reply = await self._http.post(
+                f"{self.plan.agent.url}/v1/plumage/drain",
+                json={"timeoutSeconds": seconds},
+                headers=headers,
+                timeout=seconds + 5.0,
+            )
+        except httpx.HTTPError as error:
+            log.warning("%s could not be drained: %s", self.plan.id, type(error).__name__)
+            return False
+        return reply.is_success
+
+    async def stop(self, grace: float) -> None:
+        """End both processes."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(self.agent.stop(grace), self.engine.stop(grace))
+
+    async def _tend(self) -> None:
+        while True:
+            if self.state is ReplicaState.WARMING and self.engine.state is ChildState.RUNNING:
+                await self._warm()
+            await asyncio.sleep(_LOOK)
+
+    async def _warm(self) -> None:
+        """Until the engine answers and the agent has warmed it, or would take too long."""
+        if not await self._answers(self.plan.engine.ready):
+            return
+        patience = time.monotonic() + self.plan.agent.ready_seconds - 60.0 + _AGENT_SECONDS
+        while self.state is ReplicaState.WARMING and self.engine.state is ChildState.RUNNING:
+            ready = await self._answers(self.plan.agent.ready)
+            if ready or time.monotonic() > patience:
+                self.without_agent = not ready
+                self.become(ReplicaState.READY)
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _answers(self, url: str) -> bool:
+        try:
+            return (await self._http.get(url, timeout=2.0)).status_code == 200
+        except httpx.HTTPError:
+            return False

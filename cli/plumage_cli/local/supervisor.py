@@ -1,0 +1,318 @@
+"""A pool on this machine: makes it as the manifest says, keeps it so, scales it, and takes it down whole.
+
+The membership file is written after every change of a replica's state, so the router never learns of one later than by
+its own probe. One drain path for everything that leaves: Draining in the membership file → the router chooses others →
+the agent waits for what is in flight → SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.models import resolve
+from plumage_cli.errors import CliError, ProcessFailedError
+from plumage_cli.local.child import Child
+from plumage_cli.local.directory import WatchedDirectory
+from plumage_cli.local.folder import PoolFolder
+from plumage_cli.local.log import ChildLog
+from plumage_cli.local.membership import ReplicaState, membership
+from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_router
+from plumage_cli.local.ports import free_ports, require_free
+from plumage_cli.local.replica import Replica
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger(__name__)
+
+_LOOK = 0.05  # seconds between two looks while waiting for readiness
+_HOPELESS = 4  # crashes in a row, before it ever was ready, after which a start is given up
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_DECISIONS = 20  # last decisions that the view carries
+_NOTICED = 0.3  # seconds in which every router has read the membership file again
+Say = Callable[[str], None]
+
+
+class Supervisor:
+    """Runs one pool. `say` gets one line for everything that a person should see happen."""
+
+    def __init__(
+        self,
+        pool: InferencePool,
+        folder: PoolFolder,
+        *,
+        port: int,
+        host: str = HOST,
+        api_keys: Path | None = None,
+        say: Say = log.info,
+    ) -> None:
+        self.pool = pool
+        self.folder = folder
+        self.replicas: dict[str, Replica] = {}
+        self.router: Child | None = None
+        self.router_plan: ProcessPlan | None = None
+        self.directory: WatchedDirectory | None = None
+        self.started = time.time()
+        self._listen = (host, port)
+        self._api_keys = api_keys
+        self._say = say
+        self._token = ""
+        self._site: Site | None = None
+        self._ports: set[int] = set()
+        self._scaling = asyncio.Lock()
+        self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
+        self._asking: asyncio.Task[None] | None = None
+        self._traffic: dict[str, Any] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients send their requests."""
+        assert self.router_plan is not None, "started"
+        return self.router_plan.url
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients must send an API key."""
+        return self._api_keys is not None
+
+    async def start(self) -> None:
+        """Everything up and ready; CliError says what did not come up, and why. Call `stop` in any case."""
+        require_free(*self._listen)
+        self._token = self.folder.secret("fleet.token").read_text().strip()
+        self.folder.secret("admin.key")
+        self._site = Site(self.folder.path, resolve(self._tokenizer_uri()), await self._start_directory())
+        self._add_replicas(range(self.pool.spec.initial_replicas))
+        self._start_router()
+        await self._until_ready()
+        self._asking = asyncio.create_task(self._keep_asking(), name="ask router")
+
+    async def scale(self, replicas: int) -> None:
+        """That many replicas: new ones are warmed before they serve, leaving ones drained before they end."""
+        async with self._scaling:
+            more = replicas - len(self.replicas)
+            if more > 0:
+                await self._grow(more)
+            elif more < 0:
+                await asyncio.gather(*(self._remove(replica) for replica in self._coldest(-more)))
+
+    async def _grow(self, more: int) -> None:
+        taken = {replica.plan.index for replica in self.replicas.values()}
+        added = self._add_replicas([index for index in range(len(taken) + more) if index not in taken][:more])
+        try:
+            await self._until(lambda: all(replica.state is ReplicaState.READY for replica in added), added)
+        except CliError:
+            await asyncio.gather(*(replica.stop(_GRACE) for replica in added))
+            self._forget(added)
+            raise
+
+    async def stop(self) -> None:
+        """Drain and end everything, and remove the folder. `kill` in the meantime makes it quick."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        if self.router is not None:
+            await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
+        await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
+        if self.directory is not None:
+            await self.directory.stop()
+        await self._http.aclose()
+        self.folder.remove()
+
+    def kill(self) -> None:
+        """End all processes at once; only sensible while `stop` waits for them."""
+        for child in self.children():
+            child.signal(signal.SIGKILL)
+
+    def children(self) -> list[Child]:
+        """All processes but the directory's server."""
+        router = [] if self.router is None else [self.router]
+        return router + [child for replica in self.replicas.values() for child in (replica.engine, replica.agent)]
+
+    def _tokenizer_uri(self) -> str:
+        model = self.pool.spec.model
+        return model.tokenizer or model.uri
+
+    async def _start_directory(self) -> str:
+        spec = self.pool.spec.directory
+        if spec.redis_ref is not None:
+            return spec.redis_ref.url
+        self.directory = WatchedDirectory(self.folder.path / "dir", int(spec.managed.max_memory))
+        await self.directory.start()
+        self._say(f"directory ready (pid {self.directory.pid})")
+        return self.directory.url
+
+    def _start_router(self) -> None:
+        assert self._site is not None, "start() made it"
+        host, port = self._listen
+        self.router_plan = plan_router(self.pool, self._site, port, host=host, api_keys=self._api_keys)
+        self.router = self._child(self.router_plan)
+        self.router.start()
+
+    def _add_replicas(self, indices: Iterable[int]) -> list[Replica]:
+        assert self._site is not None, "start() made it"
+        added = [self._replica(self._site, index) for index in indices]
+        self.replicas |= {replica.plan.id: replica for replica in added}
+        self._write_members()
+        for replica in added:
+            replica.start()
+        return added
+
+    def _forget(self, replicas: Iterable[Replica]) -> None:
+        """They are gone; their numbers and ports may be used again."""
+        for replica in replicas:
+            del self.replicas[replica.plan.id]
+            self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
+        self._write_members()
+
+    def _replica(self, site: Site, index: int) -> Replica:
+        engine_port, agent_port = free_ports(2, self._ports, start=random.SystemRandom().randrange(12_000))
+        self._ports |= {engine_port, agent_port}
+        plan = plan_replica(self.pool, site, index, engine_port, agent_port)
+        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._write_members)
+
+    def _child(self, plan: ProcessPlan) -> Child:
+        stem = plan.name.replace(" ", "-")
+        config = self.folder.write(f"{stem}.json", plan.settings)
+        return Child(plan, config, ChildLog(self.folder.path / f"{stem}.log"), self._child_changed)
+
+    def _child_changed(self, child: Child) -> None:
+        for replica in self.replicas.values():
+            if replica.engine is child:
+                replica.engine_changed()
+        if child.state.name == "WAITING":
+            self._say(f"{child.plan.name} {child.last_exit}; it is started again")
+
+    async def _until_ready(self) -> None:
+        replicas = list(self.replicas.values())
+        await self._until(lambda: all(replica.state is ReplicaState.READY for replica in replicas), replicas)
+        assert self.router is not None
+        assert self.router_plan is not None
+        await self._until_answers(self.router, self.router_plan)
+        self._say(f"router ready at {self.router_plan.url} (pid {self.router.pid})")
+
+    async def _until(self, ready: Callable[[], bool], replicas: list[Replica]) -> None:
+        said: set[str] = set()
+        deadline = time.monotonic() + max((replica.plan.agent.ready_seconds for replica in replicas), default=1.0)
+        while not ready():
+            for child in (child for replica in replicas for child in (replica.engine, replica.agent)):
+                _refuse_hopeless(child)
+            self._say_ready(replicas, said)
+            if time.monotonic() > deadline:
+                late = next(replica for replica in replicas if replica.state is not ReplicaState.READY)
+                raise _not_ready(late.engine)
+            await asyncio.sleep(_LOOK)
+        self._say_ready(replicas, said)
+
+    def _say_ready(self, replicas: list[Replica], said: set[str]) -> None:
+        for replica in replicas:
+            if replica.state is ReplicaState.READY and replica.plan.id not in said:
+                said.add(replica.plan.id)
+                without = "; its agent does not answer, so nobody knows its cache" if replica.without_agent else ""
+                self._say(f"replica {replica.plan.id} ready (engine pid {replica.engine.pid}){without}")
+
+    async def _until_answers(self, child: Child, plan: ProcessPlan) -> None:
+        deadline = time.monotonic() + plan.ready_seconds
+        while time.monotonic() < deadline:
+            _refuse_hopeless(child)
+            try:
+                status = (await self._http.get(plan.ready, timeout=2.0)).status_code
+                if status == 200 or not self.replicas:  # a router without replicas works, and says 503
+                    return
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(_LOOK)
+        raise _not_ready(child)
+
+    def _coldest(self, count: int) -> list[Replica]:
+        """The replicas whose caches were of least use; among equals the youngest."""
+        used = {replica["id"]: replica["hitTokens"] for replica in self._traffic.get("replicas", [])}
+        return sorted(self.replicas.values(), key=lambda replica: (used.get(replica.plan.id, 0), -replica.plan.index))[
+            :count
+        ]
+
+    async def _remove(self, replica: Replica) -> None:
+        replica.become(ReplicaState.DRAINING)
+        self._say(f"replica {replica.plan.id} drains")
+        await asyncio.sleep(_NOTICED)
+        timeout = self.pool.spec.rollout.drain_timeout_seconds
+        drained = await replica.drain(self._token, timeout)
+        await replica.stop(_GRACE)
+        self._forget([replica])
+        self._say(f"replica {replica.plan.id} is gone{'' if drained else ', not all of its requests had ended'}")
+
+    async def _keep_asking(self) -> None:
+        """What the router says of its traffic, once a second; the last answer stays while it is away."""
+        assert self.router_plan is not None, "started"
+        url = f"{self.router_plan.url}/plumage/v1/status?decisions={_DECISIONS}"
+        headers = {"Authorization": f"Bearer {(self.folder.path / 'admin.key').read_text().strip()}"}
+        while True:
+            with contextlib.suppress(httpx.HTTPError, ValueError):
+                reply = await self._http.get(url, headers=headers, timeout=1.0)
+                self._traffic = reply.json() if reply.is_success else self._traffic
+            await asyncio.sleep(1.0)
+
+    def _write_members(self) -> None:
+        members = (replica.member for replica in self.replicas.values())
+        self._write("membership.json", dict(membership(self.pool.metadata.name, members)))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        try:
+            self.folder.write(name, content)
+        except OSError as error:
+            self._say(f"can't write {self.folder.path / name}: {error.strerror}; free some space")
+
+    def view(self) -> dict[str, Any]:
+        """The pool as other commands see it."""
+        return {
+            "pool": self.pool.metadata.name,
+            "pid": os.getpid(),
+            "endpoint": self.router_plan.url if self.router_plan else None,
+            "started": self.started,
+            "model": self.pool.spec.model.served_name,
+            "policy": self.pool.spec.router.policy,
+            "eviction": self.pool.spec.engine.eviction.policy,
+            "router": _child_view(self.router) if self.router else None,
+            "directory": {"pid": self.directory.pid, "restarts": self.directory.restarts} if self.directory else None,
+            "replicas": [_replica_view(replica) for replica in self.replicas.values()],
+            "traffic": self._traffic,
+        }
+
+
+def _replica_view(replica: Replica) -> dict[str, Any]:
+    return {
+        "id": replica.plan.id,
+        "state": replica.state.value,
+        "url": replica.plan.engine.url,
+        "agentUrl": replica.plan.agent.url,
+        "engine": _child_view(replica.engine),
+        "agent": _child_view(replica.agent),
+    }
+
+
+def _child_view(child: Child) -> dict[str, Any]:
+    return {"pid": child.pid, "state": child.state.value, "restarts": child.restarts, "lastExit": child.last_exit}
+
+
+def _refuse_hopeless(child: Child) -> None:
+    if child.crashes >= _HOPELESS:
+        raise ProcessFailedError(
+            f"{child.plan.name} {child.last_exit}, {child.crashes} times in a row:\n{child.log.last_words()}"
+        )
+
+
+def _not_ready(child: Child) -> CliError:
+    return ProcessFailedError(
+        f"{child.plan.name} was not ready within {child.plan.ready_seconds:g} s; its last words:\n"
+        f"{child.log.last_words()}"
+    )

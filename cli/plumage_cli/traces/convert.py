@@ -1,0 +1,114 @@
+"""Public traces in their own forms → Mooncake's.
+
+| form     | source                                          | prefixes                                            |
+|----------|-------------------------------------------------|-----------------------------------------------------|
+| azure    | Azure LLM inference 2023, 2024 (CSV)            | not told: nothing is shared                         |
+| burstgpt | BurstGPT (CSV)                                  | not told: nothing is shared                         |
+| bailian  | Qwen Bailian usage traces (JSONL, blocks of 16) | 32 blocks of 16 become one of 512, chained          |
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from plumage_cli.errors import CliError
+from plumage_cli.traces.record import BLOCK, Request, lines, read_mooncake
+
+__all__ = ["FORMS", "convert"]
+
+_BAILIAN_BLOCK = 16
+_T = TypeVar("_T")
+
+
+def convert(path: Path, form: str) -> Iterator[Request]:
+    """The requests of a trace, the first at 0 ms. CliError names the line that is wrong or out of order."""
+    first, last = None, 0
+    for number, request in enumerate(FORMS[form](path), 1):
+        first = request.timestamp if first is None else first
+        if request.timestamp < last and number > 1:
+            raise CliError(f"{path}: request {number} arrives before the one ahead of it; sort the file by time first")
+        last = request.timestamp
+        yield Request(last - first, request.input_length, request.output_length, request.hash_ids)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    reader = csv.DictReader(line for _, line in lines(path))
+    try:
+        for row in reader:
+            yield f"{path} line {reader.line_num}", row
+    except csv.Error as error:
+        raise CliError(f"{path} line {reader.line_num} is no CSV: {error}") from None
+
+
+def _azure(path: Path) -> Iterator[Request]:
+    fresh = count()
+    for where, row in _rows(path):
+        moment = _field(where, row, "TIMESTAMP", _moment)
+        tokens = _field(where, row, "ContextTokens", int)
+        yield Request(moment, tokens, _field(where, row, "GeneratedTokens", int), _unshared(tokens, fresh))
+
+
+def _burstgpt(path: Path) -> Iterator[Request]:
+    fresh = count()
+    for where, row in _rows(path):
+        tokens = _field(where, row, "Request tokens", int)
+        answer = _field(where, row, "Response tokens", int)
+        if tokens and answer:  # a failed request has none
+            moment = round(1000 * _field(where, row, "Timestamp", float))
+            yield Request(moment, tokens, answer, _unshared(tokens, fresh))
+
+
+def _bailian(path: Path) -> Iterator[Request]:
+    known: dict[tuple[int, ...], int] = {}
+    for number, line in lines(path):
+        try:
+            fields = json.loads(line)
+            blocks = tuple(map(int, fields["hash_ids"]))
+            moment, tokens = round(1000 * float(fields["timestamp"])), int(fields["input_length"])
+            answer = int(fields["output_length"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise CliError(f"{path} line {number} is not in Bailian's form: {type(error).__name__} {error}") from None
+        yield Request(moment, tokens, answer, _coarser(blocks, known))
+
+
+def _coarser(blocks: tuple[int, ...], known: dict[tuple[int, ...], int]) -> tuple[int, ...]:
+    """32 small blocks under their parent are one large block: equal ids mean equal prefixes, as before."""
+    size, parent, ids = BLOCK // _BAILIAN_BLOCK, -1, []
+    for start in range(0, len(blocks), size):
+        parent = known.setdefault((parent, *blocks[start : start + size]), len(known))
+        ids.append(parent)
+    return tuple(ids)
+
+
+def _unshared(tokens: int, fresh: Iterator[int]) -> tuple[int, ...]:
+    return tuple(next(fresh) for _ in range(-(-tokens // BLOCK)))
+
+
+def _field(where: str, row: Mapping[str, str], name: str, read: Callable[[str], _T]) -> _T:
+    try:
+        return read(row[name])
+    except KeyError:
+        raise CliError(f"{where}: there is no column {name!r}; is it another form?") from None
+    except (ValueError, TypeError):
+        raise CliError(f"{where}: {name} is {row[name]!r}, which is no such value") from None
+
+
+def _moment(text: str) -> int:
+    """Milliseconds. The traces write seven digits of a second where Python reads six; without a zone it is UTC."""
+    moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text.strip()))
+    return round(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+FORMS: dict[str, Callable[[Path], Iterator[Request]]] = {
+    "azure": _azure,
+    "burstgpt": _burstgpt,
+    "bailian": _bailian,
+    "mooncake": read_mooncake,
+}

@@ -1,0 +1,1 @@
+"""The kinds that a person writes in a manifest, by version."""

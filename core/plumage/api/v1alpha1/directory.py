@@ -1,0 +1,57 @@
+"""`spec.directory`: where replicas tell what they hold, and how a new one is warmed from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import WORDS, Memory, SecretKeyRef
+from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
+
+REDIS_URL = r"^(unix|redis|rediss|redis\+cluster|rediss\+cluster)://[^\s@]+$"
+WORDS[REDIS_URL] = "unix://, redis://, rediss:// or redis+cluster:// and an address, without a password"
+
+
+class ManagedDirectory(Struct):
+    """A Valkey that Plumage runs for the pool."""
+
+    max_memory: Memory = Field(Quantity("256Mi"), description="Memory for hashes and counts; the coldest go first.")
+
+
+class RedisRef(Struct):
+    """A Redis or Valkey that exists already (6.2 or newer)."""
+
+    url: Annotated[str, Field(min_length=1, max_length=1024, pattern=REDIS_URL)] = Field(description="Its address.")
+    password_ref: SecretKeyRef | None = Field(None, description="Its password.")
+    ca_ref: SecretKeyRef | None = Field(None, description="Certificates to trust with rediss://.")
+
+
+class WarmupSpec(Struct):
+    """A new replica computes the pool's hottest prefixes before it is Ready."""
+
+    enabled: bool = Field(True, description="Whether new replicas are warmed.")
+    max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(65_536, description="Prompt tokens to compute.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
+        60, description="After this it is Ready, warm or not."
+    )
+    salted: bool = Field(False, description="Warm tenants' salted prefixes too, which means that peers hand them out.")
+
+
+class DirectorySpec(Struct):
+    """A directory of the pool's own (the default), or a reference to one: never both."""
+
+    managed: ManagedDirectory = Field(ManagedDirectory(), description="A directory that Plumage runs.")
+    redis_ref: RedisRef | None = Field(None, description="A Redis to use instead.")
+    warmup: WarmupSpec = Field(WarmupSpec(), description="How new replicas are warmed.")
+    rules: ClassVar = (
+        Rule(
+            at="redisRef",
+            must="may not be set together with managed: exactly one directory",
+            reads=("managed", "redis_ref"),
+            holds=lambda spec: spec.redis_ref is None or "managed" not in spec.model_fields_set,
+        ),
+    )

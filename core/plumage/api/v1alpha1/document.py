@@ -1,0 +1,134 @@
+"""YAML text → plain documents, safely: bounded in size, depth and expansion, no key twice.
+
+The bounds are checked on the parser's events and on the node graph, before anything is built from them: an alias costs
+nothing there, while what it expands to ("a billion laughs") would cost everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from plumage.errors import ManifestError
+
+__all__ = ["MAX_DEPTH", "MAX_DOCUMENTS", "MAX_NODES", "MAX_TEXT", "read_documents"]
+
+MAX_TEXT = 1_000_000  # characters
+MAX_DOCUMENTS = 100
+MAX_DEPTH = 64
+MAX_NODES = 100_000  # aliases expanded
+
+_OPEN = (0, 0)  # a node that is being measured
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_documents(text: str, source: str) -> list[dict[str, Any]]:
+    """The mappings in `text`, empty documents left out, nulls taken for absent as Kubernetes does.
+
+    ManifestError when the text is no YAML, breaks a bound, names a key twice or holds anything but mappings.
+    """
+    if len(text) > MAX_TEXT:
+        raise ManifestError(source, [f"must be at most {MAX_TEXT:,} characters of YAML, got {len(text):,}"])
+    try:
+        _check_depth(text, source)
+        return [_mapping(document, number, source) for number, document in _documents(text, source)]
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that YAML allows and Python does not
+        raise ManifestError(source, [f"must be YAML: {_problem(error)}"]) from None
+
+
+def _check_depth(text: str, source: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ManifestError(source, [f"must be nested at most {MAX_DEPTH} levels deep{_at(event)}"])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _documents(text: str, source: str) -> Iterator[tuple[int, Any]]:
+    loader = _Loader(text)
+    try:
+        number = 0
+        while loader.check_node():
+            number += 1
+            if number > MAX_DOCUMENTS:
+                raise ManifestError(source, [f"must hold at most {MAX_DOCUMENTS} documents"])
+            node = loader.get_node()
+            _measure(node, {}, source)
+            twice = list(_repeated_keys(node, set()))
+            if twice:
+                raise ManifestError(source, twice)
+            document = loader.construct_document(node)
+            if document is not None:
+                yield number, document
+    finally:
+        loader.dispose()
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int]], source: str) -> tuple[int, int]:
+    """Nodes and levels of what `node` expands to; a node inside itself would have no end."""
+    if id(node) in known:
+        if known[id(node)] == _OPEN:
+            raise ManifestError(source, [f"may not contain itself{_at(node)}"])
+        return known[id(node)]
+    known[id(node)] = _OPEN
+    below = [_measure(child, known, source) for child in _children(node)]
+    total, depth = 1 + sum(size for size, _ in below), 1 + max((depth for _, depth in below), default=0)
+    if total > MAX_NODES:
+        raise ManifestError(source, [f"must hold at most {MAX_NODES:,} values, aliases expanded{_at(node)}"])
+    if depth > MAX_DEPTH + 1:
+        raise ManifestError(source, [f"must be nested at most {MAX_DEPTH} levels deep, aliases expanded{_at(node)}"])
+    known[id(node)] = total, depth
+    return total, depth
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _repeated_keys(node: yaml.Node, seen: set[int], path: str = "") -> Iterator[str]:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+            below = f"{path}.{name}" if path else name
+            if name in keys:
+                yield f"{below}: may not be set twice{_at(key)}"
+            keys.add(name)
+            yield from _repeated_keys(value, seen, below)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _repeated_keys(value, seen, f"{path}[{index}]")
+
+
+def _mapping(document: Any, number: int, source: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise ManifestError(source, [f"document {number} must be a mapping, got {type(document).__name__}"])
+    pruned: dict[str, Any] = _without_nulls(document)
+    return pruned
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(held) for key, held in value.items() if held is not None}
+    return [_without_nulls(held) for held in value] if isinstance(value, list) else value
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        mark = error.problem_mark
+        return error.problem + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")
+    return " ".join(str(error).split())
+
+
+def _at(where: Any) -> str:
+    return f", line {where.start_mark.line + 1}" if where.start_mark else ""

@@ -1,0 +1,92 @@
+"""The field types that several parts of a manifest share, each bounded, with words for what its pattern asks."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from plumage.api.v1alpha1.quantity import Quantity, between
+from plumage.api.v1alpha1.struct import Struct
+
+__all__ = [
+    "WORDS",
+    "ConfigMapKeyRef",
+    "Fraction",
+    "FreeForm",
+    "IntOrPercent",
+    "Label",
+    "Memory",
+    "ObjectRef",
+    "Path",
+    "Percent",
+    "PositiveNumber",
+    "Seconds",
+    "SecretKeyRef",
+    "StringMap",
+    "Subdomain",
+    "Text",
+]
+
+LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+KEY = r"^[-._a-zA-Z0-9]+$"
+PATH = r"^/[^\x00]*$"
+# What a pattern asks for: a person should not have to read a regular expression.
+WORDS = {
+    LABEL: "lowercase letters, digits and '-', beginning and ending with a letter or digit",
+    SUBDOMAIN: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
+    KEY: "letters, digits, '-', '_' and '.'",
+    PATH: "an absolute path",
+}
+
+Label = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL)]
+Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)]
+Key = Annotated[str, Field(min_length=1, max_length=253, pattern=KEY)]
+Text = Annotated[str, Field(min_length=1, max_length=1024)]
+Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=PATH)]
+StringMap = dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=1024)]]
+# A field of Kubernetes' own pod specification: checked by the API server, handed on as it is.
+FreeForm = dict[str, object]
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+Percent = Annotated[int, Field(ge=0, le=100)]
+Fraction = Annotated[Quantity, between("0", "1")]
+PositiveNumber = Annotated[Quantity, between("0.000001", "1000000000")]
+Memory = Annotated[Quantity, between("1Mi", "64Ti")]
+
+
+def _int_or_percent(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1000:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"(100|[1-9]?[0-9])%", value):
+        return value
+    raise PydanticCustomError("int_or_percent", "must be an integer from 0 to 1000, or a percentage from 0% to 100%")
+
+
+IntOrPercent = Annotated[
+    int | str,
+    PlainValidator(_int_or_percent),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+]
+
+
+class SecretKeyRef(Struct):
+    """A key of a Secret in the pool's namespace. Pods mount it; the operator can't read it."""
+
+    name: Subdomain = Field(description="Name of the Secret, in the same namespace.")
+    key: Key = Field(description="Key in the Secret whose value is used.")
+
+
+class ConfigMapKeyRef(Struct):
+    """A key of a ConfigMap in the pool's namespace."""
+
+    name: Subdomain = Field(description="Name of the ConfigMap, in the same namespace.")
+    key: Key = Field(description="Key in the ConfigMap whose value is used.")
+
+
+class ObjectRef(Struct):
+    """Another object of the same namespace, by name."""
+
+    name: Subdomain = Field(description="Name of the object, in the same namespace.")

@@ -1,0 +1,164 @@
+"""`InferenceGateway`: one address for several pools (listeners, models → pools with weights, auth, flow control)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import Label, ObjectRef, Seconds, SecretKeyRef
+from plumage.api.v1alpha1.metadata import Condition, ObjectMeta
+from plumage.api.v1alpha1.model import ServedName
+from plumage.api.v1alpha1.router import AuthSpec, ServiceSpec
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = [
+    "FlowControlSpec",
+    "GatewayModel",
+    "InferenceGateway",
+    "InferenceGatewaySpec",
+    "InferenceGatewayStatus",
+    "Listener",
+    "PriorityLevel",
+    "WeightedPool",
+]
+
+
+class Listener(Struct):
+    """A port that clients reach."""
+
+    name: Label = Field(description="Name of the listener.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port to listen on.")
+    protocol: Literal["HTTP", "HTTPS"] = Field("HTTP", description="What is spoken there.")
+    certificate_ref: ObjectRef | None = Field(None, description="The TLS Secret; for HTTPS.")
+    rules: ClassVar = (
+        Rule(
+            at="certificateRef",
+            must="must be set for HTTPS, and absent for HTTP",
+            reads=("protocol", "certificate_ref"),
+            holds=lambda listener: (listener.protocol == "HTTPS") == (listener.certificate_ref is not None),
+        ),
+    )
+
+
+class WeightedPool(Struct):
+    """A share of a model's requests."""
+
+    pool_ref: ObjectRef = Field(description="The InferencePool.")
+    weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(1, description="Its share, relative to the others.")
+
+
+class GatewayModel(Struct):
+    """A model's name, and the pools that serve it."""
+
+    name: ServedName = Field(description="Name that clients ask for.")
+    aliases: tuple[ServedName, ...] = Field((), strict=False, max_length=16, description="Further names.")
+    pools: tuple[WeightedPool, ...] = Field(
+        strict=False, min_length=1, max_length=16, description="The pools, by weight."
+    )
+    rules: ClassVar = (
+        Rule(
+            at="pools",
+            must="must have a weight above 0 somewhere",
+            reads=("pools",),
+            holds=lambda model: any(pool.weight for pool in model.pools),
+        ),
+        Rule(
+            at="pools",
+            must="may not name a pool twice",
+            reads=("pools",),
+            holds=lambda model: len({pool.pool_ref.name for pool in model.pools}) == len(model.pools),
+        ),
+    )
+
+
+class PriorityLevel(Struct):
+    """Requests of one importance: a higher level is served first, a lower one is shed first."""
+
+    name: Label = Field(description="Name of the level, for keys and metrics.")
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = Field(0, description="Higher goes first.")
+    share_percent: Annotated[int, Field(ge=1, le=100)] = Field(100, description="Most of the capacity it may take.")
+    api_keys_ref: SecretKeyRef | None = Field(None, description="API keys of this level, one a line.")
+
+
+class FlowControlSpec(Struct):
+    """What happens when more is asked than the pools can serve."""
+
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(10_000, description="Requests in flight.")
+    max_queued: Annotated[int, Field(ge=0, le=1_000_000)] = Field(1000, description="Requests that wait.")
+    max_queue_seconds: Seconds = Field(30, description="How long one waits before it is refused.")
+    fairness: Literal["Tenant", "None"] = Field("Tenant", description="Share the capacity between API keys, or not.")
+    priorities: tuple[PriorityLevel, ...] = Field(
+        (), strict=False, max_length=16, description="Levels of importance; all are equal when absent."
+    )
+    rules: ClassVar = (
+        Rule(
+            at="priorities",
+            must="may not name a level twice",
+            reads=("priorities",),
+            holds=lambda spec: len({level.name for level in spec.priorities}) == len(spec.priorities),
+        ),
+    )
+
+
+def _names(models: Any) -> list[str]:
+    return [name for model in models for name in (model.name, *model.aliases)]
+
+
+class InferenceGatewaySpec(Struct):
+    """What the gateway should be."""
+
+    replicas: Annotated[int, Field(ge=1, le=100)] = Field(2, description="Routers of this gateway.")
+    listeners: tuple[Listener, ...] = Field(
+        (Listener(name="http", port=8000),),
+        strict=False,
+        min_length=1,
+        max_length=16,
+        description="Ports that clients reach.",
+    )
+    models: tuple[GatewayModel, ...] = Field(
+        strict=False, min_length=1, max_length=64, description="Models, and the pools that serve them."
+    )
+    auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
+    service: ServiceSpec = Field(ServiceSpec(), description="How the gateway is reached.")
+    flow_control: FlowControlSpec = Field(FlowControlSpec(), description="What happens under too much load.")
+    rules: ClassVar = (
+        Rule(
+            at="listeners",
+            must="may not repeat a name or a port",
+            reads=("listeners",),
+            holds=lambda spec: (
+                len({listener.name for listener in spec.listeners})
+                == len({listener.port for listener in spec.listeners})
+                == len(spec.listeners)
+            ),
+        ),
+        Rule(
+            at="models",
+            must="may not give one name to two models",
+            reads=("models",),
+            holds=lambda spec: len(set(_names(spec.models))) == len(_names(spec.models)),
+        ),
+    )
+
+
+class InferenceGatewayStatus(Struct):
+    """What the gateway is; written by the operator."""
+
+    observed_generation: int = Field(0, ge=0, description="The spec's version that this status is about.")
+    conditions: tuple[Condition, ...] = Field(
+        (), strict=False, max_length=32, description="Ready, and what it rests on."
+    )
+    addresses: tuple[str, ...] = Field((), strict=False, max_length=16, description="Where clients reach it.")
+
+
+class InferenceGateway(Struct):
+    """One address for several pools."""
+
+    api_version: Literal["inference.plumage.dev/v1alpha1"] = Field(description="Group and version of this kind.")
+    kind: Literal["InferenceGateway"] = Field(description="This kind.")
+    metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
+    spec: InferenceGatewaySpec = Field(description="What the gateway should be.")
+    status: InferenceGatewayStatus = Field(
+        InferenceGatewayStatus(), description="What the gateway is; not for people to write."
+    )

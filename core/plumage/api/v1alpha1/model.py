@@ -1,0 +1,73 @@
+"""`spec.model`: which model a pool serves, under which names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import WORDS, Text
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["Adapter", "ModelSpec"]
+
+URI = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
+WORDS |= {
+    URI: "a URI such as hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path or builtin://tiny-chat",
+    NAME: "letters, digits, '.', '_', '/', ':' and '-', beginning with a letter or digit",
+}
+Uri = Annotated[str, Field(min_length=1, max_length=2048, pattern=URI)]
+ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=NAME)]
+
+
+class Adapter(Struct):
+    """A LoRA adapter, served as a model of its own name. Its cache is its own: prefixes are never shared with it."""
+
+    name: ServedName = Field(description="Name that clients ask for.")
+    uri: Uri = Field(description="Where the adapter's weights are.")
+
+
+def _served_name(model: Any) -> str:
+    name: str = model.name or model.uri.rstrip("/").rpartition("/")[2]
+    return name
+
+
+def _names_differ(model: Any) -> bool:
+    names = [_served_name(model), *model.aliases, *(adapter.name for adapter in model.adapters)]
+    return len(set(names)) == len(names)
+
+
+class ModelSpec(Struct):
+    """The model of a pool."""
+
+    uri: Uri = Field(
+        description="Where the weights are: hf://, file://, pvc://, s3://, or builtin:// for the simulator."
+    )
+    name: ServedName | None = Field(
+        None, description="Name that clients ask for; the last part of the URI when absent."
+    )
+    revision: Text | None = Field(None, description="Branch, tag or commit of the model; pinned pools can't drift.")
+    tokenizer: Uri | None = Field(
+        None, description="Where tokenizer and chat template are; the model's URI when absent."
+    )
+    aliases: tuple[ServedName, ...] = Field((), strict=False, max_length=16, description="Further names for the model.")
+    adapters: tuple[Adapter, ...] = Field(
+        (), strict=False, max_length=64, description="LoRA adapters to serve with it."
+    )
+    max_length: Annotated[int, Field(ge=16, le=16_777_216)] | None = Field(
+        None, description="Longest prompt and output together, in tokens; the model's own limit when absent."
+    )
+    rules: ClassVar = (
+        Rule(
+            at="",
+            must="may not give one name to two of: the model, its aliases, its adapters",
+            reads=("uri", "name", "aliases", "adapters"),
+            holds=_names_differ,
+        ),
+    )
+
+    @property
+    def served_name(self) -> str:
+        """The name that clients ask for."""
+        return _served_name(self)

@@ -1,0 +1,97 @@
+"""`InferencePool`: many engines that behave as one fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.autoscaling import AutoscalingSpec
+from plumage.api.v1alpha1.directory import DirectorySpec
+from plumage.api.v1alpha1.engine import EngineSpec
+from plumage.api.v1alpha1.fields import IntOrPercent, Percent, Seconds
+from plumage.api.v1alpha1.metadata import Condition, ObjectMeta
+from plumage.api.v1alpha1.model import ModelSpec
+from plumage.api.v1alpha1.router import RouterSpec
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["InferencePool", "InferencePoolSpec", "InferencePoolStatus", "RolloutSpec"]
+
+
+class RolloutSpec(Struct):
+    """How replicas are replaced, and how long a leaving one may finish its work."""
+
+    max_surge: IntOrPercent = Field(1, description="Replicas above the wanted number during a rollout.")
+    max_unavailable: IntOrPercent = Field(0, description="Replicas below the wanted number during a rollout.")
+    drain_timeout_seconds: Seconds = Field(120, description="How long a replica's requests may take to end.")
+    rules: ClassVar = (
+        Rule(
+            at="maxSurge",
+            must="may not be 0 when maxUnavailable is 0: nothing could ever be replaced",
+            reads=("max_surge", "max_unavailable"),
+            holds=lambda rollout: {rollout.max_surge, rollout.max_unavailable} - {0, "0%"} != set(),
+        ),
+    )
+
+
+def _weights_exist(spec: Any) -> bool:
+    return not spec.model.uri.startswith("builtin://") or spec.engine.runtime == "Simulator"
+
+
+class InferencePoolSpec(Struct):
+    """What the pool should be."""
+
+    model: ModelSpec = Field(description="The model that is served.")
+    engine: EngineSpec = Field(EngineSpec(), description="The engine of each replica.")
+    replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        None, description="Number of replicas, 1 when absent; must be absent when autoscaling is set."
+    )
+    autoscaling: AutoscalingSpec | None = Field(None, description="Let the number of replicas follow the load.")
+    router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
+    directory: DirectorySpec = Field(DirectorySpec(), description="Where replicas tell what they hold.")
+    rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
+    rules: ClassVar = (
+        Rule(
+            at="replicas",
+            must="must be absent when autoscaling is set",
+            reads=("replicas", "autoscaling"),
+            holds=lambda spec: spec.replicas is None or spec.autoscaling is None,
+        ),
+        Rule(
+            at="model.uri",
+            must="may not be a builtin:// model with engine.runtime VLLM: built-in models have no weights",
+            reads=("model", "engine"),
+            holds=_weights_exist,
+        ),
+    )
+
+    @property
+    def initial_replicas(self) -> int:
+        """Replicas to start with."""
+        if self.autoscaling is not None:
+            return self.autoscaling.min_replicas
+        return 1 if self.replicas is None else self.replicas
+
+
+class InferencePoolStatus(Struct):
+    """What the pool is; written by the operator."""
+
+    observed_generation: int = Field(0, ge=0, description="The spec's version that this status is about.")
+    conditions: tuple[Condition, ...] = Field(
+        (), strict=False, max_length=32, description="Ready, and what it rests on."
+    )
+    replicas: int = Field(0, ge=0, description="Replicas that exist.")
+    ready_replicas: int = Field(0, ge=0, description="Replicas that answer.")
+    desired_replicas: int = Field(0, ge=0, description="Replicas that should exist.")
+    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    hit_ratio_percent: Percent | None = Field(None, description="Cached ÷ all prompt tokens of the last minutes.")
+
+
+class InferencePool(Struct):
+    """A pool of engines for one model, with its router and directory."""
+
+    api_version: Literal["inference.plumage.dev/v1alpha1"] = Field(description="Group and version of this kind.")
+    kind: Literal["InferencePool"] = Field(description="This kind.")
+    metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
+    spec: InferencePoolSpec = Field(description="What the pool should be.")
+    status: InferencePoolStatus = Field(InferencePoolStatus(), description="What the pool is; not for people to write.")

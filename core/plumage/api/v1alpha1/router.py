@@ -1,0 +1,115 @@
+"""`spec.router`: the pool's own router, or the gateway that serves it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
+from plumage.api.v1alpha1.quantity import Quantity, between
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "SloSpec"]
+
+Policy = Literal[
+    "Lbgr", "PrefixAware", "LeastLoad", "PowerOfTwo", "RoundRobin", "Random",
+    "LbgrPaper", "LbgrCode", "LlmD", "Dynamo", "SglangCacheAware", "AIBrix", "ProductionStack", "KubeAI",
+]  # fmt: skip
+Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+Milli = Annotated[int, Field(ge=1, le=60_000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+NonNegative = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class LbgrSpec(Struct):
+    """Learning-based greedy routing: service + queue + a learned residual (paper 003, §4.2, App. A)."""
+
+    miss_milliseconds_per_kilotoken: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        1000, description="First guess of what 1,000 uncached tokens cost; Lbgr learns the true cost per replica."
+    )
+    hit_milliseconds_per_kilotoken: NonNegative = Field(0, description="First guess for 1,000 cached tokens.")
+    forgetting: Annotated[Quantity, between("0.5", "1")] = Field(
+        Quantity("0.992"), description="λ of the recursive least squares: weight kept by the past at each answer."
+    )
+    decay_interval_milliseconds: Milli = Field(
+        20, description="How often queued work decays by 1/32, in the paper's form; for LbgrPaper."
+    )
+    pending_owner_seconds: Seconds = Field(
+        10, description="How long a replica counts as owner of a prefix that was sent to it and not yet reported."
+    )
+
+
+class SloSpec(Struct):
+    """Objectives that the router predicts against."""
+
+    ttft_milliseconds: Milliseconds | None = Field(None, description="Time to first token to keep; none when absent.")
+    latency_milliseconds: Milliseconds | None = Field(None, description="End-to-end latency to keep; none when absent.")
+    rules: ClassVar = (
+        Rule(
+            at="ttftMilliseconds",
+            must="may not be above latencyMilliseconds",
+            reads=("ttft_milliseconds", "latency_milliseconds"),
+            holds=lambda slo: (
+                None in (slo.ttft_milliseconds, slo.latency_milliseconds)
+                or slo.ttft_milliseconds <= slo.latency_milliseconds
+            ),
+        ),
+    )
+
+
+class AuthSpec(Struct):
+    """Who may ask. Keys are files that pods mount from Secrets; no key is ever in a manifest."""
+
+    api_keys_ref: SecretKeyRef | None = Field(None, description="One API key a line; anybody may ask when absent.")
+    admin_key_ref: SecretKeyRef | None = Field(None, description="Key for the admin endpoints and explanations.")
+
+
+class ServiceSpec(Struct):
+    """How the router is reached."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="Kind of Service.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(8000, description="Port of the Service.")
+    annotations: StringMap = Field({}, max_length=64, description="Annotations of the Service.")
+
+
+class RouterLimits(Struct):
+    """What the router takes on; beyond it clients get an error, not a wait without end."""
+
+    max_body_bytes: Memory = Field(Quantity("16Mi"), description="Largest request body.")
+    max_connections: Count = Field(20_000, description="Open client connections.")
+    max_in_flight: Count = Field(10_000, description="Requests in flight.")
+
+
+class RouterTimeouts(Struct):
+    """How long the router waits for an engine."""
+
+    connect_seconds: Seconds = Field(2, description="For a connection.")
+    first_byte_seconds: Seconds = Field(120, description="For the first byte of the answer's body.")
+    idle_seconds: Seconds = Field(120, description="Between two pieces of a stream.")
+
+
+def _gateway_alone(router: Any) -> bool:
+    return router.gateway_ref is None or router.model_fields_set <= {"gateway_ref"}
+
+
+class RouterSpec(Struct):
+    """A router of the pool's own (the default), or a reference to a gateway: never both."""
+
+    gateway_ref: ObjectRef | None = Field(None, description="The InferenceGateway that serves this pool instead.")
+    replicas: Annotated[int, Field(ge=1, le=100)] = Field(1, description="Routers of this pool.")
+    policy: Policy = Field("Lbgr", description="How a replica is chosen; beside Plumage's own, the peers' formulas.")
+    lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
+    slo: SloSpec = Field(SloSpec(), description="Objectives.")
+    auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
+    service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
+    limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
+    timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
+    rules: ClassVar = (
+        Rule(
+            at="gatewayRef",
+            must="may not be set together with other fields of router: exactly one of an own router and a gateway",
+            reads=("gateway_ref",),
+            holds=_gateway_alone,
+        ),
+    )

@@ -1,0 +1,45 @@
+"""`spec.engine.simulator`: the engine without a GPU, and the device it plays."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["SimulatorDeviceSpec", "SimulatorSpec"]
+
+
+class SimulatorDeviceSpec(Struct):
+    """What a step costs. No figure measured on a simulated device says anything about a real one."""
+
+    preset: Literal["GPU", "CPU"] = Field(
+        "GPU", description="GPU: a cliff at the first stranger in a batch, then flat. CPU: a slope."
+    )
+    time_scale_percent: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        100, description="How long a modelled second takes: 10 runs ten times faster than the model says."
+    )
+
+
+class SimulatorSpec(Struct):
+    """Size and speed of a simulated engine."""
+
+    device: SimulatorDeviceSpec = Field(SimulatorDeviceSpec(), description="The device that is simulated.")
+    block_size: Annotated[int, Field(ge=1, le=1024)] = Field(16, description="Tokens in a KV block.")
+    cache_blocks: Annotated[int, Field(ge=16, le=10_000_000)] = Field(12_500, description="KV blocks on the device.")
+    host_blocks: Annotated[int, Field(ge=0, le=10_000_000)] | None = Field(
+        None,
+        description="KV blocks in host memory when engine.hostMemory is set; as many as on the device when absent.",
+    )
+    max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] = Field(64, description="Requests that run at once.")
+    max_batched_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(8192, description="Token budget of a step.")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="Makes a run repeatable; replicas differ.")
+    rules: ClassVar = (
+        Rule(
+            at="maxBatchedTokens",
+            must="must be above maxNumSeqs: each running request takes a token of a step, prompts need what is left",
+            reads=("max_num_seqs", "max_batched_tokens"),
+            holds=lambda spec: spec.max_batched_tokens > spec.max_num_seqs,
+        ),
+    )

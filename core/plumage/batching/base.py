@@ -1,0 +1,103 @@
+"""What every waiting queue keeps: who waits, who runs, the front lane of preempted requests, and the ageing bound.
+
+A policy says only which request it would admit (`_pick`); three rules stand above it. Preempted requests come first,
+the last preempted ahead of the others. A request older than `max_wait` seconds is admitted next, whatever the policy
+says. And with nothing active there is no STOP.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+from plumage.batching.bounds import within
+from plumage.batching.interface import Candidate, RequestId, StepOutcome
+from plumage.errors import StateError
+
+__all__ = ["MAX_WAIT", "WaitingQueue"]
+
+MAX_WAIT = 30.0  # seconds; the manifest's default of engine.feather.maxWaitSeconds
+
+
+class WaitingQueue(ABC):
+    """A `BatchQueue` but for the choice. OrderedDicts, because the first key of a plain dict is found in O(deleted)."""
+
+    def __init__(self, *, max_wait: float = MAX_WAIT) -> None:
+        self.max_wait = within("max_wait", max_wait, 0)
+        self._front: OrderedDict[RequestId, Candidate] = OrderedDict()
+        self._waiting: OrderedDict[RequestId, Candidate] = OrderedDict()
+        self._active: dict[RequestId, Candidate] = {}
+
+    @property
+    def active(self) -> int:
+        return len(self._active)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._front)
+
+    def insert(self, candidate: Candidate) -> None:
+        request_id = candidate.request_id
+        if candidate.arrival != candidate.arrival:
+            raise StateError(f"request {request_id!r} arrived at NaN: there is no order with it")
+        if request_id in self._waiting or request_id in self._active or request_id in self._front:
+            raise StateError(f"request {request_id!r} is in the queue already")
+        self._waiting[request_id] = candidate
+        self._joined(candidate)
+
+    def select(self, now: float) -> RequestId | None:
+        if self._front:
+            return next(iter(self._front))
+        if not self._waiting:
+            return None
+        oldest = next(iter(self._waiting.values()))
+        if now - oldest.arrival >= self.max_wait:
+            return oldest.request_id
+        return self._pick(now)
+
+    def add(self, request_id: RequestId) -> None:
+        candidate = self._front.pop(request_id, None)
+        if candidate is None:
+            candidate = _take(self._waiting, request_id, "waiting")
+        self._active[request_id] = candidate
+        self._started(candidate)
+
+    def finish(self, request_id: RequestId) -> None:
+        self._ended(_take(self._active, request_id, "active"))
+
+    def remove(self, request_id: RequestId) -> None:
+        candidate = self._waiting.pop(request_id, None)
+        if candidate is not None:
+            self._left(candidate)
+        self._front.pop(request_id, None)
+
+    def requeue(self, request_id: RequestId) -> None:
+        candidate = _take(self._active, request_id, "active")
+        self._ended(candidate)
+        self._front[request_id] = candidate
+        self._front.move_to_end(request_id, last=False)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """A step ran; most policies learn nothing from it."""
+
+    @abstractmethod
+    def _pick(self, now: float) -> RequestId | None:
+        """The policy's own choice among the waiting, or None for STOP (never with nothing active)."""
+
+    def _joined(self, candidate: Candidate) -> None:
+        """A request waits from now on."""
+
+    def _left(self, candidate: Candidate) -> None:
+        """A waiting request was aborted."""
+
+    def _started(self, candidate: Candidate) -> None:
+        """A request is active from now on: it waited, or it comes back from the front lane."""
+
+    def _ended(self, candidate: Candidate) -> None:
+        """A request is active no longer."""
+
+
+def _take(requests: dict[RequestId, Candidate], request_id: RequestId, state: str) -> Candidate:
+    candidate = requests.pop(request_id, None)
+    if candidate is None:
+        raise StateError(f"request {request_id!r} is not {state}")
+    return candidate

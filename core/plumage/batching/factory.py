@@ -1,0 +1,96 @@
+"""Queues by the names that manifests and benchmarks use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from plumage.batching.base import MAX_WAIT
+from plumage.batching.dynamic import DynamicBatching
+from plumage.batching.fcfs import Fcfs
+from plumage.batching.feather import Feather
+from plumage.batching.interface import BatchQueue, StopPolicy, Uniform
+from plumage.batching.oracle import Oracle
+from plumage.batching.radix import Radix
+from plumage.batching.sorted_queue import DfsWeight, Lpm
+from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
+from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
+from plumage.batching.tree import CandidateOrder
+from plumage.errors import ConfigurationError
+
+__all__ = ["POLICIES", "make_queue"]
+
+
+def _bandit(
+    rng: Uniform,
+    *,
+    exploration: float = 0.1,
+    forgetting: str = "Discounted",
+    discount: float = 0.9,
+    discount_interval: int = 64,
+    window: int = 512,
+) -> StopPolicy:
+    """forgetting: Discounted, SlidingWindow, or None, which is the paper's form."""
+    memories: dict[str, Callable[[], Memory]] = {
+        "Discounted": lambda: Discounted(discount, discount_interval),
+        "SlidingWindow": lambda: SlidingWindow(window),
+        "None": lambda: Discounted(1.0),
+    }
+    if forgetting not in memories:
+        raise ConfigurationError(f"no forgetting named {forgetting!r}; there are: {', '.join(memories)}")
+    return Ucb(exploration=exploration, memory=memories[forgetting]())
+
+
+_STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {
+    "Bandit": _bandit,
+    "QLearning": QLearning,
+    "Heuristic": lambda rng, **options: Heuristic(**options),
+    "ChtOrder": lambda rng, **options: Always(**options),
+}
+_QUEUES: dict[str, Callable[..., BatchQueue]] = {
+    "Fcfs": Fcfs,
+    "Lpm": Lpm,
+    "DfsWeight": DfsWeight,
+    "Oracle": Oracle,
+    "Dynamic": DynamicBatching,
+}
+POLICIES = (*_STOP_POLICIES, *_QUEUES, "Radix")
+
+
+def make_queue(
+    policy: str,
+    *,
+    rng: Uniform,
+    max_wait: float | None = None,
+    order: str = CandidateOrder.TIP_LOSS.value,
+    **options: Any,
+) -> BatchQueue:
+    """The queue called `policy`. `options` go to the stop policy, or to the queue where it has none; `max_wait` is
+    the ageing bound in seconds; `order` is a CandidateOrder, for the queues over the Chunked Hash Tree; Radix takes a
+    stop policy's name as `stop`.
+    ConfigurationError for an unknown name or option."""
+    bound = MAX_WAIT if max_wait is None else max_wait
+    try:
+        if policy in _STOP_POLICIES:
+            return Feather(_stop_policy(policy, rng, options), order=_order(order), max_wait=bound)
+        if policy == "Radix":
+            return Radix(_stop_policy(options.pop("stop", "Heuristic"), rng, options), max_wait=bound)
+        if policy in _QUEUES:
+            return _QUEUES[policy](max_wait=bound, **options)
+    except TypeError as error:
+        raise ConfigurationError(f"batching policy {policy} does not take these options: {error}") from error
+    raise ConfigurationError(f"no batching policy named {policy!r}; there are: {', '.join(POLICIES)}")
+
+
+def _stop_policy(name: str, rng: Uniform, options: dict[str, Any]) -> StopPolicy:
+    if name not in _STOP_POLICIES:
+        raise ConfigurationError(f"no stop policy named {name!r}; there are: {', '.join(_STOP_POLICIES)}")
+    return _STOP_POLICIES[name](rng, **options)
+
+
+def _order(name: str) -> CandidateOrder:
+    try:
+        return CandidateOrder(name)
+    except ValueError:
+        known = ", ".join(order.value for order in CandidateOrder)
+        raise ConfigurationError(f"no candidate order named {name!r}; there are: {known}") from None

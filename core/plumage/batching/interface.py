@@ -1,0 +1,131 @@
+"""The waiting queue of an engine as every batching policy sees it, and the stop policy's question.
+
+A queue owns two sets: *waiting* requests and *active* ones (admitted, not finished). The engine asks `select` for the
+next request to admit; None means STOP for this step. The engine then reports what truly happened: `add` for a real
+admission (select alone promises nothing: blocks or budget may still refuse), `finish` for an active request that
+ended, `remove` for a waiting one that was aborted, `requeue` for a preempted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+__all__ = ["BatchQueue", "BatchState", "Candidate", "Decision", "RequestId", "StepOutcome", "StopPolicy", "Uniform"]
+
+RequestId = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request at INSERT.
+
+    vector: cumulative chunk hashes; `vector[l]` is equal between two requests iff their first l+1 chunks are equal.
+        Frozen here: an engine's own vector grows with the output. Empty means: shares with nobody.
+    tokens: prompt length. arrival: seconds on the caller's clock. group: for the Oracle baseline only.
+    """
+
+    request_id: RequestId
+    vector: tuple[int, ...]
+    tokens: int
+    arrival: float
+    group: Hashable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one engine step cost and gave: the reward of the decisions that formed its batch (FEATHER §4.3).
+    finished: requests that ended with it; a queue counts them itself."""
+
+    seconds: float
+    decode_tokens: int
+    prefill_tokens: int = 0
+    finished: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """What a stop policy sees. batch: running + admitted. loss: levels the shared prefix tip would lose.
+    depth: levels of the tip now. peers: other waiting requests at the depth after admission.
+    kin: other waiting requests that share the candidate's deepest prefix that any of them shares; forgone: levels of
+    that prefix below the tip after admission, which the candidate would share in a batch of its own."""
+
+    batch: int
+    loss: int
+    depth: int
+    peers: int
+    kin: int = 0
+    forgone: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Levels of the tip after admission."""
+        return self.depth - self.loss
+
+    @property
+    def dilutes(self) -> bool:
+        """The candidate's kin would make a better batch of their own than this one is with it."""
+        return self.forgone > self.kept
+
+    @property
+    def at_stake(self) -> bool:
+        """Whether a STOP could pay at all. It protects what two or more share, or lets the candidate lead its kin; a
+        lone request and a stranger without kin only wait for each other."""
+        return self.dilutes or (self.batch > 1 and self.loss > 0)
+
+
+class Decision(Enum):
+    ADD = "Add"
+    STOP = "Stop"
+
+
+class Uniform(Protocol):
+    """Randomness as a policy takes it: a `random.Random` will do."""
+
+    def random(self) -> float: ...
+
+
+class StopPolicy(Protocol):
+    """ADD or STOP, learned from the throughput of the batches it formed."""
+
+    def decide(self, state: BatchState) -> Decision: ...
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Credit `outcome` to the decisions taken since the last one; called once per step, in order."""
+        ...
+
+
+class BatchQueue(Protocol):
+    """A waiting queue with a batching policy inside."""
+
+    @property
+    def active(self) -> int:
+        """Requests admitted and not finished."""
+        ...
+
+    def __len__(self) -> int:
+        """Waiting requests: the true number, also while the policy says STOP, or an engine believes it has no work."""
+        ...
+
+    def insert(self, candidate: Candidate) -> None: ...
+
+    def select(self, now: float) -> RequestId | None:
+        """The request to admit next, or None for STOP. Stable until the next mutation. Never None while requests wait
+        and nothing is active; a request older than its bound is returned whatever the policy says."""
+        ...
+
+    def add(self, request_id: RequestId) -> None: ...
+
+    def finish(self, request_id: RequestId) -> None: ...
+
+    def remove(self, request_id: RequestId) -> None:
+        """Drop a waiting request; absent ones are tolerated (an abort may come late)."""
+        ...
+
+    def requeue(self, request_id: RequestId) -> None:
+        """A preempted active request waits again, ahead of all others."""
+        ...
+
+    def observe(self, outcome: StepOutcome) -> None: ...

@@ -1,0 +1,122 @@
+"""A plain radix tree under the same stop policy: what the Chunked Hash Tree is compared with (FEATHER §5.4.1).
+
+One node a level, no compression, no best descendant kept: to find a candidate it walks the batch's path down and
+searches the deepest subtree that has one, for the oldest. It loses as little of the tip as the Chunked Hash Tree does,
+at another price; of the candidates that lose equally little it doesn't know which misses least.
+"""
+
+from __future__ import annotations
+
+from plumage.batching.base import MAX_WAIT
+from plumage.batching.interface import BatchState, Candidate, RequestId, StopPolicy
+from plumage.batching.stopping import Question, StoppingQueue
+
+__all__ = ["Radix"]
+
+
+class _Level:
+    """One level of one prefix."""
+
+    __slots__ = ("active", "children", "here", "waiting")
+
+    def __init__(self) -> None:
+        self.children: dict[int, _Level] = {}
+        self.here: dict[RequestId, Candidate] = {}
+        self.waiting = 0
+        self.active = 0
+
+
+class Radix(StoppingQueue):
+    """Uncompressed prefix tree × stop policy."""
+
+    def __init__(self, policy: StopPolicy, *, max_wait: float = MAX_WAIT) -> None:
+        super().__init__(policy, max_wait=max_wait)
+        self._root = _Level()
+
+    def _question(self) -> Question:
+        tip = self._tip()
+        depth = max(depth for depth, level in enumerate(tip) if level.waiting)
+        best = self._oldest_below(tip[depth])
+        kin, kin_depth = self._kin(best)
+        state = BatchState(
+            batch=self.active,
+            loss=len(tip) - 1 - depth,
+            depth=len(tip) - 1,
+            peers=tip[depth].waiting - 1 if depth else 0,
+            kin=kin,
+            forgone=max(0, kin_depth - depth),
+        )
+        return Question(best.request_id, state)
+
+    def _tip(self) -> list[_Level]:
+        """The levels shared by the whole batch, root first."""
+        path = [self._root]
+        while self.active:
+            below = [child for child in path[-1].children.values() if child.active == self.active]
+            if not below:
+                break
+            path.append(below[0])
+        return path
+
+    def _kin(self, candidate: Candidate) -> tuple[int, int]:
+        """The other waiting requests that share most with this one, and the levels they share."""
+        level, found = self._root, (0, 0)
+        for depth, key in enumerate(candidate.vector, 1):
+            level = level.children[key]
+            if level.waiting < 2:
+                break
+            found = level.waiting - 1, depth
+        return found
+
+    def _oldest_below(self, level: _Level) -> Candidate:
+        oldest: Candidate | None = None
+        levels = [level]
+        while levels:
+            at = levels.pop()
+            levels.extend(child for child in at.children.values() if child.waiting)
+            for candidate in at.here.values():
+                if oldest is None or candidate.arrival < oldest.arrival:
+                    oldest = candidate
+        assert oldest is not None
+        return oldest
+
+    def _joined(self, candidate: Candidate) -> None:
+        super()._joined(candidate)
+        self._walk(candidate, waiting=1).here[candidate.request_id] = candidate
+
+    def _left(self, candidate: Candidate) -> None:
+        super()._left(candidate)
+        del self._walk(candidate, waiting=-1).here[candidate.request_id]
+        self._trim(candidate)
+
+    def _started(self, candidate: Candidate) -> None:
+        super()._started(candidate)
+        level = self._walk(candidate, active=1)
+        if level.here.pop(candidate.request_id, None) is not None:
+            self._walk(candidate, waiting=-1)
+
+    def _ended(self, candidate: Candidate) -> None:
+        super()._ended(candidate)
+        self._walk(candidate, active=-1)
+        self._trim(candidate)
+
+    def _walk(self, candidate: Candidate, waiting: int = 0, active: int = 0) -> _Level:
+        level = self._root
+        level.waiting += waiting
+        level.active += active
+        for key in candidate.vector:
+            level = level.children.setdefault(key, _Level())
+            level.waiting += waiting
+            level.active += active
+        return level
+
+    def _trim(self, candidate: Candidate) -> None:
+        level = self._root
+        for key in candidate.vector:
+            child = level.children.get(key)
+            if child is None:
+                return
+            if not child.waiting and not child.active:
+                del level.children[key]
+                return
+            level = child

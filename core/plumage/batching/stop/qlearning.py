@@ -1,0 +1,108 @@
+"""The Q-learning agent of FEATHER §4.3.4: an episode is a trial (`trial.py`), its steps are the states it came to.
+
+    Q(s, a) ← Q(s, a) + α·[(1 − γ)·r + γ·max_a' Q(s', a') − Q(s, a)]
+
+and α·[r − Q(s, a)] for the last state of an episode. r is the throughput from the choice's first use to the episode's
+end (decode tokens/s without prefill's share).
+Departures, beside the longer view of r that the bandit takes too:
+- The paper's r + γ·max Q comes after an episode, when only the last decision has a throughput of its own. STOP ends
+  one, ADD does not; so at γ = 0.9 an ADD would have to gain 11 % to be worth as much. With (1 − γ)·r each value is a
+  throughput, however long the episode.
+- ε-greedy, ε decaying from 1.0 to `min_epsilon` with every episode; but exploring is drawn once an episode for all
+  states with the same loss. A single random ADD among careful STOPs would show nothing but its harm.
+- An action not seen in a state is worth what it is in the states with the same loss.
+
+Greedy choices and updates do not depend on the reward's unit, so it needs no scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from plumage.batching.bounds import within
+from plumage.batching.interface import Decision, Uniform
+from plumage.batching.stop.bins import Bin
+from plumage.batching.stop.learner import TrialLearner
+from plumage.batching.stop.table import ACTIONS, ActionTable
+
+__all__ = ["QLearning"]
+
+
+class QLearning(TrialLearner):
+    """Tabular Q-learning. `rng` draws the exploration; everything else is determined."""
+
+    def __init__(
+        self,
+        rng: Uniform,
+        *,
+        alpha: float = 0.1,
+        gamma: float = 0.9,
+        epsilon: float = 1.0,
+        min_epsilon: float = 0.05,
+        decay: float = 0.8,
+    ) -> None:
+        super().__init__()
+        self.alpha, self.gamma = within("alpha", alpha, 1e-6, 1), within("gamma", gamma, 0, 1)
+        self.epsilon, self.min_epsilon = within("epsilon", epsilon, 0, 1), within("min_epsilon", min_epsilon, 0, 1)
+        self.decay = within("decay", decay, 0, 1)
+        self._rng = rng
+        self._values: dict[tuple[Bin, Decision], float] = {}
+        self._visits = ActionTable()
+        self._explored: dict[int, Decision | None] = {}  # by loss, in this episode; None: be greedy
+
+    def value(self, state: Bin, action: Decision) -> float:
+        return self._values.get((state, action), 0.0)
+
+    def rows(self) -> Iterator[tuple[int, int, int, str, float, float]]:
+        """(b, Δ, w, action, visits, visits·Q): counts add up and so do these, so tables merge like a bandit's."""
+        for batch, loss, peers, name, visits, _ in self._visits.rows():
+            yield batch, loss, peers, name, visits, visits * self.value((batch, loss, peers), Decision(name))
+
+    def merge(self, rows: Iterable[tuple[int, int, int, str, float, float]]) -> None:
+        """Average another agent's values in, weighted by visits."""
+        other = ActionTable.from_rows(rows)
+        for batch, loss, peers, name, visits, weighted in other.rows():
+            state, action = (batch, loss, peers), Decision(name)
+            own = self._visits.count(state, action)
+            if own + visits > 0:
+                self._values[state, action] = (own * self.value(state, action) + weighted) / (own + visits)
+        self._visits.merge(other)
+
+    def _choose(self, state: Bin) -> Decision:
+        return self._explore(state) or max(ACTIONS, key=lambda action: self._expected(state, action))
+
+    def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
+        following: Bin | None = None
+        for state, action, reward in reversed(credits):
+            self._update(state, action, reward, following)
+            following = state
+        self._explored.clear()
+        self.epsilon = max(self.min_epsilon, self.epsilon * self.decay)
+
+    def _best(self) -> float:
+        return max(self._values.values(), default=0.0)
+
+    def _explore(self, state: Bin) -> Decision | None:
+        loss = state[1]
+        if loss not in self._explored:
+            explores = self._rng.random() < self.epsilon
+            self._explored[loss] = ACTIONS[int(self._rng.random() * len(ACTIONS))] if explores else None
+        return self._explored[loss]
+
+    def _expected(self, state: Bin, action: Decision) -> float:
+        known = self._values.get((state, action))
+        if known is not None:
+            return known
+        alike = [value for (one, taken), value in self._values.items() if taken is action and one[1] == state[1]]
+        return sum(alike) / len(alike) if alike else 0.0
+
+    def _update(self, state: Bin, action: Decision, reward: float, following: Bin | None) -> None:
+        target = reward
+        if following is not None:
+            ahead = max(self.value(following, one) for one in ACTIONS)
+            target = (1 - self.gamma) * reward + self.gamma * ahead
+        old = self.value(state, action)
+        self._visits.credit(state, action, 0.0)
+        # A plain mean until α takes over: from 0, α alone would rank actions by how often they were tried.
+        rate = max(self.alpha, 1.0 / self._visits.count(state, action))
+        self._values[state, action] = old + rate * (target - old)

@@ -1,0 +1,60 @@
+"""From a step's outcome to a reward: decode throughput without prefill's share, and the scale that makes it portable.
+
+A step that carries prefill is slow because of the prompt, not because of the batch: taken as it is, it would punish
+ADD. So prefill's cost per token is learned (the slope of step time over prefill tokens, recent steps weighing most) and
+its share subtracted. Throughputs are kept as they are, tokens per second, so that what was learned early compares with
+what is learned later; the best one seen lately is the scale, by which a policy divides when it needs a pure number: an
+exploration coefficient then means the same on each device (a third party's copy of the paper used c = 200 on unscaled
+tokens per second).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plumage.batching.interface import StepOutcome
+
+__all__ = ["DecodeReward"]
+
+_LEAST_SHARE = 0.02  # of a step's time that decoding is granted, whatever the estimate says
+
+
+@dataclass(slots=True)
+class DecodeReward:
+    """`blend`: weight of a new step in the regression. `forget`: how fast the scale comes down, a step."""
+
+    blend: float = 0.05
+    forget: float = 0.9995
+    scale: float = 0.0  # tokens/s, the best seen lately
+    _steps: int = 0
+    _tokens: float = 0.0  # means and moments of (prefill tokens, seconds)
+    _seconds: float = 0.0
+    _variance: float = 0.0
+    _covariance: float = 0.0
+
+    def reward(self, outcome: StepOutcome) -> float | None:
+        """Decode tokens per second, or None when the step tells nothing: it decoded nothing, took no time, or carried
+        prefill whose cost is not known yet."""
+        self._regress(outcome.prefill_tokens, outcome.seconds)
+        if not outcome.decode_tokens or outcome.seconds <= 0:
+            return None
+        if outcome.prefill_tokens and self._variance <= 0:
+            return None
+        share = outcome.seconds - self.prefill_cost * outcome.prefill_tokens
+        throughput = outcome.decode_tokens / max(share, outcome.seconds * _LEAST_SHARE)
+        self.scale = max(self.scale * self.forget, throughput)
+        return throughput
+
+    @property
+    def prefill_cost(self) -> float:
+        """Seconds a prefill token; never negative."""
+        return max(self._covariance / self._variance, 0.0) if self._variance > 0 else 0.0
+
+    def _regress(self, tokens: float, seconds: float) -> None:
+        self._steps += 1
+        weight = max(self.blend, 1.0 / self._steps)
+        from_tokens, from_seconds = tokens - self._tokens, seconds - self._seconds
+        self._tokens += weight * from_tokens
+        self._seconds += weight * from_seconds
+        self._variance = (1 - weight) * (self._variance + weight * from_tokens * from_tokens)
+        self._covariance = (1 - weight) * (self._covariance + weight * from_tokens * from_seconds)

@@ -1,0 +1,78 @@
+"""What a choice is worth: the throughput from its first use until the batch has turned over (FEATHER §4.3.1, changed).
+
+The paper credits a decision with the next step. A STOP costs throughput at first, while the strangers that run already
+drain, and pays once the batch that follows is homogeneous; no single step shows both. So a choice made in a state is
+*held*, and credited at the end of the *trial* with all that came after its first use. A trial lasts two lives of a
+request, in steps: one for the old batch to go, one for the new; a life is the tokens that a request decodes. A trial
+that has fallen behind the best known throughput by the tokens of a whole batch ends at once: none costs more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from plumage.batching.interface import Decision
+from plumage.batching.stop.bins import Bin
+
+__all__ = ["Trial"]
+
+_LONGEST = 8192  # steps; for engines on which nothing ever finishes
+_FORGET = 0.999  # a step: what is known of lives and batches fades
+
+
+class _Choice(NamedTuple):
+    """An action, and where the trial stood at its first use."""
+
+    action: Decision
+    steps: int
+    tokens: float
+    seconds: float
+
+
+class Trial:
+    """The choices held now. lives: of a request, that a trial lasts."""
+
+    def __init__(self, lives: float = 2.0) -> None:
+        self._lives = lives
+        self._choices: dict[Bin, _Choice] = {}
+        self._steps = 0
+        self._tokens = self._seconds = 0.0
+        self._decoded = self._ended = 0.0  # tokens and requests lately, which give a life
+        self._batch = 0.0  # the largest lately
+
+    def choice(self, state: Bin) -> Decision | None:
+        """What this trial does in `state`; None when it has not come to it yet."""
+        held = self._choices.get(state)
+        return held.action if held else None
+
+    def hold(self, state: Bin, action: Decision) -> None:
+        self._choices[state] = _Choice(action, self._steps, self._tokens, self._seconds)
+
+    def step(self, tokens: int, seconds: float, finished: int, best: float) -> bool:
+        """A step decoded `tokens` in `seconds`; True when that ends the trial. best: tokens/s known to be possible."""
+        self._decoded = self._decoded * _FORGET + tokens
+        self._ended = self._ended * _FORGET + finished
+        self._batch = max(self._batch * _FORGET, tokens)
+        if not self._choices:
+            return False
+        self._steps += 1
+        self._tokens += tokens
+        self._seconds += seconds
+        behind = best * self._seconds - self._tokens
+        return self._steps >= self._lives * self._life or behind > self._batch * self._life
+
+    def end(self) -> Iterator[tuple[Bin, Decision, float]]:
+        """Each state's choice and its throughput, in the order of first use; those of less than half the trial have
+        shown too little. A new trial begins."""
+        choices, self._choices = self._choices, {}
+        steps, tokens, seconds = self._steps, self._tokens, self._seconds
+        self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
+        for state, held in choices.items():
+            if 2 * held.steps <= steps and seconds > held.seconds:
+                yield state, held.action, (tokens - held.tokens) / (seconds - held.seconds)
+
+    @property
+    def _life(self) -> float:
+        """Steps that a request decodes for."""
+        return min(self._decoded / self._ended, _LONGEST) if self._ended else _LONGEST

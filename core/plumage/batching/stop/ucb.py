@@ -1,0 +1,105 @@
+"""The contextual bandit of FEATHER §4.3.3: upper confidence bounds on decode throughput, per state.
+
+    UCB(s, a) = μ(s, a)/n(s, a) + c·√(ln S / n(s, a))
+
+μ: summed reward of (state, action), n: its count, S: all counts. Unseen actions first, ties → ADD. Departures:
+- the mean is scaled (`reward.py`), so c means the same on every device;
+- a choice is held, and credited with what followed until the batch turned over (`trial.py`), not with one step;
+- an action not seen in a state is judged by the states with the same loss; unseen there too, it is tried first;
+- where nothing is at stake it is not asked (`BatchState.at_stake`);
+- knowledge fades, because workloads drift: by a factor every `period` credits (discounted UCB), or by a window of the
+  last credits (sliding-window UCB).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from plumage.batching.bounds import within
+from plumage.batching.interface import Decision
+from plumage.batching.stop.bins import Bin
+from plumage.batching.stop.learner import TrialLearner
+from plumage.batching.stop.table import ACTIONS, ActionTable
+
+__all__ = ["Discounted", "Memory", "SlidingWindow", "Ucb"]
+
+
+class Memory(Protocol):
+    """How a bandit remembers and forgets."""
+
+    table: ActionTable
+
+    def credit(self, state: Bin, action: Decision, reward: float) -> None: ...
+
+
+class Discounted:
+    """Every `period` credits, all that is known weighs `factor` of what it did."""
+
+    def __init__(self, factor: float = 0.9, period: int = 64, table: ActionTable | None = None) -> None:
+        self.table = table or ActionTable()
+        self._factor = within("discount", factor, 0, 1)
+        self._period = within("discount_interval", period, 1)
+        self._since = 0
+
+    def credit(self, state: Bin, action: Decision, reward: float) -> None:
+        self.table.credit(state, action, reward)
+        self._since += 1
+        if self._since >= self._period:
+            self._since = 0
+            self.table.discount(self._factor)
+
+
+class SlidingWindow:
+    """Only the last `size` credits count."""
+
+    def __init__(self, size: int = 512) -> None:
+        self.table = ActionTable()
+        self._size = within("window", size, 1)
+        self._last: deque[tuple[Bin, Decision, float]] = deque()
+
+    def credit(self, state: Bin, action: Decision, reward: float) -> None:
+        self.table.credit(state, action, reward)
+        self._last.append((state, action, reward))
+        if len(self._last) > self._size:
+            self.table.withdraw(*self._last.popleft())
+
+
+class Ucb(TrialLearner):
+    """The bandit. `exploration` is the paper's c, for mean rewards scaled to 0..1."""
+
+    def __init__(self, *, exploration: float = 0.1, memory: Memory | None = None) -> None:
+        super().__init__()
+        self.exploration = within("exploration", exploration, 0)
+        self.memory = memory or Discounted()
+
+    @property
+    def table(self) -> ActionTable:
+        """What was learned, to save and to merge."""
+        return self.memory.table
+
+    def _choose(self, state: Bin) -> Decision:
+        return max(ACTIONS, key=lambda action: self._bound(state, action))  # ADD comes first, so it wins ties
+
+    def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
+        for state, action, throughput in credits:
+            self.memory.credit(state, action, throughput)
+
+    def _best(self) -> float:
+        return self.table.best()
+
+    def _bound(self, state: Bin, action: Decision) -> float:
+        table = self.memory.table
+        count, mean = table.count(state, action), table.mean(state, action)
+        if count <= 0:
+            count, mean = table.alike(state, action)
+        if count <= 0:
+            return math.inf
+        explored = math.log(max(table.total, 1.0)) / count
+        return mean / self._scale() + self.exploration * math.sqrt(explored)
+
+    def _scale(self) -> float:
+        """1.0 until a step has been rewarded: tables merged from other replicas come in their device's own unit."""
+        return self._reward.scale or self.memory.table.best() or 1.0

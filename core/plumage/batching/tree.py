@@ -1,0 +1,300 @@
+"""The Chunked Hash Tree: which waiting request fits the running batch best (FEATHER §4.2, Algorithms 3–7).
+
+The paper keeps a reverse index and a heap of missing counts and pays O(C·W_h·log W) for ADD and FINISH, with W_h the
+waiting requests that share a chunk. But the working set (hashes of the active requests) is closed under ancestors, so
+the question is one about a trie: missing(r) = len(r) − depth of the deepest active node on r's path. Each node keeps
+its waiting and active counts and its best waiting descendant; a mutation refreshes one path. Single-child chains are
+compressed, so a path has as many nodes as the prompt has branchings, and the cost depends neither on the number of
+waiting siblings (but for the logarithm of a heap) nor on the number of chunks.
+
+Errata of the paper's pseudo-code, each under test by name:
+Alg. 3 registers the request and drops the cached best; Alg. 4 line 7 means *active*; Alg. 5 counts the first active
+request's hashes too and tests membership before inserting; Alg. 6 cleans up on every path; Alg. 7's b is the current
+batch; peers exclude the candidate, and at depth 0 there are none.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from plumage.batching.interface import Candidate, RequestId
+from plumage.batching.node import Entry, Node, Stage
+from plumage.errors import StateError
+
+__all__ = ["Best", "CandidateOrder", "ChunkedHashTree", "Kin"]
+
+_SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond the waiting ones before it is rebuilt
+
+
+class CandidateOrder(Enum):
+    """Ours orders by (loss of tip, missing, arrival): the paper's optimum for prompts of equal length and safe for
+    unequal ones, where least-missing picks a short stranger over a long sibling (A.9 assumes equal lengths).
+    PAPER orders by (missing, arrival)."""
+
+    TIP_LOSS = "TipLoss"
+    PAPER = "Paper"
+
+
+class Best(NamedTuple):
+    """FINDBEST's answer. Depths are levels of the shared prefix tip before and after admission; peers: other waiting
+    requests at the new depth; missing: the candidate's levels that no active request has."""
+
+    request_id: RequestId
+    depth_before: int
+    depth_after: int
+    peers: int
+    missing: int
+
+    @property
+    def loss(self) -> int:
+        """Levels the tip would lose."""
+        return self.depth_before - self.depth_after
+
+
+class Kin(NamedTuple):
+    """The other waiting requests that share most with one, and the levels they share."""
+
+    requests: int
+    levels: int
+
+
+class ChunkedHashTree:
+    """Waiting and active requests by their hash vectors. `visits` counts nodes touched, for the cost's proof."""
+
+    def __init__(self, order: CandidateOrder = CandidateOrder.TIP_LOSS) -> None:
+        self.order = order
+        self.waiting = 0
+        self.active = 0
+        self.visits = 0
+        self._root = Node((), 0, 0, None)
+        self._tip: Node | None = None
+        self._entries: dict[RequestId, Entry] = {}
+        self._arrivals: list[tuple[float, int, Entry]] = []
+        self._sequence = 0
+        self._strangers = 0
+        self._best: Best | None = None
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._entries
+
+    # -- mutations ---------------------------------------------------------------------------------------------------
+
+    def insert(self, candidate: Candidate) -> None:
+        """INSERT (Alg. 3): the request waits."""
+        if candidate.request_id in self._entries:
+            raise StateError(f"request {candidate.request_id!r} is in the tree already")
+        self._sequence += 1
+        vector = candidate.vector or self._stranger()
+        entry = Entry(candidate.request_id, candidate.arrival, self._sequence, self._place(vector))
+        self._entries[candidate.request_id] = entry
+        self._note_arrival(entry)
+        entry.node.push_here(entry)
+        self._count(entry.node, waiting=1)
+        self.waiting += 1
+        self._settle(entry.node)
+
+    def add(self, request_id: RequestId) -> None:
+        """ADDTOBATCH (Alg. 5): a waiting request is active from now on; the tip can only shorten."""
+        entry = self._expect(request_id, Stage.WAITING)
+        node = entry.node
+        entry.stage = Stage.ACTIVE
+        node.here_waiting -= 1
+        node.here_active += 1
+        self._count(node, waiting=-1, active=1)
+        self.waiting -= 1
+        self.active += 1
+        self._shorten(node)
+        self._settle(node)
+
+    def finish(self, request_id: RequestId) -> None:
+        """FINISH (Alg. 6): an active request ended; the tip can only lengthen."""
+        entry = self._expect(request_id, Stage.ACTIVE)
+        del self._entries[request_id]
+        entry.stage = Stage.GONE
+        node = entry.node
+        node.here_active -= 1
+        self._count(node, active=-1)
+        self.active -= 1
+        self._lengthen()
+        self._settle(self._prune(node))
+
+    def remove(self, request_id: RequestId) -> None:
+        """A waiting request is gone; one that is absent is tolerated."""
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return
+        if entry.stage is not Stage.WAITING:
+            raise StateError(f"request {request_id!r} is active: finish it, do not remove it")
+        del self._entries[request_id]
+        entry.stage = Stage.GONE
+        node = entry.node
+        node.here_waiting -= 1
+        self._count(node, waiting=-1)
+        self.waiting -= 1
+        self._settle(self._prune(node))
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def find_best(self) -> Best | None:
+        """FINDBEST (Alg. 4): the waiting request that fits the batch best; None when none waits. Cached until the next
+        mutation (§4.2.7). With an empty batch it is the oldest (ours) or the one of the fewest chunks (the paper's)."""
+        if self._best is None and self.waiting:
+            self._best = self._find()
+        return self._best
+
+    def oldest(self) -> tuple[RequestId, float] | None:
+        """The waiting request that arrived first, with its arrival."""
+        heap = self._arrivals
+        while heap and heap[0][2].stage is not Stage.WAITING:
+            heappop(heap)
+        return (heap[0][2].request_id, heap[0][0]) if heap else None
+
+    @property
+    def tip_depth(self) -> int:
+        """Levels shared by all active requests; 0 when none is active."""
+        return self._tip.end if self._tip is not None else 0
+
+    def shares(self, request_id: RequestId) -> int:
+        """Levels of a request that some active request has."""
+        node: Node | None = self._entries[request_id].node
+        while node is not None and not node.active:
+            node = node.parent
+        return node.end if node is not None else 0
+
+    def kin(self, request_id: RequestId) -> Kin:
+        """Of a waiting request. O(branchings of its prompt)."""
+        node: Node | None = self._entries[request_id].node
+        while node is not None and node.waiting < 2:
+            node = node.parent
+        return Kin(node.waiting - 1, node.end) if node is not None and node.end else Kin(0, 0)
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def _find(self) -> Best:
+        if self._tip is None:
+            return self._first()
+        holder = self._tip if self.order is CandidateOrder.TIP_LOSS else self._root
+        while not holder.waiting:
+            self.visits += 1
+            holder = holder.above
+        self.visits += 1
+        assert holder.key is not None
+        entry = holder.key[3]
+        shared = holder if self.order is CandidateOrder.TIP_LOSS else self._meet(entry.node, self._tip)
+        return self._answer(entry, shared, holder.key[0])
+
+    def _first(self) -> Best:
+        """The batch is empty: there is no tip to lose."""
+        if self.order is CandidateOrder.PAPER:
+            assert self._root.key is not None
+            entry = self._root.key[3]
+        else:
+            oldest = self.oldest()
+            assert oldest is not None
+            entry = self._entries[oldest[0]]
+        node, depth = entry.node, entry.node.end
+        return Best(entry.request_id, depth, depth, node.waiting - 1, depth)
+
+    def _answer(self, entry: Entry, shared: Node, missing: int) -> Best:
+        assert self._tip is not None
+        peers = shared.waiting - 1 if shared.end else 0
+        return Best(entry.request_id, self._tip.end, shared.end, peers, missing)
+
+    def _meet(self, one: Node, other: Node) -> Node:
+        """The deepest common ancestor."""
+        while one is not other:
+            self.visits += 1
+            if one.end >= other.end:
+                one = one.above
+            else:
+                other = other.above
+        return one
+
+    # -- placing -----------------------------------------------------------------------------------------------------
+
+    def _stranger(self) -> tuple[int, ...]:
+        """A vector of one level that nobody shares: an empty one must not look like a perfect match."""
+        self._strangers += 1
+        return (-self._strangers,)
+
+    def _place(self, vector: tuple[int, ...]) -> Node:
+        """The node that ends where `vector` does, made (and a chain split) where needed."""
+        node, depth, length = self._root, 0, len(vector)
+        while depth < length:
+            self.visits += 1
+            child = node.children.get(vector[depth]) if node.children else None
+            if child is None:
+                return node.adopt(Node(vector, depth, length, node))
+            end = child.common(vector)
+            if end < child.end:
+                child = child.split(end)
+            node, depth = child, end
+        return node
+
+    # -- keeping counts, tip and keys --------------------------------------------------------------------------------
+
+    def _count(self, node: Node, waiting: int = 0, active: int = 0) -> None:
+        at: Node | None = node
+        visits = 0
+        while at is not None:
+            at.waiting += waiting
+            if active:
+                at.change_active(active)
+            visits += 1
+            at = at.parent
+        self.visits += visits
+
+    def _shorten(self, node: Node) -> None:
+        tip = self._tip or node
+        while tip.active != self.active:
+            self.visits += 1
+            tip = tip.above
+        self._tip = tip
+
+    def _lengthen(self) -> None:
+        if not self.active:
+            self._tip = None
+            return
+        tip = self._tip
+        assert tip is not None
+        while not tip.here_active and len(tip.active_children) == 1:
+            self.visits += 1
+            (tip,) = tip.active_children
+        self._tip = tip
+
+    def _prune(self, node: Node) -> Node:
+        """Drop a node that nobody ends at or passes through, undo a chain left with one child; returns the lowest
+        surviving node whose key may have changed."""
+        if node.parent is None or node.here_waiting or node.here_active:
+            return node
+        if not node.children:
+            node = node.leave()
+        if node.parent is not None and len(node.children) == 1 and not (node.here_waiting or node.here_active):
+            return node.dissolve()
+        return node
+
+    def _settle(self, node: Node) -> None:
+        """Refresh the best descendants from `node` upwards until nothing changes any more."""
+        self._best = None
+        at: Node | None = node
+        while at is not None:
+            self.visits += 1
+            if not at.refresh():
+                return
+            at = at.parent
+
+    def _expect(self, request_id: RequestId, stage: Stage) -> Entry:
+        entry = self._entries.get(request_id)
+        if entry is None or entry.stage is not stage:
+            have = "unknown" if entry is None else entry.stage.value
+            raise StateError(f"request {request_id!r} must be {stage.value} here, but is {have}")
+        return entry
+
+    def _note_arrival(self, entry: Entry) -> None:
+        heap = self._arrivals
+        heappush(heap, (entry.arrival, entry.sequence, entry))
+        if len(heap) > _SLACK + 2 * self.waiting:
+            heap[:] = [item for item in heap if item[2].stage is Stage.WAITING]
+            heapify(heap)

@@ -1,0 +1,41 @@
+"""What a block pool tells the world: the same three events as vLLM's KV events, without the wire around them.
+
+A listener that counts copies per hash always agrees with the pool: a duplicate copy is published as stored again, and
+evicting one copy publishes its removal while the hash may stay cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["CPU", "GPU", "BlockEvent", "Cleared", "EventSink", "Removed", "Stored"]
+
+GPU = "GPU"
+CPU = "CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`hashes`, a chain in order, became cached below `parent` (None: at the root)."""
+
+    hashes: Sequence[int]
+    parent: int | None
+    medium: str = GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """One copy of each of `hashes` left the medium, children before parents."""
+
+    hashes: Sequence[int]
+    medium: str = GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Everything left every medium."""
+
+
+BlockEvent = Stored | Removed | Cleared
+EventSink = Callable[[BlockEvent], None]

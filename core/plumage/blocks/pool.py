@@ -1,0 +1,212 @@
+"""The prefix cache of one engine: a pool of equal blocks, some in use, some cached, some free.
+
+It counts as vLLM's block pool does. A block is *anonymous* while a request computes it, and *cached* under its chained
+hash afterwards. Two requests that compute one prefix at the same time leave two copies of it; the second is a
+*duplicate*: published again when stored, and the first to go, with its own removal event. Uncached blocks are free at
+once; then duplicates go; then the policy chooses among the leaves.
+
+Every method takes whole chains, because a Python call per block would cost more than the work in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plumage.blocks.duplicates import Duplicates
+from plumage.blocks.events import BlockEvent, Cleared, EventSink, Removed, Stored
+from plumage.blocks.run import Run
+from plumage.blocks.tree import PrefixTree
+from plumage.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from plumage.eviction.interface import EvictionPolicy
+
+__all__ = ["BlockPool", "CachedBlock", "EvictionHook"]
+
+EvictionHook = Callable[[Run, Sequence[int]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBlock:
+    """One entry of a snapshot."""
+
+    block: int
+    parent: int | None
+    copies: int
+
+
+class BlockPool:
+    """capacity: blocks. sink: receives events as they happen. on_evict: told of a leaf and the blocks it is about to
+    lose, so that a host tier may take them."""
+
+    def __init__(
+        self,
+        capacity: int,
+        policy: EvictionPolicy,
+        sink: EventSink | None = None,
+        on_evict: EvictionHook | None = None,
+    ) -> None:
+        if capacity < 1:
+            raise ConfigurationError(f"a block pool needs a capacity of at least one block, got {capacity}")
+        self.capacity = capacity
+        self.policy = policy
+        self.on_evict = on_evict
+        self.evictions = 0
+        self._sink = sink
+        self._tree = PrefixTree(policy)
+        self._duplicates = Duplicates()
+        self._anonymous = 0
+
+    @property
+    def cached(self) -> int:
+        """Distinct cached blocks."""
+        return self._tree.cached
+
+    @property
+    def tree(self) -> PrefixTree:
+        """The cached runs, to read."""
+        return self._tree
+
+    @property
+    def in_use(self) -> int:
+        """Blocks that running requests occupy: cached ones they hold, their duplicates, and anonymous ones."""
+        return self._tree.in_use + self._duplicates.held + self._anonymous
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool in use, as vLLM's `kv_cache_usage_perc`: zero when idle, however full the cache."""
+        return self.in_use / self.capacity
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` could give now."""
+        return self.capacity - self.in_use
+
+    @property
+    def free(self) -> int:
+        """Blocks that hold nothing: neither in use nor cached."""
+        return self.capacity - self._anonymous - self._tree.cached - self._duplicates.total
+
+    def match(self, hashes: Sequence[int]) -> int:
+        """Leading blocks of the chain `hashes` that are cached."""
+        return self._tree.match(hashes)
+
+    def pin(self, hashes: Sequence[int], now: float) -> int:
+        """Take the cached leading blocks of `hashes` into use; returns how many. Give exactly those to `release`."""
+        blocks = self._tree.match(hashes)
+        if blocks:
+            run = self._tree.run_ending(hashes[blocks - 1])
+            self._tree.hold(run)
+            self._tree.access(run, now)
+        return blocks
+
+    def allocate(self, blocks: int, now: float) -> bool:
+        """Take `blocks` anonymous blocks, evicting as needed; False, and nothing changed, when there are not enough."""
+        if blocks > self.available:
+            return False
+        if blocks > self.free:
+            self._evict(blocks - self.free, now)
+        self._anonymous += blocks
+        return True
+
+    def commit(self, hashes: Sequence[int], parent: int | None, now: float) -> None:
+        """Turn anonymous blocks, in order, into cached ones below `parent`, the end of what the request holds (None
+        when it holds nothing). Afterwards it holds up to the end of `hashes`. StateError for more than are anonymous.
+        """
+        if not hashes:
+            return
+        if len(hashes) > self._anonymous:
+            raise StateError(f"commit of {len(hashes)} blocks, but only {self._anonymous} are anonymous")
+        above = None if parent is None else self._held(parent)
+        self._anonymous -= len(hashes)
+        known = self._tree.match(hashes)
+        if known:
+            above = self._copy(hashes[:known], above, now)
+        if known < len(hashes):
+            self._tree.add(list(hashes[known:]), above, now)
+        self._publish(Stored, hashes, parent)
+
+    def release(self, hashes: Sequence[int], anonymous: int, now: float) -> None:
+        """A request ended: it held the cached chain `hashes` and `anonymous` blocks not committed."""
+        if anonymous > self._anonymous:
+            raise StateError(f"release of {anonymous} anonymous blocks, but there are only {self._anonymous}")
+        if hashes:
+            self._tree.drop(self._held(hashes[-1]))
+            self._duplicates.release(hashes)
+        self._anonymous -= anonymous
+
+    def discard(self, block: int) -> bool:
+        """Drop the evictable leaf that ends with `block`, to make room for a promotion; False if it is none."""
+        run = self._tree.run_at(block)
+        if run is None or run.hashes[-1] != block or not run.evictable:
+            return False
+        self._publish_removed(self._tree.evict(run, len(run))[::-1])
+        return True
+
+    def bring(self, hashes: Sequence[int], parent: int | None, now: float) -> bool:
+        """Cache the chain `hashes` below `parent`, copied up from another tier for nobody yet. It takes free blocks
+        only; False, and nothing changed, when they are too few, the parent is gone, or the chain is cached already."""
+        orphan = parent is not None and parent not in self._tree
+        if orphan or len(hashes) > self.free or any(block in self._tree for block in hashes):
+            return False
+        above = None if parent is None else self._tree.run_ending(parent)
+        if above is not None:
+            self._tree.hold(above)
+        self._tree.drop(self._tree.add(list(hashes), above, now))
+        self._publish(Stored, hashes, parent)
+        return True
+
+    def clear(self) -> None:
+        """Forget all cached blocks. StateError while any is in use."""
+        self._tree.clear()
+        self._duplicates.clear()
+        if self._sink is not None:
+            self._sink(Cleared())
+
+    def snapshot(self) -> Iterator[CachedBlock]:
+        """Every cached block with its parent and number of copies, parents first."""
+        for run in self._tree.runs():
+            above = None if run.parent is None else run.parent.hashes[-1]
+            for block in run.hashes:
+                yield CachedBlock(block, above, 1 + self._duplicates.count(block))
+                above = block
+
+    def _held(self, block: int) -> Run:
+        run = self._tree.run_ending(block)
+        if not run.holds:
+            raise StateError(f"block {block:#x} is the end of no request's cached part")
+        return run
+
+    def _copy(self, hashes: Sequence[int], above: Run | None, now: float) -> Run:
+        """Count duplicates of cached blocks; the request's hold moves from `above` to their end."""
+        for block in hashes:
+            run = self._tree.run_at(block)
+            self._duplicates.add(block, held=run is not None and run.busy > 0)
+        end = self._tree.run_ending(hashes[-1])
+        self._tree.hold(end)
+        self._tree.access(end, now)
+        if above is not None:
+            self._tree.drop(above)
+        return end
+
+    def _evict(self, blocks: int, now: float) -> None:
+        gone = self._duplicates.evict(blocks)
+        while len(gone) < blocks:
+            run = self.policy.victim(now)
+            taken = 1 if self.policy.one_at_a_time else min(blocks - len(gone), len(run.hashes))
+            if self.on_evict is not None:
+                self.on_evict(run, run.hashes[-taken:])
+            gone.extend(reversed(self._tree.evict(run, taken)))
+        self.evictions += blocks
+        self._publish_removed(gone)
+
+    def _publish(self, kind: type[Stored], hashes: Sequence[int], parent: int | None) -> None:
+        if self._sink is not None:
+            event: BlockEvent = kind(tuple(hashes), parent)
+            self._sink(event)
+
+    def _publish_removed(self, hashes: Sequence[int]) -> None:
+        if self._sink is not None:
+            self._sink(Removed(tuple(hashes)))

@@ -1,0 +1,190 @@
+"""The prefix tree of cached blocks: runs, the holds of requests on them, and what may be evicted.
+
+The set of cached hashes is closed under parents, because only leaves are evicted. Two things follow: the cached part
+of a prompt is found by bisection, and holding the *end* of a request's cached part protects all of it. So `hold` and
+`drop` cost a step per run, and only up to the first ancestor that was in use already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from plumage.blocks.run import Run
+from plumage.errors import StateError
+
+if TYPE_CHECKING:
+    from plumage.eviction.interface import EvictionPolicy
+
+__all__ = ["PrefixTree"]
+
+
+class PrefixTree:
+    """cached: blocks in the tree. in_use: those that a request holds, itself or through a descendant. leaves: the
+    evictable ones, longest evictable first."""
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self.policy = policy
+        self.cached = 0
+        self.in_use = 0
+        self.leaves: dict[Run, None] = {}
+        self._run_of: dict[int, Run] = {}
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._run_of
+
+    def match(self, hashes: Sequence[int]) -> int:
+        """Leading blocks of the chain `hashes` that are cached."""
+        run_of = self._run_of
+        low, high = 0, len(hashes)
+        if not high or hashes[0] not in run_of:
+            return 0
+        if hashes[-1] in run_of:
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if hashes[middle] in run_of:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def run_ending(self, block: int) -> Run:
+        """The run that ends with `block`, after a split where `block` lies inside one. StateError when not cached."""
+        run = self._run_of.get(block)
+        if run is None:
+            raise StateError(f"block {block:#x} is not cached")
+        if run.hashes[-1] == block:
+            return run
+        return self._split(run, run.hashes.index(block) + 1)
+
+    def run_at(self, block: int) -> Run | None:
+        """The run that `block` lies in, left as it is."""
+        return self._run_of.get(block)
+
+    def hold(self, run: Run) -> None:
+        """One more request's cached part ends here; leaves on the way are no victims any more."""
+        run.holds += 1
+        above: Run | None = run
+        while above is not None:
+            above.busy += 1
+            if above.busy > 1:
+                return
+            self.in_use += len(above.hashes)
+            if not above.children:
+                self._held(above)
+            above = above.parent
+
+    def drop(self, run: Run) -> None:
+        """A request's cached part no longer ends here. StateError when none did."""
+        if not run.holds:
+            raise StateError(f"{run!r} is not held: released twice, or never pinned")
+        run.holds -= 1
+        above: Run | None = run
+        while above is not None:
+            above.busy -= 1
+            if above.busy:
+                return
+            self.in_use -= len(above.hashes)
+            self.policy.idle(above)
+            if not above.children:
+                self._released(above)
+            above = above.parent
+
+    def access(self, run: Run, now: float) -> None:
+        """A request uses `run` and all above it."""
+        policy = self.policy
+        path = list(run.path())
+        for used in reversed(path):
+            used.uses += 1
+            used.used = now
+            used.fresh = False
+            policy.access(used, now)
+
+    def add(self, hashes: list[int], parent: Run | None, now: float) -> Run:
+        """Cache new blocks below the end of `parent`, which the caller holds; the hold moves to their end."""
+        cuts = self.policy.recall(hashes)
+        if not cuts and parent is not None and parent.fresh and parent.holds == 1 and parent.busy == 1:
+            self._extend(parent, hashes, now)
+            return parent
+        top = 0
+        for cut in cuts:
+            parent = self._append(hashes[top:cut], parent, now)
+            top = cut
+        return self._append(hashes[top:], parent, now)
+
+    def evict(self, run: Run, blocks: int) -> list[int]:
+        """Remove up to `blocks` blocks from the end of the evictable leaf `run`; returns them, deepest last."""
+        keep = max(0, len(run.hashes) - blocks)
+        evicted = run.hashes[keep:]
+        del run.hashes[keep:]
+        self.cached -= len(evicted)
+        for block in evicted:
+            del self._run_of[block]
+        run.fresh = False
+        self.policy.shrink(run, evicted)
+        if not keep:
+            self._unlink(run)
+        return evicted
+
+    def clear(self) -> None:
+        """Forget everything. StateError while requests hold blocks."""
+        if self.in_use:
+            raise StateError(f"{self.in_use} blocks are in use; end their requests before clearing the cache")
+        self._run_of.clear()
+        self.leaves.clear()
+        self.cached = 0
+        self.policy.clear()
+
+    def runs(self) -> Iterator[Run]:
+        """Every run once, parents before children."""
+        return iter(sorted(set(self._run_of.values()), key=lambda run: run.start))
+
+    def _append(self, hashes: list[int], parent: Run | None, now: float) -> Run:
+        run = Run(hashes, parent, now)
+        run.holds = run.busy = 1
+        if parent is not None:
+            parent.children += 1
+            parent.holds -= 1  # `busy` stays: the hold became a busy child
+            parent.fresh = False
+        self._run_of.update(dict.fromkeys(hashes, run))
+        self.cached += len(hashes)
+        self.in_use += len(hashes)
+        self.policy.insert(run, now)
+        return run
+
+    def _extend(self, run: Run, hashes: list[int], now: float) -> None:
+        run.hashes.extend(hashes)
+        run.used = now
+        self._run_of.update(dict.fromkeys(hashes, run))
+        self.cached += len(hashes)
+        self.in_use += len(hashes)
+        self.policy.grow(run, len(hashes), now)
+
+    def _split(self, run: Run, blocks: int) -> Run:
+        evictable = run.evictable
+        if evictable:
+            self._held(run)
+        upper = run.split(blocks)
+        self._run_of.update(dict.fromkeys(upper.hashes, upper))
+        self.policy.split(upper, run)
+        if evictable:
+            self._released(run)
+        return upper
+
+    def _unlink(self, run: Run) -> None:
+        del self.leaves[run]
+        parent = run.parent
+        if parent is None:
+            return
+        parent.children -= 1
+        if parent.evictable:
+            self._released(parent)
+
+    def _released(self, run: Run) -> None:
+        self.leaves[run] = None
+        self.policy.release(run)
+
+    def _held(self, run: Run) -> None:
+        self.leaves.pop(run, None)
+        self.policy.hold(run)

@@ -1,0 +1,123 @@
+"""A stream that many write and all read: the form in which routers and agents of a pool tell one another things.
+
+Contract: every `period` seconds `make()` may give fields to send; what others send comes to `take(identifier, fields)`
+in the order of the stream. Only what comes after the start is read, unless `after` names an earlier entry. The stream
+is bounded and has a lifetime; messages may be lost (a server restarted, a reader away for long), so what is told
+through it must be whole by itself or forgettable. Nothing is waited for by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from plumage.directory.backoff import Backoff
+from plumage.directory.connection import AWAY, close, connect, redacted
+from plumage.directory.schema import NewerSchemaError, SchemaError
+from plumage.directory.tasks import end
+
+__all__ = ["Exchange", "Fields"]
+
+log = logging.getLogger(__name__)
+
+Fields = dict[Any, Any]
+
+BLOCK_MS = 1000
+ENTRIES_AT_ONCE = 500
+PACE = 0.01  # seconds between reads
+
+
+class Exchange:
+    """One participant. `counts`: sent, read, newer_schema, malformed, failures. `degraded`: the server is away."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        make: Callable[[], Fields | None],
+        take: Callable[[str, Mapping[bytes, bytes]], None],
+        period: float,
+        longest: int,
+        lifetime: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.client = connect(url)
+        self.counts: Counter[str] = Counter()
+        self.degraded = True
+        self.after = "$"
+        self._key = key
+        self._shown = redacted(url)
+        self._make, self._take = make, take
+        self._period, self._longest, self._lifetime = period, longest, lifetime
+        self._rng = rng or random.Random()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for name, turn in (("send", self._send), ("read", self._read)):
+            self._tasks.append(asyncio.create_task(self._forever(turn), name=f"directory {name} {self._key}"))
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        await end(tasks)
+        await close(self.client)
+
+    async def _forever(self, turn: Callable[[], Awaitable[None]]) -> None:
+        backoff = Backoff(self._rng)
+        while True:
+            try:
+                await turn()
+            except AWAY as error:
+                self._away(error)
+                await asyncio.sleep(backoff.next())
+            else:
+                self.degraded = False
+                backoff.reset()
+
+    def _away(self, error: BaseException) -> None:
+        self.counts["failures"] += 1
+        if not self.degraded or self.counts["failures"] == 1:
+            log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error)
+        self.degraded = True
+
+    async def _send(self) -> None:
+        started = time.monotonic()
+        fields = self._make()
+        if fields is not None:
+            pipe = self.client.pipeline(transaction=False)
+            pipe.xadd(self._key, fields, maxlen=self._longest, approximate=True)
+            pipe.expire(self._key, self._lifetime)
+            await pipe.execute()
+            self.counts["sent"] += 1
+        await asyncio.sleep(max(0.0, self._period - (time.monotonic() - started)))
+
+    async def _read(self) -> None:
+        if self.after == "$":
+            self.after = await self._end()
+        got: Any = await self.client.xread({self._key: self.after}, count=ENTRIES_AT_ONCE, block=BLOCK_MS)
+        for _, entries in got or []:
+            for identifier, fields in entries:
+                self.after = identifier.decode()
+                self._take_one(self.after, fields)
+        await asyncio.sleep(PACE)
+
+    async def _end(self) -> str:
+        """The last entry's id: `$` would be the end anew at each read, and lose what came between two."""
+        last: Any = await self.client.xrevrange(self._key, count=1)
+        return str(last[0][0].decode()) if last else "0-0"
+
+    def _take_one(self, identifier: str, fields: Mapping[bytes, bytes]) -> None:
+        try:
+            self._take(identifier, fields)
+        except NewerSchemaError:
+            self.counts["newer_schema"] += 1
+        except SchemaError as error:
+            self.counts["malformed"] += 1
+            log.warning("directory %s: an entry of %s can't be read: %s", self._shown, self._key, error)
+        else:
+            self.counts["read"] += 1

@@ -1,0 +1,141 @@
+"""One replica's log as a router reads it: what may be applied, what proves that something is missing.
+
+Contract: between `begin` and `commit` a snapshot's buckets and the log entries after them are gathered apart; from then
+on `take` applies entries as they come. Entries are numbered without holes, so a hole is seen at once; count and digest
+are kept along and compared with the writer's check marks. What does not fit raises `OutOfStep`: the snapshot is needed
+again. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from plumage.directory.ledger import DIGEST_MASK
+from plumage.directory.mirror import Mirror, Refill
+from plumage.directory.schema import (
+    BUCKET_SHIFT,
+    BUCKETS,
+    RECORD,
+    Beat,
+    read_entry,
+    sequence,
+    unpack_bucket,
+    unpack_records,
+)
+
+__all__ = ["Entry", "Follower", "OutOfStep"]
+
+PIECE = 1024 * RECORD.size  # bytes of a snapshot taken in at once: about a millisecond of the event loop
+
+Entry = tuple[bytes, Mapping[bytes, bytes]]
+Changes = list[tuple[int, int, int]]
+
+
+class OutOfStep(Exception):  # noqa: N818 - it is an answer, not a failure
+    """What is known does not follow from the log. `reason`: gap, digest or gone."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Follower:
+    """Keeps one slot of a mirror in step with one replica's log. `epoch` is None until a snapshot is loaded."""
+
+    def __init__(self, mirror: Mirror, slot: int) -> None:
+        self.slot = slot
+        self.epoch: str | None = None
+        self.seq = 0
+        self.count = 0
+        self.digest = 0
+        self._mirror = mirror
+        self._refill: Refill | None = None
+        self._bucket_seqs = [0] * BUCKETS
+        self._settled = 0  # from this entry on, every bucket is older than the log
+
+    # The snapshot
+
+    def begin(self) -> None:
+        """A snapshot comes; what is known stays in use until it is whole."""
+        self.abandon()
+        self._refill = self._mirror.refill(self.slot)
+        self.count = self.digest = 0
+
+    def take_bucket(self, number: int, data: bytes) -> Iterator[None]:
+        """Take one bucket in, a piece at a step."""
+        self._bucket_seqs[number], records = unpack_bucket(data)
+        for first in range(0, len(records), PIECE):
+            changes, count, digest = unpack_records(records[first : first + PIECE])
+            self._write(changes)
+            self._account(count, digest)
+            yield
+
+    def buckets_done(self) -> None:
+        self.seq, self._settled = min(self._bucket_seqs), max(self._bucket_seqs)
+
+    def commit(self, epoch: str) -> None:
+        """The snapshot and the log up to now are in: routers see them from here on."""
+        if self._refill is not None:
+            self._refill.commit()
+            self._refill = None
+        self.epoch = epoch
+
+    def abandon(self) -> None:
+        if self._refill is not None:
+            self._refill.abandon()
+            self._refill = None
+
+    def forget(self) -> None:
+        """The replica's cache is unknown; what the router itself expects of it stays."""
+        self.abandon()
+        if self.epoch is not None:
+            self.epoch = None
+            self._mirror.refill(self.slot).commit()
+
+    # The log
+
+    def take(self, entries: Sequence[Entry]) -> int:
+        """Apply log entries in order; the number of changes. Entries seen before are passed over."""
+        taken = 0
+        for identifier, fields in entries:
+            seq = sequence(identifier)
+            if seq <= self.seq:
+                continue
+            if seq != self.seq + 1:
+                raise OutOfStep("gap")
+            taken += self._take_one(seq, fields)
+        return taken
+
+    def _take_one(self, seq: int, fields: Mapping[bytes, bytes]) -> int:
+        records, check = read_entry(fields)
+        if seq <= self._settled:
+            records = b"".join(self._news(seq, records))
+        changes, count, digest = unpack_records(records)
+        self._write(changes)
+        self._account(count, digest)
+        self.seq = seq
+        if check is not None and seq >= self._settled and check != (self.count, self.digest):
+            raise OutOfStep("digest")
+        return len(changes)
+
+    def _news(self, seq: int, records: bytes) -> Iterable[bytes]:
+        """The records of an entry that are newer than their bucket."""
+        for at in range(0, len(records), RECORD.size):
+            chunk, _ = RECORD.unpack_from(records, at)
+            if seq > self._bucket_seqs[chunk >> BUCKET_SHIFT]:
+                yield records[at : at + RECORD.size]
+
+    def agrees(self, beat: Beat) -> bool:
+        """Whether a heartbeat contradicts what was applied; one about another moment does not."""
+        comparable = beat.epoch == self.epoch and beat.seq == self.seq and self.seq >= self._settled
+        return not comparable or (beat.count, beat.digest) == (self.count, self.digest)
+
+    def _write(self, changes: Changes) -> None:
+        if self._refill is not None:
+            self._refill.add(changes)
+        else:
+            self._mirror.apply(self.slot, changes)
+
+    def _account(self, count: int, digest: int) -> None:
+        self.count += count
+        self.digest = self.digest + digest & DIGEST_MASK

@@ -1,0 +1,394 @@
+"""What a router knows of every replica's cache: which replica holds which chunk, in one table in its own memory.
+
+Contract: `match(chain)` tells for each slot how many leading chunks of the chain it holds, and how many tokens these
+are, without a round trip. The table is fed by the per-replica logs (`apply`), by whole snapshots (`refill`) and by the
+router's own decisions (`hold_pending`: an owner by expectation, which an event confirms or time takes back, so that a
+burst on a new prefix does not scatter during its first prefill).
+
+Form: one integer a chunk, `owners << 24 | tokens`, owners being a bit mask. At one owner an entry costs 106 to 124
+bytes, depending on how full Python's hash tables are: keys lose their four highest bits, because integers of 60 bits
+take 32 bytes and longer ones 48. A chain is walked with one look-up and one `&` a chunk, however many replicas there
+are.
+
+- A bit is a *lane*, not a slot. A snapshot is filled into a fresh lane and takes the slot over when it is whole; a lane
+  that lost its slot is invisible at once and is wiped later, a piece at a time (`sweep`).
+- The table is cut into shards by the chunk's highest bits, so that growing, wiping and dropping stop the event loop
+  for less than a millisecond, also at millions of entries.
+- At its bound a shard drops its coldest entries. Coldness is the order of Python's dictionaries: what a request matched
+  moves to the end, deepest chunk first, so that no chunk outlives its parent. While the table is less than half full
+  nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+
+from plumage.errors import ConfigurationError, StateError
+
+__all__ = ["SHARDS", "Mirror", "Refill"]
+
+TOKEN_BITS = 24
+TOKENS = (1 << TOKEN_BITS) - 1
+OWNERS = ~TOKENS
+KEY = (1 << 60) - 1
+SHARDS = 64
+SHIFT = 58  # 64-bit chunk >> 58 = its shard
+SPARE = 64  # a shard at its bound makes room for this fraction at once
+REMEMBERED = 64  # matched chains that wait for their move to the warm end
+EXPANSIONS = 4096  # masks whose slots are kept expanded
+
+_NO_MATCH: tuple[Sequence[int], dict[int, tuple[int, int]]] = (), {}
+
+Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
+
+
+class Mirror:
+    """Chunks by owner for one pool. `capacity`: most chunks kept. `tokens_per_chunk`: the guess for chunks that no
+    engine has counted yet, when nothing better is known."""
+
+    def __init__(self, capacity: int = 2_000_000, tokens_per_chunk: float = 64.0) -> None:
+        if capacity < SHARDS:
+            raise ConfigurationError(f"a mirror's capacity must be at least {SHARDS} chunks, got {capacity}")
+        self.capacity = capacity
+        self.evicted = 0
+        self._share = capacity // SHARDS
+        self._tokens_per_chunk = tokens_per_chunk
+        self._shards: list[dict[int, int]] = [{} for _ in range(SHARDS)]
+        self._gets = [shard.get for shard in self._shards]
+        self._lanes: dict[int, int] = {}  # slot -> lane
+        self._slots: dict[int, int] = {}  # lane -> slot
+        self._alive = 0  # lanes that have a slot, shifted like the owners of an entry
+        self._filling = 0  # lanes of snapshots that are not whole yet
+        self._dead = 0  # lanes that lost their slot and are being wiped
+        self._sweeping = 0  # lanes of the pass under way; it ends where it began
+        self._sweep_at = 0
+        self._expanded: dict[int, tuple[int, ...]] = {}
+        self._touched: dict[int, tuple[Sequence[int], int]] = {}
+        self._holds: dict[int, dict[int, float]] = {}  # slot -> chunk -> when the hold lapses
+        self._lapsing: list[tuple[float, int, int, tuple[int, ...]]] = []
+        self._hold_count = 0
+        self._hold_number = 0
+        self._matched = _NO_MATCH  # the last one, until something is written
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    @property
+    def pending(self) -> int:
+        """(chunk, slot) pairs that are owners by expectation only."""
+        return self._hold_count
+
+    # Reading
+
+    def match(self, chain: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Leading (chunks, tokens) of `chain` that each slot holds; slots that hold none are absent."""
+        found: dict[int, tuple[int, int]] = {}
+        for lanes, chunks, tokens in self._walk(chain):
+            found.update(dict.fromkeys(self._expand(lanes), (chunks, tokens)))
+        self._matched = chain, found
+        return found
+
+    def hits(self, chain: Sequence[int]) -> dict[int, int]:
+        """`match` with the tokens only: what routing policies ask for."""
+        found: dict[int, int] = {}
+        for lanes, _, tokens in self._walk(chain):
+            found.update(dict.fromkeys(self._expand(lanes), tokens))
+        return found
+
+    def _walk(self, chain: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Owners that leave the chain together: (their lanes, chunks they hold, tokens they hold), shortest first."""
+        gets, alive = self._gets, self._alive
+        steps: list[tuple[int, int, int]] = []
+        if not alive:
+            return steps
+        depth = last = 0
+        for chunk in chain:
+            value = gets[chunk >> SHIFT](chunk & KEY)
+            if value is None:
+                break
+            both = value & alive
+            if both != alive:
+                if depth:
+                    steps.append((alive ^ both, depth, last & TOKENS))
+                alive = both
+                if not both:
+                    break
+            last = value
+            depth += 1
+        if depth:
+            if alive:
+                steps.append((alive, depth, last & TOKENS))
+            self._touch(chain, depth)
+        return steps
+
+    def _expand(self, lanes: int) -> tuple[int, ...]:
+        """The slots of a mask of lanes; the same few masks come again and again."""
+        slots = self._expanded.get(lanes)
+        if slots is None:
+            if len(self._expanded) >= EXPANSIONS:
+                self._expanded.clear()
+            flags = bin(lanes >> TOKEN_BITS)[:1:-1]
+            slots = tuple(slot for lane, slot in self._slots.items() if lane < len(flags) and flags[lane] == "1")
+            self._expanded[lanes] = slots
+        return slots
+
+    # Coldness
+
+    def _touch(self, chain: Sequence[int], depth: int) -> None:
+        """Remember a matched chain; a hot one that is matched again before the next `settle` moves only once."""
+        self._touched[chain[depth - 1]] = (chain, depth)
+        if len(self._touched) >= REMEMBERED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Move what was matched to the warm end of its shard."""
+        touched, self._touched = self._touched, {}
+        if len(self._shards[0]) * 2 < self._share:
+            return
+        shards = self._shards
+        for chain, depth in touched.values():
+            for index in range(depth - 1, -1, -1):
+                chunk = chain[index]
+                shard, key = shards[chunk >> SHIFT], chunk & KEY
+                value = shard.pop(key, None)
+                if value is not None:
+                    shard[key] = value
+
+    def _make_room(self, shard: dict[int, int]) -> None:
+        """Drop the coldest of a shard, several at once: finding the first of a dictionary costs a scan of what was
+        deleted before it."""
+        self.settle()
+        victims = list(islice(shard, max(1, len(shard) - self._share + self._share // SPARE)))
+        for key in victims:
+            del shard[key]
+        self.evicted += len(victims)
+
+    # Writing
+
+    def apply(self, slot: int, changes: Iterable[Change]) -> None:
+        """What a replica's log says, in its order. Applying the same change twice changes nothing."""
+        lane = self._lanes.get(slot)
+        if lane is None:
+            lane = self._open(slot)
+        holds = self._holds.get(slot)
+        self._write(lane, changes if not holds else self._confirmed(holds, changes))
+
+    def _confirmed(self, holds: dict[int, float], changes: Iterable[Change]) -> Iterable[Change]:
+        """An engine's word ends a hold; a removal does not: the engine dropped what the hold expects it to compute."""
+        for change in changes:
+            if change[0] in holds:
+                if not change[1]:
+                    continue
+                del holds[change[0]]
+                self._hold_count -= 1
+            yield change
+
+    def _write(self, lane: int, changes: Iterable[Change]) -> None:
+        self._matched = _NO_MATCH
+        shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
+        for chunk, tier, tokens in changes:
+            shard, key = shards[chunk >> SHIFT], chunk & KEY
+            old = shard.get(key)
+            if tier:
+                count = tokens if tokens < TOKENS else TOKENS
+                if old is None:
+                    shard[key] = bit | count
+                    if len(shard) > share:
+                        self._make_room(shard)
+                else:
+                    shard[key] = old & OWNERS | bit | count
+            elif old is not None and old & bit:
+                left = old ^ bit
+                if left > TOKENS:
+                    shard[key] = left
+                else:
+                    del shard[key]
+
+    def refill(self, slot: int) -> Refill:
+        """A snapshot of the slot's replica, given in pieces; until `commit` the slot keeps what it had."""
+        lane = self._free_lane()
+        self._filling |= 1 << lane + TOKEN_BITS
+        return Refill(self, slot, lane)
+
+    def forget(self, slot: int) -> None:
+        """Nothing is known of this slot any more: its replica is gone, or its agent is silent."""
+        lane = self._lanes.pop(slot, None)
+        if lane is not None:
+            self._close(lane)
+        holds = self._holds.pop(slot, None)
+        if holds:
+            self._hold_count -= len(holds)
+
+    # Lanes
+
+    def _free_lane(self) -> int:
+        free = ~((self._alive | self._filling | self._dead) >> TOKEN_BITS)
+        return (free & -free).bit_length() - 1
+
+    def _open(self, slot: int) -> int:
+        lane = self._free_lane()
+        self._give(lane, slot)
+        return lane
+
+    def _give(self, lane: int, slot: int) -> None:
+        self._lanes[slot] = lane
+        self._slots[lane] = slot
+        self._alive |= 1 << lane + TOKEN_BITS
+        self._expanded.clear()
+
+    def _close(self, lane: int) -> None:
+        self._matched = _NO_MATCH
+        self._slots.pop(lane, None)
+        bit = 1 << lane + TOKEN_BITS
+        self._alive &= ~bit
+        self._filling &= ~bit
+        self._dead |= bit
+        self._expanded.clear()
+
+    def _replace(self, slot: int, lane: int) -> None:
+        """`lane` is whole: the slot is read from it, with the holds that are still open."""
+        old = self._lanes.get(slot)
+        if old is not None:
+            self._close(old)
+        self._filling &= ~(1 << lane + TOKEN_BITS)
+        self._give(lane, slot)
+        self._carry_holds(slot, 1 << lane + TOKEN_BITS)
+
+    def _carry_holds(self, slot: int, bit: int) -> None:
+        """Of the open holds, those that the new lane confirms end; the others are written into it."""
+        holds = self._holds.get(slot, {})
+        for chunk in list(holds):
+            shard, key = self._shards[chunk >> SHIFT], chunk & KEY
+            value = shard.get(key)
+            if value is not None and value & bit:
+                del holds[chunk]
+                self._hold_count -= 1
+            elif value is not None:
+                shard[key] = value | bit
+
+    def sweep(self) -> bool:
+        """Wipe closed lanes out of one shard; True while there is more to do. Call it now and then when idle."""
+        if not self._dead:
+            return False
+        if not self._sweeping:
+            self._sweeping, self._sweep_at = self._dead, 0
+        self._wipe(self._shards[self._sweep_at], self._sweeping)
+        self._sweep_at += 1
+        if self._sweep_at == SHARDS:
+            self._dead &= ~self._sweeping
+            self._sweeping = 0
+        return bool(self._dead)
+
+    def _wipe(self, shard: dict[int, int], lanes: int) -> None:
+        for key, value in [item for item in shard.items() if item[1] & lanes]:
+            left = value & ~lanes
+            if left > TOKENS:
+                shard[key] = left
+            else:
+                del shard[key]
+
+    # Pending owners
+
+    def hold_pending(self, chain: Sequence[int], slot: int, now: float, ttl: float) -> None:
+        """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
+        its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
+        same chain object: what that found the slot to hold is not walked again."""
+        self.lapse(now)
+        lane = self._lanes.get(slot)
+        if lane is None:
+            lane = self._open(slot)
+        holds = self._holds.setdefault(slot, {})
+        held = self._hold_each(chain, self._first_hoped(chain, slot, holds), lane, holds, now + ttl)
+        if held:
+            self._hold_number += 1
+            heappush(self._lapsing, (now + ttl, self._hold_number, slot, tuple(held)))
+        while self._hold_count > self.capacity // 4 and self._lapsing:
+            self._lapse_first()
+
+    def _first_hoped(self, chain: Sequence[int], slot: int, holds: dict[int, float]) -> int:
+        """The first chunk that the slot's engine has not confirmed, as far as the last match tells: those that are
+        only expected come last among the held ones."""
+        matched, found = self._matched
+        depth = found[slot][0] if matched is chain and slot in found else 0
+        while depth and chain[depth - 1] in holds:
+            depth -= 1
+        return depth
+
+    def _hold_each(
+        self, chain: Sequence[int], first: int, lane: int, holds: dict[int, float], until: float
+    ) -> list[int]:
+        shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
+        tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
+        held: list[int] = []
+        for depth in range(first, len(chain)):
+            chunk = chain[depth]
+            shard, key = shards[chunk >> SHIFT], chunk & KEY
+            value = shard.get(key)
+            if value is None:  # no engine has counted it: the chunks before it go on as they began
+                tokens += int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
+                if tokens > TOKENS:
+                    tokens = TOKENS
+                shard[key] = bit | tokens
+                if len(shard) > share:
+                    self._make_room(shard)
+            else:
+                tokens = value & TOKENS
+                if not value & bit:
+                    shard[key] = value | bit
+                elif chunk not in holds:  # an engine said so: nothing to expect
+                    continue
+            held.append(chunk)
+        before = len(holds)
+        holds.update(dict.fromkeys(held, until))
+        self._hold_count += len(holds) - before
+        return held
+
+    def drop_pending(self, chain: Sequence[int], slot: int) -> None:
+        """The request that was to fill `slot` failed: its holds end now."""
+        holds = self._holds.get(slot)
+        if holds:
+            self._release(slot, holds, [chunk for chunk in chain if chunk in holds])
+
+    def lapse(self, now: float) -> None:
+        """End the holds whose time is over."""
+        while self._lapsing and self._lapsing[0][0] <= now:
+            self._lapse_first()
+
+    def _lapse_first(self) -> None:
+        until, _, slot, chunks = heappop(self._lapsing)
+        holds = self._holds.get(slot)
+        if holds:
+            self._release(slot, holds, [chunk for chunk in chunks if holds.get(chunk) == until])
+
+    def _release(self, slot: int, holds: dict[int, float], chunks: list[int]) -> None:
+        for chunk in chunks:
+            del holds[chunk]
+        self._hold_count -= len(chunks)
+        if chunks:
+            self._write(self._lanes[slot], [(chunk, 0, 0) for chunk in chunks])
+
+
+class Refill:
+    """One snapshot on its way into a mirror: `add` pieces, then `commit`; `abandon` where it can't be finished."""
+
+    def __init__(self, mirror: Mirror, slot: int, lane: int) -> None:
+        self._mirror, self._slot, self._lane = mirror, slot, lane
+        self._open = True
+
+    def add(self, changes: Iterable[Change]) -> None:
+        if not self._open:
+            raise StateError("this refill was committed or abandoned; start another with mirror.refill(slot)")
+        self._mirror._write(self._lane, changes)
+
+    def commit(self) -> None:
+        """The slot holds what was added, and nothing else."""
+        if self._open:
+            self._open = False
+            self._mirror._replace(self._slot, self._lane)
+
+    def abandon(self) -> None:
+        if self._open:
+            self._open = False
+            self._mirror._close(self._lane)

@@ -1,0 +1,297 @@
+"""What lies in the directory's server: keys, packed forms, versions, lifetimes. Reader and writer share this page.
+
+| key (tag in braces, so that a Cluster spreads replicas)  | form                                           | lives |
+|----------------------------------------------------------|------------------------------------------------|-------|
+| `plumage:v1:{pool/replica}:epoch`                        | counter, INCR at each start of the writer      | 1 day |
+| `plumage:v1:{pool/replica}:beat`                         | hash: registration and heartbeat (`Beat`)      | 10 s  |
+| `plumage:v1:{pool/replica}:EPOCH:snap`                   | hash: bucket number → packed bucket            | 5 min |
+| `plumage:v1:{pool/replica}:EPOCH:log`                    | stream: id `SEQ-0`, one entry per engine step  | 5 min |
+| `plumage:v1:{pool}:work`                                 | stream: what each router has in flight         | 60 s  |
+| `plumage:v1:{pool}:estimators`                           | hash: router → what it has learned             | 7 days|
+| `plumage:v1:{pool}:heat`                                 | stream: who used what lately, a delta a second | 10 min|
+| `plumage:v1:{pool}:heat:view`                            | string: the sum up to an entry of that stream  | 10 min|
+| `plumage:v1:{pool}:heat:turn`                            | lock: whose turn it is to store the sum        | 1 min |
+| `plumage:v1:{pool}:tables:FINGERPRINT`                   | hash: replica → learned FEATHER tables         | 7 days|
+| `plumage:v1:{pool}:leases`                               | hash: token leases of rate limits (reserved)   | 60 s  |
+
+- A *record* is 12 bytes, little endian: the chunk (u64), then operation (4 bits), tier (4) and cumulative tokens (24)
+  in a u32. Snapshot buckets and log entries hold the same records.
+- A bucket holds the chunks whose highest bits are its number and starts with the sequence number it is valid at, so
+  that a snapshot is rewritten bucket by bucket: a log entry changes a bucket's chunks only where its number is larger.
+- An epoch is `COUNT.NONCE`: the counter alone would repeat itself on a server that came back empty. It is compared for
+  equality only and is part of the keys, so that a writer that was thought dead can't write into its successor's log.
+- Every value carries the schema's version. A newer one is ignored and counted, never misread.
+- No prompt text and no token id: chunks are keyed hashes, the rest are counts and measurements.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from plumage.errors import ConfigurationError, PlumageError
+
+__all__ = [
+    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "EPOCH_TTL", "HEAT_TTL", "MAX_TOKENS", "RECORD",
+    "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load", "NewerSchemaError", "Op",
+    "PoolKeys", "SchemaError", "State", "Tier", "check_version", "pack_bucket", "pack_entry", "pack_record",
+    "read_entry", "sequence", "unpack_bucket", "unpack_records",
+]  # fmt: skip
+
+SCHEMA_VERSION = 1
+PREFIX = f"plumage:v{SCHEMA_VERSION}"
+BUCKETS = 64
+BUCKET_SHIFT = 58  # 64-bit chunk >> 58 = its bucket
+MAX_TOKENS = (1 << 24) - 1
+
+BEAT_TTL = 10.0  # seconds without a heartbeat until a replica's cache is unknown: ghosts are gone within it
+DATA_TTL = 300  # bounds what the dead leave behind; readers never rely on it
+EPOCH_TTL = 86_400
+WORK_TTL = 60
+HEAT_TTL = 600
+TABLES_TTL = 7 * 86_400
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,252}")
+RECORD = struct.Struct("<QI")
+BUCKET_HEADER = struct.Struct("<BQ")  # version, sequence number
+CHECK = struct.Struct("<QQ")  # count, digest
+
+
+class SchemaError(PlumageError):
+    """A value in the server is not what this page says."""
+
+
+class NewerSchemaError(SchemaError):
+    """A value was written by a newer version: to be ignored and counted."""
+
+
+class Tier(IntEnum):
+    """Where an engine holds a chunk, best first. GONE: it does not."""
+
+    GONE = 0
+    GPU = 1
+    HOST = 2
+    DISK = 3
+
+
+class Op(IntEnum):
+    """What a record does to the set of chunks held: readers keep count and digest by it."""
+
+    ADD = 0
+    MOVE = 1  # held before and after; tier or tokens changed
+    REMOVE = 2
+
+
+class State(IntEnum):
+    """A replica's word about itself, told by its agent."""
+
+    WARMING = 0
+    READY = 1
+    DRAINING = 2
+    STALLED = 3
+    UNHEALTHY = 4
+
+
+class Change(NamedTuple):
+    """A chunk's new state at one replica. tier 0: no longer held. tokens: of the prompt up to and with this chunk."""
+
+    chunk: int
+    tier: int = Tier.GPU
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The engine's own figures, as old as the heartbeat that brings them."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    prefill_tokens: float = 0.0  # prompt tokens accepted and not yet computed, where the engine tells
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Registration and heartbeat of one replica. `seq`, `count`, `digest` belong together: what it held after that
+    log entry. `engine`: a fingerprint of what serves there (model, block size, version), for people and skew checks."""
+
+    epoch: str
+    state: State = State.WARMING
+    load: Load = field(default_factory=Load)
+    seq: int = 0
+    count: int = 0
+    digest: int = 0
+    engine: str = ""
+
+    def to_hash(self) -> dict[str, str | int | float]:
+        load = {item.name: getattr(self.load, item.name) for item in fields(Load)}
+        own = {"epoch": self.epoch, "state": int(self.state), "seq": self.seq, "count": self.count}
+        return {"v": SCHEMA_VERSION, **own, "digest": self.digest, "engine": self.engine, **load}
+
+    @classmethod
+    def from_hash(cls, found: Mapping[bytes, bytes]) -> Beat:
+        check_version(found.get(b"v"))
+        try:
+            numbers = {item.name: float(found.get(item.name.encode(), b"0")) for item in fields(Load)}
+            load = Load(
+                int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], numbers["prefill_tokens"]
+            )
+            epoch, engine = found[b"epoch"].decode(), found.get(b"engine", b"").decode()
+            seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
+            return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)
+        except (KeyError, ValueError) as error:
+            raise SchemaError(f"a heartbeat that is not one: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one replica; all in one slot of a Cluster."""
+
+    pool: str
+    replica: str
+
+    def __post_init__(self) -> None:
+        _check_name("pool", self.pool)
+        _check_name("replica", self.replica)
+
+    @property
+    def _base(self) -> str:
+        return f"{PREFIX}:{{{self.pool}/{self.replica}}}"
+
+    @property
+    def epoch(self) -> str:
+        return f"{self._base}:epoch"
+
+    @property
+    def beat(self) -> str:
+        return f"{self._base}:beat"
+
+    def snap(self, epoch: str) -> str:
+        return f"{self._base}:{epoch}:snap"
+
+    def log(self, epoch: str) -> str:
+        return f"{self._base}:{epoch}:log"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKeys:
+    """The keys that belong to a pool as a whole."""
+
+    pool: str
+
+    def __post_init__(self) -> None:
+        _check_name("pool", self.pool)
+
+    @property
+    def _base(self) -> str:
+        return f"{PREFIX}:{{{self.pool}}}"
+
+    @property
+    def work(self) -> str:
+        return f"{self._base}:work"
+
+    @property
+    def heat(self) -> str:
+        return f"{self._base}:heat"
+
+    @property
+    def heat_view(self) -> str:
+        return f"{self._base}:heat:view"
+
+    @property
+    def heat_turn(self) -> str:
+        return f"{self._base}:heat:turn"
+
+    @property
+    def estimators(self) -> str:
+        return f"{self._base}:estimators"
+
+    def tables(self, fingerprint: str) -> str:
+        _check_name("fingerprint", fingerprint)
+        return f"{self._base}:tables:{fingerprint}"
+
+    @property
+    def leases(self) -> str:
+        return f"{self._base}:leases"
+
+
+def _check_name(what: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        rule = "letters, digits and . _ @ : - only, a letter or digit first, at most 253"
+        raise ConfigurationError(f"{what} {name!r} can't be part of a directory key: use {rule}")
+
+
+def check_version(found: bytes | int | None) -> None:
+    """Raise NewerSchemaError for a version above ours, SchemaError for what is no version."""
+    try:
+        version = int(found) if found is not None else 0
+    except ValueError:
+        version = 0
+    if version > SCHEMA_VERSION:
+        raise NewerSchemaError(f"written by schema {version}, this reads up to {SCHEMA_VERSION}")
+    if version < 1:
+        raise SchemaError(f"no schema version: {found!r}")
+
+
+# Records, buckets, log entries
+
+
+def sequence(identifier: bytes | str) -> int:
+    """The number of a log entry from its id, `SEQ-0`."""
+    text = identifier.decode() if isinstance(identifier, bytes) else identifier
+    return int(text.partition("-")[0])
+
+
+def pack_record(op: int, chunk: int, tier: int, tokens: int) -> bytes:
+    return RECORD.pack(chunk, op << 28 | tier << 24 | min(tokens, MAX_TOKENS))
+
+
+def unpack_records(data: bytes | memoryview) -> tuple[list[tuple[int, int, int]], int, int]:
+    """(changes as (chunk, tier, tokens), change of the count, change of the digest): see `Op`."""
+    if len(data) % RECORD.size:
+        raise SchemaError(f"records of {RECORD.size} bytes each can't be {len(data)} bytes long")
+    changes, count, digest = [], 0, 0
+    for chunk, word in RECORD.iter_unpack(data):
+        changes.append((chunk, word >> 24 & 15, word & MAX_TOKENS))
+        op = word >> 28
+        if op == Op.ADD:
+            count += 1
+            digest += chunk
+        elif op == Op.REMOVE:
+            count -= 1
+            digest -= chunk
+    return changes, count, digest
+
+
+def pack_bucket(seq: int, records: Iterable[bytes]) -> bytes:
+    return BUCKET_HEADER.pack(SCHEMA_VERSION, seq) + b"".join(records)
+
+
+def unpack_bucket(data: bytes) -> tuple[int, memoryview]:
+    """(sequence number, records) of one bucket of a snapshot."""
+    if len(data) < BUCKET_HEADER.size:
+        raise SchemaError(f"a snapshot bucket of {len(data)} bytes")
+    version, seq = BUCKET_HEADER.unpack_from(data)
+    check_version(version)
+    return seq, memoryview(data)[BUCKET_HEADER.size :]
+
+
+def pack_entry(records: bytes, check: tuple[int, int] | None = None) -> dict[Any, Any]:
+    """The fields of one log entry. `check`: count and digest after it."""
+    entry: dict[Any, Any] = {"v": SCHEMA_VERSION, "r": records}
+    if check is not None:
+        entry["c"] = CHECK.pack(*check)
+    return entry
+
+
+def read_entry(fields: Mapping[bytes, bytes]) -> tuple[bytes, tuple[int, int] | None]:
+    """(records, check or None) of one log entry."""
+    check_version(fields.get(b"v"))
+    check = fields.get(b"c")
+    if check is not None and len(check) != CHECK.size:
+        raise SchemaError(f"a check mark of {len(check)} bytes")
+    return fields.get(b"r", b""), CHECK.unpack(check) if check is not None else None

@@ -1,0 +1,348 @@
+"""An agent's side of the directory: it says what its engine holds, and nobody else writes about that engine.
+
+Contract: `publish`, `report` and `clear` only change memory and never wait; a task carries what they said to the
+server. A server that is slow or away costs freshness: changes wait in a bounded outbox, and where that is not enough
+the writer starts over with a new epoch and a whole snapshot, made from the ledger it keeps.
+
+    async with DirectoryWriter(url, pool="chat", replica="chat-0") as writer:
+        writer.publish([Change(chunk, Tier.GPU, tokens), Change(other, Tier.GONE)])  # once per engine step
+        writer.report(state=State.READY, load=Load(running=3, waiting=0, kv_usage=0.4))
+
+Every write may be repeated: log entries carry their own ids, so a repetition is refused by the server; the rest says
+what is, not what changed. At each heartbeat the writer looks for what it wrote before: a server that came back empty,
+or a failover that lost the last entries, makes it start over; a newer writer of the same replica makes it stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from plumage.directory.backoff import Backoff
+from plumage.directory.connection import AWAY, close, connect, redacted
+from plumage.directory.ledger import Ledger
+from plumage.directory.rolling import RollingSnapshot
+from plumage.directory.schema import (
+    BEAT_TTL,
+    BUCKETS,
+    DATA_TTL,
+    EPOCH_TTL,
+    Beat,
+    Change,
+    Keys,
+    Load,
+    State,
+    pack_entry,
+    sequence,
+)  # fmt: skip
+from plumage.directory.tasks import end
+
+__all__ = ["DirectoryWriter"]
+
+log = logging.getLogger(__name__)
+
+OUTBOX_BYTES = 4 << 20  # beyond it a whole snapshot is cheaper than the changes
+ENTRIES_AT_ONCE = 256
+BUCKETS_AT_ONCE = 8
+ENTRY_OVERHEAD = 24  # bytes of a stream entry beside its records
+REPEATED = "equal or smaller"  # the server's answer to a log entry it already has
+
+
+class Entry(NamedTuple):
+    seq: int
+    records: bytes
+    check: tuple[int, int] | None  # count and digest after it
+
+
+class DirectoryWriter:
+    """Writes one replica's part of the directory. `engine`: a fingerprint of what serves (model, block size, version).
+    `degraded`: the server did not take the last write. `superseded`: a newer writer of this replica has registered;
+    this one says nothing any more."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool: str,
+        replica: str,
+        engine: str = "",
+        heartbeat_seconds: float = 2.0,
+        capacity: int = 1_000_000,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.keys = Keys(pool, replica)
+        self.epoch: str | None = None
+        self.degraded = False
+        self.superseded = False
+        self.registrations = 0
+        self._client = connect(url)
+        self._shown = redacted(url)
+        self._engine = engine
+        self._heartbeat_seconds = min(heartbeat_seconds, BEAT_TTL / 3)
+        self._backoff = Backoff(rng or random.Random())
+        self._ledger = Ledger(capacity)
+        self._rolling = RollingSnapshot()
+        self._state, self._load = State.WARMING, Load()
+        self._generation = 0  # grows whenever everything must be written anew
+        self._registered = 0  # the counter's value at our registration
+        self._unfinished: str | None = None  # an epoch whose registration did not come to its end
+        self._seq = 0  # the last log entry made …
+        self._acked = 0  # … and the last one that the server has taken
+        self._checked = 0  # … and the last one that carried a check mark
+        self._outbox: deque[Entry] = deque()
+        self._outbox_bytes = 0
+        self._next_beat = 0.0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # What the agent says
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """What an engine step changed; one log entry. Repetitions of what is known cost nothing."""
+        records = self._ledger.record(changes)
+        if records:
+            self._put(records)
+
+    def report(self, *, state: State | None = None, load: Load | None = None) -> None:
+        """The next heartbeat's news; a new state is told at once."""
+        if load is not None:
+            self._load = load
+        if state is not None and state is not self._state:
+            self._state = state
+            self._next_beat = 0.0
+            self._wake.set()
+
+    def clear(self) -> None:
+        """The engine holds nothing any more: it restarted, or reset its prefix cache."""
+        self._ledger.clear()
+        self._start_over()
+
+    @property
+    def count(self) -> int:
+        """Chunks held, as told to the routers."""
+        return self._ledger.count
+
+    @property
+    def digest(self) -> int:
+        return self._ledger.digest
+
+    @property
+    def behind(self) -> int:
+        """Log entries that the server has not taken yet."""
+        return len(self._outbox)
+
+    @property
+    def refused(self) -> int:
+        """Chunks that were not taken because the ledger is full."""
+        return self._ledger.refused
+
+    def _put(self, records: bytes, check: tuple[int, int] | None = None) -> None:
+        self._seq += 1
+        self._outbox.append(Entry(self._seq, records, check))
+        self._outbox_bytes += len(records) + ENTRY_OVERHEAD
+        if self._outbox_bytes > OUTBOX_BYTES:
+            self._start_over()
+        self._wake.set()
+
+    def _start_over(self) -> None:
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        self._generation += 1
+        self.epoch = None
+        self._wake.set()
+
+    # The task
+
+    async def __aenter__(self) -> DirectoryWriter:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.run(), name=f"directory writer of {self.keys.replica}")
+
+    async def close(self, *, forget: bool = True) -> None:
+        """Stop. `forget` takes back what was written, so that routers need not wait for the heartbeat to lapse."""
+        if self._task is not None:
+            await end([self._task])
+            self._task = None
+        with contextlib.suppress(*AWAY):
+            if forget and self.epoch is not None and not self.superseded and not self.degraded:
+                await self._client.unlink(self.keys.beat, self.keys.snap(self.epoch), self.keys.log(self.epoch))
+        await close(self._client)
+
+    async def run(self) -> None:
+        """Carry what was said to the server until cancelled, or until a newer writer takes over."""
+        while not self.superseded:
+            try:
+                await self._work()
+            except AWAY as error:
+                self._away(error)
+            except Exception as error:
+                log.exception("directory %s: unexpected error, writing all of %s again", self._shown, self.keys.replica)
+                self._away(error)
+                self._start_over()
+            else:
+                self._back()
+                await self._pause()
+                continue
+            await asyncio.sleep(self._backoff.next())
+
+    async def _work(self) -> None:
+        epoch = self.epoch
+        if epoch is None:
+            await self._register()
+        elif time.monotonic() >= self._next_beat:
+            await self._heartbeat(epoch)
+        elif self._outbox:
+            await self._send(epoch, beat=False)
+
+    async def _pause(self) -> None:
+        """Until there is something to say or a heartbeat is due."""
+        if self._outbox or self.epoch is None:
+            return
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):  # not wait_for: before Python 3.12 it may swallow a cancellation
+            async with asyncio.timeout(max(0.0, self._next_beat - time.monotonic())):
+                await self._wake.wait()
+
+    def _away(self, error: BaseException) -> None:
+        if not self.degraded:
+            log.warning("directory %s does not take writes of %s: %s", self._shown, self.keys.replica, error)
+        self.degraded = True
+
+    def _back(self) -> None:
+        if self.degraded:
+            log.info("directory %s takes writes of %s again", self._shown, self.keys.replica)
+        self.degraded = False
+        self._backoff.reset()
+
+    # Registration, heartbeat, entries
+
+    async def _register(self) -> None:
+        """A new epoch with a whole snapshot. Routers see it when the heartbeat names it, after all else is there."""
+        generation, client, keys = self._generation, self._client, self.keys
+        registered = int(await client.incr(keys.epoch))
+        await client.expire(keys.epoch, EPOCH_TTL)
+        await self._clean(self._unfinished)
+        previous = await client.hget(keys.beat, "epoch")
+        epoch = self._unfinished = f"{registered}.{secrets.token_hex(4)}"
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        self._check_mark()  # the log's first entry, so that there is a log to look for
+        await self._write_snapshot(epoch)
+        if generation != self._generation:
+            return
+        self.epoch, self._registered, self._acked = epoch, registered, 0
+        self.registrations += 1
+        await self._send(epoch, beat=True)
+        self._unfinished = None
+        await self._clean(previous)
+
+    async def _clean(self, epoch: str | bytes | None) -> None:
+        """Remove what an earlier epoch left behind; its lifetime would end it too, later."""
+        if epoch is not None:
+            name = epoch.decode() if isinstance(epoch, bytes) else epoch
+            await self._client.unlink(self.keys.snap(name), self.keys.log(name))
+
+    async def _write_snapshot(self, epoch: str) -> None:
+        self._rolling.begin()
+        for first in range(0, BUCKETS, BUCKETS_AT_ONCE):
+            pipe = self._client.pipeline(transaction=False)
+            self._add_buckets(pipe, epoch, range(first, first + BUCKETS_AT_ONCE))
+            pipe.expire(self.keys.snap(epoch), DATA_TTL)
+            await pipe.execute()
+
+    def _add_buckets(self, pipe: Any, epoch: str, buckets: Iterable[int]) -> None:
+        for number in buckets:
+            pipe.hset(self.keys.snap(epoch), str(number), self._ledger.bucket(number, self._seq))
+            self._rolling.seqs[number] = self._seq
+
+    async def _heartbeat(self, epoch: str) -> None:
+        """Look for what was written before, then write the heartbeat."""
+        pipe = self._client.pipeline(transaction=False)
+        pipe.get(self.keys.epoch)
+        pipe.xinfo_stream(self.keys.log(epoch))
+        counter, stream = await pipe.execute(raise_on_error=False)
+        if self.epoch != epoch:
+            return  # the engine was emptied meanwhile: all is to be written anew
+        if counter is not None and not isinstance(counter, Exception) and int(counter) > self._registered:
+            self.superseded = True
+            log.error("replica %s was registered anew by another writer; this one stops", self.keys.replica)
+        elif counter is None or isinstance(stream, Exception) or self._lost(stream):
+            log.warning("directory %s lost entries of %s; writing all of them again", self._shown, self.keys.replica)
+            self._start_over()
+        else:
+            if self._checked != self._seq:
+                self._check_mark()
+            await self._send(epoch, beat=True)
+
+    def _lost(self, stream: dict[str, Any]) -> bool:
+        """A failover may lose the last entries although the server acknowledged them."""
+        return sequence(stream["last-generated-id"]) < self._acked
+
+    def _check_mark(self) -> None:
+        self._put(b"", (self._ledger.count, self._ledger.digest))
+        self._checked = self._seq
+
+    async def _send(self, epoch: str, *, beat: bool) -> None:
+        """The next entries, the buckets they make due, and the heartbeat, in one round trip."""
+        generation = self._generation
+        batch = list(islice(self._outbox, ENTRIES_AT_ONCE))
+        pipe = self._client.pipeline(transaction=False)
+        for entry in batch:
+            pipe.xadd(self.keys.log(epoch), pack_entry(entry.records, entry.check), id=f"{entry.seq}-0")
+        self._roll(pipe, epoch, batch)
+        if beat:
+            self._add_beat(pipe, epoch)
+        if len(pipe):
+            self._judge(await pipe.execute(raise_on_error=False))
+        if batch and generation == self._generation:
+            self._sent(batch)
+
+    def _roll(self, pipe: Any, epoch: str, batch: Sequence[Entry]) -> None:
+        logged = sum(len(entry.records) + ENTRY_OVERHEAD for entry in batch)
+        due = self._rolling.due(logged, self._ledger.count)
+        if due:
+            self._add_buckets(pipe, epoch, due)
+            pipe.xtrim(self.keys.log(epoch), minid=f"{self._rolling.trim_before}-0", approximate=False)
+
+    def _add_beat(self, pipe: Any, epoch: str) -> None:
+        held = self._ledger
+        beat = Beat(epoch, self._state, self._load, self._seq, held.count, held.digest, self._engine)
+        pipe.hset(self.keys.beat, mapping=beat.to_hash())
+        pipe.pexpire(self.keys.beat, int(BEAT_TTL * 1000))
+        pipe.expire(self.keys.epoch, EPOCH_TTL)
+        for key in (self.keys.snap(epoch), self.keys.log(epoch)):
+            pipe.expire(key, DATA_TTL)
+        self._next_beat = time.monotonic() + self._heartbeat_seconds
+
+    def _judge(self, results: Sequence[Any]) -> None:
+        """A refused write leaves a hole that only a new epoch closes; a refused repetition is what we want."""
+        for result in results:
+            if isinstance(result, ResponseError) and REPEATED in str(result):
+                continue
+            if isinstance(result, Exception):
+                self._start_over()
+                raise result
+
+    def _sent(self, batch: Sequence[Entry]) -> None:
+        for entry in batch:
+            self._outbox.popleft()
+            self._outbox_bytes -= len(entry.records) + ENTRY_OVERHEAD
+        self._acked = batch[-1].seq

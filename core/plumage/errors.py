@@ -1,0 +1,32 @@
+"""The exception tree of the pure ring.
+
+PlumageError
+├── ConfigurationError      what a person wrote can't work; the message says what to change
+│   └── ManifestError       a manifest, with every mistake at once
+└── StateError              a caller broke a contract: an unknown request, a block freed twice
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigurationError", "ManifestError", "PlumageError", "StateError"]
+
+
+class PlumageError(Exception):
+    """Base of all errors that Plumage raises on purpose."""
+
+
+class ConfigurationError(PlumageError):
+    """A setting can't work; the message names it and what to do."""
+
+
+class ManifestError(ConfigurationError):
+    """A manifest is wrong. `mistakes` holds one line a mistake: path, what it must be, what it got."""
+
+    def __init__(self, source: str, mistakes: list[str]) -> None:
+        self.source = source
+        self.mistakes = mistakes
+        super().__init__(f"{source}: {len(mistakes)} mistake(s)\n" + "\n".join(f"  - {line}" for line in mistakes))
+
+
+class StateError(PlumageError):
+    """A caller used an object against its contract."""

@@ -1,0 +1,8 @@
+"""Eviction among the leaves of the prefix tree: LRU, RLT, hotness, and the policies they are compared with."""
+
+from __future__ import annotations
+
+from plumage.eviction.factory import make_policy
+from plumage.eviction.interface import EvictionPolicy, Randomness
+
+__all__ = ["EvictionPolicy", "Randomness", "make_policy"]

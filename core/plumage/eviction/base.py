@@ -1,0 +1,109 @@
+"""What policies have in common: doing nothing where a policy does not care, and a heap of scored leaves."""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from plumage.blocks.run import Run
+from plumage.errors import StateError
+
+__all__ = ["NO_VICTIM", "QuietPolicy", "ScoredPolicy"]
+
+NO_VICTIM = "no evictable leaf: every cached block is in use; ask `evictable` before asking for a victim"
+
+
+class QuietPolicy:
+    """Ignores every event; a policy overrides what it needs."""
+
+    one_at_a_time = False
+
+    def recall(self, hashes: Sequence[int]) -> Sequence[int]:
+        return ()
+
+    def insert(self, run: Run, now: float) -> None:
+        return
+
+    def access(self, run: Run, now: float) -> None:
+        return
+
+    def grow(self, run: Run, blocks: int, now: float) -> None:
+        return
+
+    def split(self, upper: Run, lower: Run) -> None:
+        return
+
+    def idle(self, run: Run) -> None:
+        return
+
+    def release(self, run: Run) -> None:
+        return
+
+    def hold(self, run: Run) -> None:
+        return
+
+    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+        return
+
+    def clear(self) -> None:
+        return
+
+
+class ScoredPolicy(QuietPolicy, ABC):
+    """Evicts the evictable leaf with the lowest `score`, ties in the order in which they became evictable.
+
+    A run that has begun to lose blocks keeps its place, so it goes on losing them before another is touched.
+    A lazy heap: an entry is good while `_current` holds that very entry for its run, so that holding a run costs one
+    dictionary operation. Dead entries are swept when they outnumber the live ones.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Run]] = []
+        self._current: dict[Run, int] = {}
+        self._serial = 0
+
+    @property
+    def leaves(self) -> int:
+        """Evictable leaves."""
+        return len(self._current)
+
+    @abstractmethod
+    def score(self, run: Run) -> float:
+        """Lowest goes first; must not change while the run is an evictable leaf, unless `rescore` follows."""
+
+    def release(self, run: Run) -> None:
+        self._serial += 1
+        self._current[run] = self._serial
+        heapq.heappush(self._heap, (self.score(run), self._serial, run))
+        if len(self._heap) > 64 + 2 * len(self._current):
+            self._sweep()
+
+    def hold(self, run: Run) -> None:
+        self._current.pop(run, None)
+
+    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+        if not run.hashes:
+            self._current.pop(run, None)
+
+    def victim(self, now: float) -> Run:
+        heap, current = self._heap, self._current
+        while heap:
+            _, serial, run = heap[0]
+            if current.get(run) == serial:
+                return run
+            heapq.heappop(heap)
+        raise StateError(NO_VICTIM)
+
+    def rescore(self) -> None:
+        """Score every evictable leaf again, after something that moved them all (ageing)."""
+        self._heap = [(self.score(run), serial, run) for run, serial in self._current.items()]
+        heapq.heapify(self._heap)
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._current.clear()
+
+    def _sweep(self) -> None:
+        self._heap = [entry for entry in self._heap if self._current.get(entry[2]) == entry[1]]
+        heapq.heapify(self._heap)

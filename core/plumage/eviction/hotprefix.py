@@ -1,0 +1,58 @@
+"""HotPrefix's eviction as printed (002 §3.3.1), with users' formulas: what `Hotness` is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plumage.blocks.run import Run
+from plumage.errors import ConfigurationError
+from plumage.eviction.base import ScoredPolicy
+from plumage.hotness.formula import parse_formula
+from plumage.hotness.record import NodeRecord
+
+__all__ = ["HotnessPaper"]
+
+
+class HotnessPaper(ScoredPolicy):
+    """HotPrefix as printed: the leaf with the lowest priority, a user's formula over the cuckoo filter's fields.
+
+    block_tokens: tokens in a block, because length counts in tokens. Ageing moves every clock, so every leaf is scored
+    again then; that is once in `aging_interval` requests.
+    """
+
+    def __init__(
+        self, record: NodeRecord, priority: str = "frequency + clock / length", block_tokens: int = 16
+    ) -> None:
+        super().__init__()
+        if block_tokens < 1:
+            raise ConfigurationError(f"block_tokens must be at least 1, got {block_tokens}")
+        self._record = record
+        self._priority = parse_formula(priority)
+        self._block_tokens = block_tokens
+
+    def insert(self, run: Run, now: float) -> None:
+        self._record.use(run)
+
+    def access(self, run: Run, now: float) -> None:
+        self._record.use(run)
+
+    def grow(self, run: Run, blocks: int, now: float) -> None:
+        self._record.moved(run, run.hashes[-blocks - 1])
+
+    def split(self, upper: Run, lower: Run) -> None:
+        self._record.moved(upper, lower.hashes[-1])
+
+    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+        if run.hashes:
+            self._record.moved(run, evicted[-1])
+        super().shrink(run, evicted)
+
+    def score(self, run: Run) -> float:
+        heat = self._record.heat(run)
+        return self._priority(heat.frequency, heat.clock, len(run.hashes) * self._block_tokens, heat.depth)
+
+    def victim(self, now: float) -> Run:
+        if self._record.aged:
+            self._record.aged = False
+            self.rescore()
+        return super().victim(now)

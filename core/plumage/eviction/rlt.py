@@ -1,0 +1,130 @@
+"""RLT, randomized leaf-token eviction (003 §4.1, Alg. 1), in blocks.
+
+Marking: every block used is marked; when as many distinct ones as the cache holds are marked, a new phase starts with
+all marks cleared but the latest; a miss in a full cache evicts an unmarked leaf, uniformly at random. O(log n) against
+the best leaf eviction in hindsight, where leaf-LRU is O(n), n = cache size - shortest path + 1 (App. C).
+
+Errata and granularity:
+- Alg. 1 leaves open what happens when every unmarked leaf is pinned by running requests: that starts a phase as well.
+- The authors drop single tokens; an engine's unit is the block. A run is marked as a whole, because its blocks are
+  always used together; the count of marks is in blocks. Where a phase ends inside a run, only the rest of the run
+  counts for the new phase, as if blocks had been marked one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plumage.blocks.run import Run
+from plumage.errors import StateError
+from plumage.eviction.base import NO_VICTIM, QuietPolicy
+from plumage.eviction.interface import Randomness
+
+__all__ = ["LeafSet", "Rlt"]
+
+
+class LeafSet:
+    """A set with a uniformly random choice in O(1): an array in which the last element fills every gap."""
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._at: dict[Run, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, run: object) -> bool:
+        return run in self._at
+
+    def add(self, run: Run) -> None:
+        if run not in self._at:
+            self._at[run] = len(self._runs)
+            self._runs.append(run)
+
+    def discard(self, run: Run) -> None:
+        place = self._at.pop(run, None)
+        if place is None:
+            return
+        last = self._runs.pop()
+        if last is not run:
+            self._runs[place] = last
+            self._at[last] = place
+
+    def pick(self, rng: Randomness) -> Run:
+        """Any member with the same probability."""
+        return self._runs[int(rng.random() * len(self._runs))]
+
+    def take(self, other: LeafSet) -> None:
+        """Move all members of `other` here."""
+        if len(other) > len(self):
+            self._runs, other._runs = other._runs, self._runs
+            self._at, other._at = other._at, self._at
+        for run in other._runs:
+            self.add(run)
+        other.clear()
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._at.clear()
+
+
+class Rlt(QuietPolicy):
+    """A run is marked when its `rank` is the number of the phase. marked: distinct blocks marked in this phase."""
+
+    one_at_a_time = True
+
+    def __init__(self, capacity: int, rng: Randomness) -> None:
+        self.phase = 1
+        self.marked = 0
+        self._capacity = capacity
+        self._rng = rng
+        self._unmarked_leaves = LeafSet()
+        self._marked_leaves = LeafSet()
+
+    def insert(self, run: Run, now: float) -> None:
+        self._mark(run, len(run.hashes))
+
+    def access(self, run: Run, now: float) -> None:
+        if run.rank != self.phase:
+            self._mark(run, len(run.hashes))
+
+    def grow(self, run: Run, blocks: int, now: float) -> None:
+        self._mark(run, blocks)
+
+    def release(self, run: Run) -> None:
+        leaves = self._marked_leaves if run.rank == self.phase else self._unmarked_leaves
+        leaves.add(run)
+
+    def hold(self, run: Run) -> None:
+        self._unmarked_leaves.discard(run)
+        self._marked_leaves.discard(run)
+
+    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+        if not run.hashes:
+            self.hold(run)
+
+    def victim(self, now: float) -> Run:
+        if not self._unmarked_leaves:
+            if not self._marked_leaves:
+                raise StateError(NO_VICTIM)
+            self._start_phase()
+        return self._unmarked_leaves.pick(self._rng)
+
+    def clear(self) -> None:
+        self._unmarked_leaves.clear()
+        self._marked_leaves.clear()
+        self.phase += 1
+        self.marked = 0
+
+    def _mark(self, run: Run, blocks: int) -> None:
+        room = self._capacity - self.marked
+        if blocks >= room:
+            self._start_phase()
+            blocks = 1 + (blocks - room) % self._capacity
+        run.rank = self.phase
+        self.marked += blocks
+
+    def _start_phase(self) -> None:
+        self.phase += 1
+        self.marked = 0
+        self._unmarked_leaves.take(self._marked_leaves)

@@ -1,0 +1,61 @@
+"""The directory's key: a chain of hashes over 256-byte chunks of the rendered prompt.
+
+Contract, held by golden vectors in `tests/contract/test_chunk_goldens.py`, because routers and agents of different
+versions must agree on it:
+
+    h_0 = xxh3_64(field(base model) ‖ field(adapter) ‖ field(salt)),  field(s) = u32 little endian length ‖ UTF-8 bytes
+    h_i = xxh3_64(bytes[256·(i−1) : 256·i], seed = h_{i−1})
+
+Whole chunks only: a rest shorter than a chunk is a `tail` and has no hash yet. h_0 is no key; it only parts the base
+models, adapters and tenants from each other. Two prompts have the same h_i when their first 256·i bytes and their seed
+are the same, which is why a router can find out what an engine holds without ever tokenizing.
+
+The router hashes a whole prompt at once (`chain`); the agent gets the same bytes in pieces, block by block, and carries
+`(hash, tail)` from each block to its children (`extend`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+__all__ = ["CHUNK", "Link", "chain", "extend", "seed"]
+
+CHUNK = 256
+"""Bytes in a chunk: 16 tokens of English take about 70, so one key stands for three or four small KV blocks."""
+
+
+class Link(NamedTuple):
+    """Where a chain stands after some bytes: the hash of its last whole chunk (or the seed) and the bytes after it."""
+
+    hash: int
+    tail: bytes = b""
+
+
+def seed(base_model: str, adapter: str = "", salt: str = "") -> int:
+    """h_0. The lengths keep ("ab", "c") and ("a", "bc") apart; a lone surrogate in a client's salt is no error here."""
+    fields = (field.encode(errors="surrogatepass") for field in (base_model, adapter, salt))
+    return int(xxh3_64_intdigest(b"".join(len(field).to_bytes(4, "little") + field for field in fields)))
+
+
+def chain(data: bytes, seed: int) -> list[int]:
+    """The hashes of all whole chunks of `data`, in order."""
+    hashes = []
+    previous = seed
+    for end in range(CHUNK, len(data) + 1, CHUNK):
+        previous = xxh3_64_intdigest(data[end - CHUNK : end], previous)
+        hashes.append(previous)
+    return hashes
+
+
+def extend(link: Link, data: bytes) -> tuple[list[int], Link]:
+    """Continue a chain by `data`: the hashes of the chunks it completes, and where the chain stands then.
+
+    However the bytes are cut into pieces, the hashes are those that `chain` gives for all of them at once.
+    """
+    data = link.tail + data
+    if len(data) < CHUNK:
+        return [], Link(link.hash, data)
+    completed = chain(data, link.hash)
+    return completed, Link(completed[-1], data[len(completed) * CHUNK :])

@@ -1,0 +1,226 @@
+"""The hotness-aware cuckoo filter (002 §3.2): frequency, clock and depth of prefix nodes in a few bytes each.
+
+A hash table of buckets with four entries; an entry holds a fingerprint, not the key, and may sit in either of two
+buckets, so that the table fills to about 95 %. Two keys with one fingerprint in one bucket are taken for the same node:
+false positives, about 8 / 2^fingerprint_bits in a full table.
+
+Errata and what the paper leaves open:
+- Eq. 3 and 4 as printed give b2 = hash(f) xor hash(f) = 0 for every node. Meant is the cuckoo filter's own
+  b1 = hash(x), b2 = b1 xor hash(f).
+- Eight bits a field are the paper's; here each width is an option. When a frequency would pass its width *all* are
+  halved, so that the order stays.
+- A full filter drops the coldest entry it can reach, instead of failing ("may be shuffled to host memory").
+- Frequency outlives the eviction of the node's blocks: nothing is removed when a node leaves the cache. Else a node
+  evicted early would never reach the threshold of admission.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from plumage.errors import ConfigurationError
+from plumage.hotness.heat import Heat
+
+if TYPE_CHECKING:
+    from plumage.eviction.interface import Randomness
+
+__all__ = ["SLOTS", "CuckooFilter", "mix64"]
+
+SLOTS = 4
+_MASK = (1 << 64) - 1
+_ONE_LESS = bytes([0, *range(255)])  # ageing at the speed of a copy, for clocks of eight bits
+_HALVED = bytes([0, 1, *(frequency >> 1 for frequency in range(2, 256))])  # the same for frequencies: none falls to 0
+_TYPECODES = ((8, "B"), (16, "H"), (32, "I"))
+
+
+def mix64(value: int) -> int:
+    """splitmix64's finalizer: spreads keys that are not well mixed themselves."""
+    value = ((value & _MASK) ^ ((value & _MASK) >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
+
+
+class CuckooFilter:
+    """capacity: entries, rounded up to four times a power of two. Widths in bits, 1 to 32. aging_interval: requests
+    between two ageings; `tick` counts them. rng chooses which entry a full bucket moves."""
+
+    def __init__(
+        self,
+        capacity: int,
+        rng: Randomness,
+        *,
+        fingerprint_bits: int = 8,
+        clock_bits: int = 8,
+        frequency_bits: int = 8,
+        depth_bits: int = 8,
+        aging_interval: int = 100,
+        max_moves: int = 64,
+    ) -> None:
+        if capacity < 1 or aging_interval < 1 or max_moves < 1:
+            raise ConfigurationError("capacity, aging_interval and max_moves must be at least 1")
+        buckets = 1 << max(0, -(-capacity // SLOTS) - 1).bit_length()
+        self.max_age = (1 << clock_bits) - 1
+        self.max_frequency = (1 << frequency_bits) - 1
+        self.dropped = 0
+        self._max_depth = (1 << depth_bits) - 1
+        self._fingerprint_mask = (1 << fingerprint_bits) - 1
+        self._bucket_mask = buckets - 1
+        self._interval = aging_interval
+        self._requests = 0
+        self._max_moves = max_moves
+        self._rng = rng
+        self._used = 0
+        size = buckets * SLOTS
+        self._fingerprints = _field(size, fingerprint_bits, "fingerprint_bits")
+        self._clocks = _field(size, clock_bits, "clock_bits")
+        self._frequencies = _field(size, frequency_bits, "frequency_bits")
+        self._depths = _field(size, depth_bits, "depth_bits")
+
+    def __len__(self) -> int:
+        return self._used
+
+    @property
+    def slots(self) -> int:
+        """Entries there is room for."""
+        return len(self._fingerprints)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the table."""
+        fields = (self._fingerprints, self._clocks, self._frequencies, self._depths)
+        return sum(field.itemsize * len(field) for field in fields)
+
+    def get(self, key: int) -> Heat | None:
+        """The node's heat, or None; with the false-positive rate, that of another."""
+        slot = self._find(*self._places(key))
+        return None if slot < 0 else self._heat(slot)
+
+    def touch(self, key: int, depth: int = 1) -> Heat:
+        """A request used the node: frequency + 1 and the clock back to max_age; unknown nodes start at 1."""
+        fingerprint, first, second = self._places(key)
+        slot = self._find(fingerprint, first, second)
+        if slot < 0:
+            slot = self._insert(fingerprint, first, second)
+            self._frequencies[slot] = 0
+        if self._frequencies[slot] >= self.max_frequency:
+            self._halve()
+        self._frequencies[slot] += 1
+        self._clocks[slot] = self.max_age
+        self._depths[slot] = min(depth, self._max_depth)
+        return self._heat(slot)
+
+    def put(self, key: int, heat: Heat) -> None:
+        """Set the node's heat: a node that was split or cut takes it over under its new key."""
+        fingerprint, first, second = self._places(key)
+        slot = self._find(fingerprint, first, second)
+        if slot < 0:
+            slot = self._insert(fingerprint, first, second)
+        self._frequencies[slot] = min(heat.frequency, self.max_frequency)
+        self._clocks[slot] = min(heat.clock, self.max_age)
+        self._depths[slot] = min(heat.depth, self._max_depth)
+
+    def tick(self) -> bool:
+        """One more request; True when that aged the filter."""
+        self._requests += 1
+        if self._requests % self._interval:
+            return False
+        self.age()
+        return True
+
+    def age(self) -> None:
+        """Every clock one less, never below zero."""
+        if self._clocks.typecode == "B":
+            self._clocks = array("B", self._clocks.tobytes().translate(_ONE_LESS))
+        else:
+            self._clocks = array(self._clocks.typecode, [clock - 1 if clock else 0 for clock in self._clocks])
+
+    def _halve(self) -> None:
+        if self._frequencies.typecode == "B":
+            self._frequencies = array("B", self._frequencies.tobytes().translate(_HALVED))
+        else:
+            halved = [frequency >> 1 or 1 if frequency else 0 for frequency in self._frequencies]
+            self._frequencies = array(self._frequencies.typecode, halved)
+
+    def _places(self, key: int) -> tuple[int, int, int]:
+        mixed = mix64(key)
+        fingerprint = (mixed >> 32) & self._fingerprint_mask or 1
+        first = mixed & self._bucket_mask
+        return fingerprint, first, self._other(first, fingerprint)
+
+    def _other(self, bucket: int, fingerprint: int) -> int:
+        return bucket ^ (mix64(fingerprint) & self._bucket_mask)
+
+    def _find(self, fingerprint: int, first: int, second: int) -> int:
+        fingerprints = self._fingerprints
+        for bucket in (first, second):
+            base = bucket * SLOTS
+            for slot in range(base, base + SLOTS):
+                if fingerprints[slot] == fingerprint:
+                    return slot
+        return -1
+
+    def _free(self, bucket: int) -> int:
+        base = bucket * SLOTS
+        for slot in range(base, base + SLOTS):
+            if not self._fingerprints[slot]:
+                return slot
+        return -1
+
+    def _insert(self, fingerprint: int, first: int, second: int) -> int:
+        slot = self._free(first)
+        if slot < 0:
+            slot = self._free(second)
+        if slot < 0:
+            slot = self._make_room(first if self._rng.random() < 0.5 else second)
+        self._used += not self._fingerprints[slot]
+        self._fingerprints[slot] = fingerprint
+        return slot
+
+    def _make_room(self, bucket: int) -> int:
+        """Free a slot of `bucket`: find a chain of moves to a free slot, and do the moves from its end.
+
+        Where the chain gets too long, the coldest entry on it is dropped and the chain ends there.
+        """
+        chain: list[int] = []
+        while len(chain) < self._max_moves:
+            slot = self._pick(bucket, chain)
+            if slot < 0:
+                break
+            chain.append(slot)
+            bucket = self._other(bucket, self._fingerprints[slot])
+            free = self._free(bucket)
+            if free >= 0:
+                return self._shift(chain, free)
+        coldest = min(range(len(chain)), key=lambda place: self._heat(chain[place]).hotness)
+        self.dropped += 1
+        self._fingerprints[chain[coldest]] = 0
+        self._used -= 1
+        return self._shift(chain[:coldest], chain[coldest])
+
+    def _pick(self, bucket: int, chain: list[int]) -> int:
+        """A random slot of `bucket` that the chain does not move already; -1 when all are."""
+        start = int(self._rng.random() * SLOTS)
+        for step in range(SLOTS):
+            slot = bucket * SLOTS + (start + step) % SLOTS
+            if slot not in chain:
+                return slot
+        return -1
+
+    def _shift(self, chain: list[int], free: int) -> int:
+        for slot in reversed(chain):
+            for field in (self._fingerprints, self._clocks, self._frequencies, self._depths):
+                field[free] = field[slot]
+            self._fingerprints[slot] = 0
+            free = slot
+        return free
+
+    def _heat(self, slot: int) -> Heat:
+        return Heat(self._frequencies[slot], self._clocks[slot], self._depths[slot])
+
+
+def _field(size: int, bits: int, name: str) -> array[int]:
+    for width, typecode in _TYPECODES:
+        if 1 <= bits <= width:
+            return array(typecode, bytes(size * width // 8))
+    raise ConfigurationError(f"{name} must be 1 to 32 bits, got {bits}")

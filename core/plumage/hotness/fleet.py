@@ -1,0 +1,180 @@
+"""Pool-wide hotness: what agents report, how it adds up, and which prefixes are hottest.
+
+Each agent counts the uses of prefix nodes and sends them as a *delta*, about once a second. Whoever holds the pool-wide
+view adds deltas in any order and ages it by the requests of the whole pool, so that a busy and an idle replica share
+one clock. The form is HotPrefix's (frequency and clock, 002 §3.2); the card's point is that it is the fleet's.
+
+Keys are 64-bit hashes of prefixes (the directory's byte chunks). Neither text nor token ids can be had from a delta or
+a view. Both are bounded: the coldest entries go.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from dataclasses import dataclass, field
+
+from plumage.errors import ConfigurationError
+from plumage.hotness.heat import Heat
+
+__all__ = ["DeltaCounter", "FleetHotness", "HotNode", "HotnessDelta"]
+
+_VERSION = 1
+_HEAD = struct.Struct("<BIII")
+_ENTRY = struct.Struct("<QII")
+_NODE = struct.Struct("<QIIQ")
+_VIEW = struct.Struct("<BIQI")
+_U32 = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class HotnessDelta:
+    """requests: served since the last delta. uses: key → (uses since the last delta, tokens from the root to its end).
+    left_out: uses of nodes that did not fit."""
+
+    requests: int
+    uses: dict[int, tuple[int, int]] = field(default_factory=dict)
+    left_out: int = 0
+
+    def to_bytes(self) -> bytes:
+        """Packed, 16 bytes a node."""
+        head = _HEAD.pack(_VERSION, min(self.requests, _U32), min(self.left_out, _U32), len(self.uses))
+        return head + b"".join(_ENTRY.pack(key, *pair) for key, pair in self.uses.items())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> HotnessDelta:
+        """ConfigurationError for another version or a torn message."""
+        if len(data) < _HEAD.size or data[0] != _VERSION:
+            raise ConfigurationError(f"hotness delta: expected version {_VERSION}, got {data[:1].hex() or 'nothing'}")
+        _, requests, left_out, count = _HEAD.unpack_from(data)
+        if len(data) != _HEAD.size + count * _ENTRY.size:
+            raise ConfigurationError(f"hotness delta: {count} nodes announced, {len(data)} bytes received")
+        uses = {key: (uses, tokens) for key, uses, tokens in _ENTRY.iter_unpack(data[_HEAD.size :])}
+        return cls(requests, uses, left_out)
+
+
+class DeltaCounter:
+    """Collects one agent's next delta. capacity: nodes; uses of further nodes are only counted."""
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._capacity = capacity
+        self._requests = 0
+        self._left_out = 0
+        self._uses: dict[int, tuple[int, int]] = {}
+
+    def request(self) -> None:
+        """One request was served."""
+        self._requests += 1
+
+    def use(self, key: int, tokens: int, uses: int = 1) -> None:
+        """The prefix ending at `key`, `tokens` tokens from the root, was used."""
+        known = self._uses.get(key)
+        if known is None and len(self._uses) >= self._capacity:
+            self._left_out += uses
+            return
+        counted = uses if known is None else known[0] + uses
+        self._uses[key] = (min(counted, _U32), min(tokens, _U32))
+
+    def take(self) -> HotnessDelta:
+        """The delta so far; counting starts again."""
+        delta = HotnessDelta(self._requests, self._uses, self._left_out)
+        self._requests = self._left_out = 0
+        self._uses = {}
+        return delta
+
+
+@dataclass(frozen=True, slots=True)
+class HotNode:
+    """An entry of the hottest list."""
+
+    key: int
+    tokens: int
+    heat: Heat
+
+
+class FleetHotness:
+    """The pool-wide view. capacity: nodes kept. max_age, aging_interval: the clock, in the pool's requests.
+
+    An entry keeps the number of the pool's requests at its last use, and its clock follows from that; so ageing costs
+    nothing, and a clock reads the same wherever the view is held. Frequencies add up, last uses take the later: the
+    sums do not depend on the order of deltas.
+    """
+
+    def __init__(self, capacity: int = 65_536, *, max_age: int = 255, aging_interval: int = 100) -> None:
+        if capacity < 1 or max_age < 1 or aging_interval < 1:
+            raise ConfigurationError("capacity, max_age and aging_interval must be at least 1")
+        self.requests = 0
+        self._capacity = capacity
+        self._max_age = max_age
+        self._interval = aging_interval
+        self._nodes: dict[int, tuple[int, int, int]] = {}  # key → uses, tokens, requests at the last use
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def add(self, delta: HotnessDelta) -> None:
+        """Merge one agent's delta."""
+        self.requests += delta.requests
+        nodes, now = self._nodes, self.requests
+        for key, (uses, tokens) in delta.uses.items():
+            known = nodes.get(key)
+            total = uses if known is None else known[0] + uses
+            nodes[key] = (min(total, _U32), tokens, now)
+        self._bound()
+
+    def merge(self, other: FleetHotness) -> None:
+        """Take over another view that saw other deltas (a second router's, before the directory was there)."""
+        self.requests += other.requests
+        for key, (uses, tokens, last) in other._nodes.items():
+            known = self._nodes.get(key, (0, 0, 0))
+            self._nodes[key] = (min(known[0] + uses, _U32), tokens, max(known[2], last))
+        self._bound()
+
+    def get(self, key: int) -> Heat | None:
+        """Heat of the node; its depth is not known here and reads 1."""
+        node = self._nodes.get(key)
+        return None if node is None else self._heat(node)
+
+    def hottest(self, count: int) -> list[HotNode]:
+        """The `count` hottest nodes, hottest first; of equals, the longer prefix."""
+        hottest = heapq.nlargest(count, self._ranked())
+        return [HotNode(key, tokens, self._heat(self._nodes[key])) for _, tokens, key in hottest]
+
+    def to_bytes(self) -> bytes:
+        """Packed, 24 bytes a node."""
+        head = _VIEW.pack(_VERSION, self._interval, self.requests, len(self._nodes))
+        return head + b"".join(_NODE.pack(key, *node) for key, node in self._nodes.items())
+
+    def load(self, data: bytes) -> None:
+        """Replace the view by a packed one. ConfigurationError for another version or a torn message."""
+        if len(data) < _VIEW.size or data[0] != _VERSION:
+            raise ConfigurationError(f"hotness view: expected version {_VERSION}, got {data[:1].hex() or 'nothing'}")
+        _, interval, requests, count = _VIEW.unpack_from(data)
+        if not interval:
+            raise ConfigurationError("hotness view: an ageing interval of 0 requests")
+        if len(data) != _VIEW.size + count * _NODE.size:
+            raise ConfigurationError(f"hotness view: {count} nodes announced, {len(data)} bytes received")
+        self._interval, self.requests = interval, requests
+        nodes = _NODE.iter_unpack(data[_VIEW.size :])
+        self._nodes = {key: (uses, tokens, min(last, requests)) for key, uses, tokens, last in nodes}
+        self._bound()
+
+    def _heat(self, node: tuple[int, int, int]) -> Heat:
+        age = (self.requests - node[2]) // self._interval
+        return Heat(node[0], max(0, self._max_age - age))
+
+    def _ranked(self) -> list[tuple[int, int, int]]:
+        """(hotness, tokens, key) of each node. Plain numbers: there may be tens of thousands."""
+        requests, interval, most = self.requests, self._interval, self._max_age
+        return [
+            (uses * max(0, most - (requests - last) // interval), tokens, key)
+            for key, (uses, tokens, last) in self._nodes.items()
+        ]
+
+    def _bound(self) -> None:
+        """Down to the capacity, by an eighth more, so that this happens seldom."""
+        if len(self._nodes) <= self._capacity:
+            return
+        kept = max(1, self._capacity - self._capacity // 8)
+        for _, _, key in sorted(self._ranked())[: len(self._nodes) - kept]:
+            del self._nodes[key]

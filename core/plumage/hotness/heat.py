@@ -1,0 +1,42 @@
+"""How hot a prefix node is: how often it was used, how recently, how deep it lies (002 §3.2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Heat", "HeatSource", "Layered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """frequency: uses, also those before an eviction. clock: max_age after a use, one less per ageing, never below
+    zero. depth: nodes from the root."""
+
+    frequency: int
+    clock: int
+    depth: int = 1
+
+    @property
+    def hotness(self) -> float:
+        """frequency · clock, the measure of admission and promotion (002 Eq. 6)."""
+        return float(self.frequency * self.clock)
+
+
+class HeatSource(Protocol):
+    """Anything that knows how hot nodes are, by the hash of the node's last block."""
+
+    def get(self, key: int) -> Heat | None:
+        """None when the node is unknown."""
+        ...
+
+
+class Layered:
+    """The pool-wide view where it knows a node, this engine's own elsewhere: the directory may be away."""
+
+    def __init__(self, first: HeatSource, fallback: HeatSource) -> None:
+        self._first = first
+        self._fallback = fallback
+
+    def get(self, key: int) -> Heat | None:
+        return self._first.get(key) or self._fallback.get(key)

@@ -1,0 +1,89 @@
+"""The hotness record of one engine's prefix tree: what happens to runs, written into a cuckoo filter.
+
+A node's key is the chained hash of its last block, which stands for all tokens from the root to its end (002 Eq. 2).
+The end of a run moves when it is split, grows or loses blocks; the heat then goes along under the new key, and stays
+under the old one, because the same prompt may come back and should find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from plumage.blocks.run import Run
+from plumage.hotness.cuckoo import CuckooFilter
+from plumage.hotness.heat import Heat
+
+if TYPE_CHECKING:
+    from plumage.eviction.interface import EvictionPolicy
+
+__all__ = ["NodeRecord", "Recorded"]
+
+
+class NodeRecord:
+    """aged: becomes True when the filter aged; whoever keeps an order by clock resets it."""
+
+    def __init__(self, table: CuckooFilter) -> None:
+        self.table = table
+        self.aged = False
+        self._last: Run | None = None  # used last, and its depth: uses come from the root downwards
+        self._depth = 0
+
+    def get(self, key: int) -> Heat | None:
+        """Heat of the node that ends with block `key`."""
+        return self.table.get(key)
+
+    def heat(self, run: Run) -> Heat:
+        """Heat of a run; a node the full filter has dropped counts as used once, long ago."""
+        return self.table.get(run.hashes[-1]) or Heat(1, 0)
+
+    def use(self, run: Run) -> None:
+        """A request used the run, cached or just computed. Each request uses exactly one root."""
+        if run.parent is None and self.table.tick():
+            self.aged = True
+        self._depth = self._depth + 1 if run.parent is not None and run.parent is self._last else run.depth
+        self._last = run
+        self.table.touch(run.hashes[-1], self._depth)
+
+    def moved(self, run: Run, old_end: int) -> None:
+        """The run ended with block `old_end` and ends elsewhere now."""
+        self._last = None  # a split may have moved it down
+        heat = self.table.get(old_end)
+        if heat is not None:
+            self.table.put(run.hashes[-1], heat)
+
+
+class Recorded:
+    """An eviction policy that keeps a hotness record beside: the host tier needs one whatever the policy is."""
+
+    def __init__(self, policy: EvictionPolicy, record: NodeRecord) -> None:
+        self._policy = policy
+        self._record = record
+        self.one_at_a_time = policy.one_at_a_time
+        self.recall = policy.recall
+        self.idle = policy.idle
+        self.release = policy.release
+        self.hold = policy.hold
+        self.victim = policy.victim
+        self.clear = policy.clear
+
+    def insert(self, run: Run, now: float) -> None:
+        self._record.use(run)
+        self._policy.insert(run, now)
+
+    def access(self, run: Run, now: float) -> None:
+        self._record.use(run)
+        self._policy.access(run, now)
+
+    def grow(self, run: Run, blocks: int, now: float) -> None:
+        self._record.moved(run, run.hashes[-blocks - 1])
+        self._policy.grow(run, blocks, now)
+
+    def split(self, upper: Run, lower: Run) -> None:
+        self._record.moved(upper, lower.hashes[-1])
+        self._policy.split(upper, lower)
+
+    def shrink(self, run: Run, evicted: Sequence[int]) -> None:
+        if run.hashes:
+            self._record.moved(run, evicted[-1])
+        self._policy.shrink(run, evicted)

@@ -1,0 +1,51 @@
+"""Model folders that ship with Plumage, and how a manifest's `model.uri` becomes a folder on this machine.
+
+A model folder is what Hugging Face publishes less the weights: tokenizer.json, tokenizer_config.json, config.json and a
+chat template. `builtin://tiny-chat` is one, so that a pool runs without downloading anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["BUILTIN", "resolve"]
+
+BUILTIN = {"tiny-chat": Path(__file__).parent / "tiny_chat"}
+
+
+def resolve(uri: str) -> Path:
+    """The folder that `uri` names: `builtin://NAME`, `file:///absolute/path`, or a plain path.
+
+    ConfigurationError if the name is unknown, the folder is missing or it holds no tokenizer.json, or the scheme is one
+    that Plumage does not download from.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme == "builtin":
+        return _builtin(parts.netloc + parts.path)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return _folder(Path(unquote(parts.path)), uri)
+    if "://" in uri:
+        raise ConfigurationError(
+            f"model uri {uri!r}: cannot read {parts.scheme}:// here; give builtin://NAME, file:///PATH or a folder "
+            "that holds the model's tokenizer.json"
+        )
+    return _folder(Path(uri).expanduser(), uri)
+
+
+def _builtin(name: str) -> Path:
+    try:
+        return BUILTIN[name.rstrip("/")]
+    except KeyError:
+        known = ", ".join(f"builtin://{known}" for known in BUILTIN)
+        raise ConfigurationError(f"no built-in model {name!r}; there are: {known}") from None
+
+
+def _folder(path: Path, uri: str) -> Path:
+    if not path.is_dir():
+        raise ConfigurationError(f"model uri {uri!r}: no such folder; create it or correct the path")
+    if not (path / "tokenizer.json").is_file():
+        raise ConfigurationError(f"model uri {uri!r}: the folder holds no tokenizer.json; copy the model's there")
+    return path.resolve()

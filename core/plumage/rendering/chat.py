@@ -1,0 +1,294 @@
+"""A request's prompt as the engine will see it, byte for byte: what the directory's chain is computed over.
+
+`ChatRenderer.render_chat(body)` is vLLM's `hf` renderer without its tokenizer: the same reading of messages and tools,
+the same template in the same sandbox, then the tokenizer's own normalizer. What the engine would refuse raises
+`TemplateError` with the template's reason; what would cost too much here raises `RenderLimitError`, and the request
+is routed without knowledge of caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import jinja2
+
+from plumage.errors import ConfigurationError
+from plumage.rendering.bytetable import ByteTable
+from plumage.rendering.contentformat import detect_content_format
+from plumage.rendering.conversation import (
+    MultimodalCut,
+    has_developers,
+    read_messages,
+    read_tools,
+    without_developers,
+)
+from plumage.rendering.environment import ChatEnvironment
+from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage.rendering.folder import ModelFolder
+from plumage.rendering.incremental import Conversation, instrumented
+from plumage.rendering.normalizer import Normalizer
+from plumage.rendering.transcripts import TranscriptCache
+
+__all__ = ["ChatRenderer", "ChatTemplate", "Limits"]
+
+COUNTED = 32  # pieces of output between looks at their size; most are the client's own strings, not copies
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one prompt may cost here. messages: rendering blocks the router for about 10 µs each. chars: of the rendered
+    prompt, which can be longer than the body. cache_bytes: rendered conversations kept, per template. remembered: the
+    fewest messages worth keeping (2 or more), relearned: the fewest new ones; less costs less to render again."""
+
+    messages: int = 4096
+    chars: int = 16 << 20
+    cache_bytes: int = 64 << 20
+    remembered: int = 24
+    relearned: int = 4
+
+
+class ChatTemplate:
+    """One Jinja chat template, compiled twice: plain, and able to reuse the beginnings of conversations."""
+
+    def __init__(self, source: str, clock: Callable[[], datetime], limits: Limits) -> None:
+        environment = self._environment = ChatEnvironment(clock)
+        try:
+            tree = environment.parse(source)
+            self._plain = environment.compile_tree(tree)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigurationError(f"chat template, line {error.lineno}: {error.message}; correct it") from error
+        self.source = source
+        self.content_format = detect_content_format(tree)
+        self.knows_developers = '"developer"' in source or "'developer'" in source
+        self.transcripts = TranscriptCache(limits.cache_bytes)
+        self._incremental = instrumented(environment, environment.parse(source), self.transcripts, limits.relearned)
+        self._limits = limits
+
+    def render(self, given: Any, variables: Mapping[str, Any]) -> str:
+        """The prompt of the messages `given`, up to the first media. They must not be changed afterwards."""
+        if self._incremental is None or not isinstance(given, list) or len(given) < self._limits.remembered:
+            return self.render_in_full(given, variables)
+        if not self._incremental.pays():
+            return self.render_in_full(given, variables)
+        with suppress(AttributeError, ValueError):  # a message is no object, or holds what is no plain data
+            conversation = self._recall(given)
+            if conversation is not None:
+                with suppress(Exception):  # whatever it was, the plain template decides
+                    return self._checked(self._incremental.render(variables, conversation, self._limits.chars))
+        return self.render_in_full(given, variables)
+
+    def _recall(self, given: list[Any]) -> Conversation | None:
+        """None if reading a message depends on later ones: then no beginning stands for itself."""
+        known = self.transcripts.find(given)
+        cut = MultimodalCut()
+        messages = [] if known is None else [*known.transcript.messages[: known.common]]
+        messages += read_messages(given, self.content_format, cut, len(messages))
+        mixed = cut.found or (not self.knows_developers and has_developers(messages))
+        return None if mixed else Conversation(given, messages, known)
+
+    def render_in_full(self, given: Any, variables: Mapping[str, Any]) -> str:
+        """`render` without any memory."""
+        cut = MultimodalCut()
+        return cut.apply(self.run(self.read(given, cut), variables))
+
+    def read(self, given: Any, cut: MultimodalCut) -> list[dict[str, Any]]:
+        """The messages as the template sees them."""
+        messages = read_messages(given, self.content_format, cut)
+        return messages if self.knows_developers or not has_developers(messages) else without_developers(messages)
+
+    def run(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        """The plain template; TemplateError with its reason if it refuses."""
+        try:
+            return self._checked(self._run({**variables, "messages": messages}))
+        except RenderLimitError:
+            raise
+        except RecursionError:
+            raise TemplateError("the chat template cannot render this request: it is nested too deep") from None
+        except Exception as error:
+            raise TemplateError(str(error) or type(error).__name__) from error
+
+    def _run(self, variables: Mapping[str, Any]) -> str | None:
+        printed = self._environment.run(self._plain, variables)[1]
+        pieces: list[str] = []
+        size = 0
+        while some := list(islice(printed, COUNTED)):
+            pieces += some
+            size += sum(map(len, some))
+            if size > self._limits.chars:
+                return None
+        return "".join(pieces)
+
+    def _checked(self, text: str | None) -> str:
+        if text is None:
+            raise RenderLimitError(f"the rendered prompt passes {self._limits.chars} characters")
+        return text
+
+
+class ChatRenderer:
+    """Renders for one model. Not for several threads at once; its caches are bounded by `limits`.
+
+    clock: the wall clock of `strftime_now`, in the engines' time zone. defaults: the engines'
+    `--default-chat-template-kwargs`.
+    """
+
+    def __init__(
+        self,
+        templates: str | Mapping[str, str] | None,
+        *,
+        clock: Callable[[], datetime],
+        special_tokens: Mapping[str, str] | None = None,
+        normalizer: Callable[[str], str] | None = None,
+        around: tuple[str, str] = ("", ""),
+        table: ByteTable | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        named = {"default": templates} if isinstance(templates, str) else dict(templates or {})
+        self._templates = {name: ChatTemplate(source, clock, self.limits) for name, source in named.items()}
+        self._special_tokens = dict(special_tokens or {})
+        self._normalize = normalizer or Normalizer()
+        self._around = around
+        self._table = table
+        self._defaults = dict(defaults or {})
+        self._usual = self._variables_of({})
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: ModelFolder,
+        *,
+        clock: Callable[[], datetime],
+        defaults: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> ChatRenderer:
+        """A tokenizer whose ids can't be turned back into bytes is served too: prompts of ids get no chain then."""
+        try:
+            table = ByteTable.from_tokenizer_json(folder.tokenizer_json)
+        except ConfigurationError:
+            table = None
+        return cls(
+            folder.templates,
+            clock=clock,
+            special_tokens=folder.special_tokens,
+            normalizer=Normalizer.from_tokenizer_json(folder.tokenizer_json),
+            around=folder.around,
+            table=table,
+            defaults=defaults,
+            limits=limits,
+        )
+
+    def render_chat(self, body: Mapping[str, Any]) -> bytes:
+        """The prompt of a chat completion's body, up to its first image or audio."""
+        return self._bytes(self.render_text(body))
+
+    def render_text(self, body: Mapping[str, Any]) -> str:
+        """`render_chat` before the tokenizer's normalizer."""
+        given = body.get("messages")
+        if isinstance(given, list) and len(given) > self.limits.messages:
+            raise RenderLimitError(f"{len(given)} messages; at most {self.limits.messages} are rendered here")
+        variables = self._variables(body)
+        template = self._template(variables.get("tools") is not None)
+        if body.get("continue_final_message"):
+            return _continued(template, variables, given)
+        return template.render(given, variables)
+
+    def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
+        """The prompt of a raw completion: text between the tokens its tokenizer adds; token ids as they are."""
+        if isinstance(prompt, str):
+            if len(prompt) > self.limits.chars:
+                raise RenderLimitError(f"the prompt passes {self.limits.chars} characters")
+            before, after = self._around if add_special_tokens else ("", "")
+            return before.encode() + self._bytes(prompt) + after.encode()
+        return self._table.decode(prompt) if self._table is not None else b""
+
+    def _template(self, with_tools: bool) -> ChatTemplate:
+        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
+        try:
+            return self._templates[name]
+        except KeyError:
+            raise TemplateError("this model has no chat template; use /v1/completions") from None
+
+    def _variables(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What the template sees beside the messages; to be read only. Most requests ask for nothing special."""
+        return self._usual if _SHAPING.isdisjoint(body) else self._variables_of(body)
+
+    def _variables_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """A later source overrides an earlier one."""
+        asked = body.get("chat_template_kwargs") or {}
+        if not isinstance(asked, Mapping) or not _REFUSED.isdisjoint(asked):
+            raise TemplateError(f"chat_template_kwargs: must be an object without {', '.join(sorted(_REFUSED))}")
+        continued = bool(body.get("continue_final_message", False))
+        prompted = bool(body.get("add_generation_prompt", True))
+        if continued and prompted:
+            raise TemplateError("continue_final_message needs add_generation_prompt to be false")
+        given = {"add_generation_prompt": prompted, "documents": body.get("documents")} | _effort(body, asked)
+        merged = {**self._defaults, **_set({"tools": read_tools(body.get("tools"))}), **asked, **_set(given)}
+        shown = {name: value for name, value in merged.items() if name not in _CONSUMED}
+        return {"tools": None, "documents": None, **self._special_tokens, **shown}
+
+    def _bytes(self, text: str) -> bytes:
+        return self._normalize(text).encode("utf-8", "surrogatepass")
+
+
+_SHAPING = frozenset((
+    "chat_template_kwargs", "continue_final_message", "add_generation_prompt", "documents", "tools", "reasoning_effort",
+))  # fmt: skip
+"""Fields of a body that the template sees, beside the messages."""
+
+_REFUSED = frozenset(("chat_template", "tokenize", "messages", "conversation"))
+_CONSUMED = frozenset((
+    "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "tokenizer_kwargs", "return_assistant_tokens_mask", "sanitize_control_tokens",
+))  # fmt: skip
+"""Arguments of transformers' `apply_chat_template` that never reach the template."""
+
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+def _effort(body: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM lets an effort switch thinking on and off for templates that ask for it by that name."""
+    effort = body.get("reasoning_effort")
+    if effort is None or "enable_thinking" in asked:
+        return {"reasoning_effort": effort}
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM takes None and "auto" for not given."""
+    return {name: value for name, value in values.items() if value is not None and value != "auto"}
+
+
+def _continued(template: ChatTemplate, variables: Mapping[str, Any], given: Any) -> str:
+    """The prompt up to the end of the last message's content, so that the model goes on writing it.
+
+    As in transformers: a tag is put behind the content, and the prompt is cut where the template printed the tag.
+    """
+    cut = MultimodalCut()
+    *earlier, last = template.read(given, cut)
+    final, text = _tagged(last)
+    if "content" not in template.source:
+        raise TemplateError("continue_final_message: the chat template reads no content")
+    rendered = template.run([*earlier, final], variables)
+    at = rendered.rfind(_TAG.strip())
+    if at < 0 or text.strip() not in rendered:
+        raise TemplateError("continue_final_message: the chat template does not print the final message as it is")
+    kept = rendered[:at]
+    return cut.apply(kept if rendered.startswith(_TAG, at) else kept.rstrip())
+
+
+def _tagged(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + _TAG}, content
+    for index in range(len(content) - 1, -1, -1):
+        if "text" in content[index]:
+            text: str = content[index]["text"]
+            tagged = [*content[:index], {**content[index], "text": text + _TAG}, *content[index + 1 :]]
+            return {**message, "content": tagged}, text
+    raise TemplateError("continue_final_message: the final message has no text")

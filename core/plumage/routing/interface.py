@@ -1,0 +1,95 @@
+"""The question every routing policy answers, and what it is told afterwards.
+
+Replicas are *slots*: small integers, stable while a replica lives, reused after. A policy keeps its own arrays by slot.
+Times are seconds on the caller's clock, tokens are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["Choice", "Query", "Randomness", "ReplicaState", "RoutingPolicy", "Ticket"]
+
+
+class Randomness(Protocol):
+    """What policies need of `random.Random`; passed in, so that a run repeats by its seed."""
+
+    def random(self) -> float: ...
+
+    def randrange(self, stop: int, /) -> int: ...
+
+
+@dataclass(slots=True)
+class ReplicaState:
+    """What is known of one replica when a request arrives. `routed`: this router's own requests in flight there;
+    the rest is the engine's last word and may be stale or absent (zero)."""
+
+    slot: int
+    routed: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    prefill_tokens: float = 0.0  # routed and not yet past their first token: prompt tokens still to compute
+    decode_blocks: float = 0.0  # KV blocks of the requests routed there and not finished
+    foreign_work: float = 0.0  # seconds of work that other routers have in flight there (shared through the directory)
+
+
+@dataclass(slots=True)
+class Query:
+    """One request. `hits`: tokens of its prefix each slot holds (absent = 0), from the directory. `chunks`: its
+    byte-chunk chain. `text`: the rendered prompt, for policies that look at characters."""
+
+    now: float
+    tokens: float
+    hits: Mapping[int, float]
+    chunks: Sequence[int] = ()
+    text: bytes = b""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One routed request, handed back to the policy with its outcome. `state` is the policy's own."""
+
+    slot: int
+    routed_at: float
+    tokens: float
+    hit_tokens: float
+    predicted_ttft: float | None = None
+    predicted_latency: float | None = None
+    state: Any = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Choice:
+    """The slot chosen. `scores`: each candidate's score in candidate order (lower is better), kept for explanations."""
+
+    slot: int
+    scores: Sequence[float] = ()
+
+
+class RoutingPolicy(Protocol):
+    """A policy is told of every slot that comes and goes; it is never asked with an empty `replicas`."""
+
+    name: str
+
+    def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice: ...
+
+    def routed(self, query: Query, choice: Choice) -> Ticket:
+        """The request goes to `choice.slot`; work is accounted from now on."""
+        ...
+
+    def first_token(self, ticket: Ticket, now: float) -> None: ...
+
+    def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
+        """The request ended well; `cached_tokens` is the engine's own count where it told one."""
+        ...
+
+    def failed(self, ticket: Ticket, now: float) -> None:
+        """The request ended without an answer (error, abort, lost replica): its work is taken back, nothing learned."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """The slot's replica is gone; a new one may take the number."""
+        ...

@@ -1,0 +1,324 @@
+"""LBGR, our default form (003 §4.2 with its weak spots mended): the least predicted time to first token, neighbours
+counted.
+
+predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss and W the
+seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
+- Time to first token routes: a long output would swamp what routing can change. End-to-end latency has an estimator of
+  its own, predicted and reported too.
+- c_miss is learned per replica and W drains in real time (`backlog`); work is given back at the first token.
+- **The greedy choice is paid for by others.** A request that takes ŝ seconds holds up everyone who comes to that
+  replica before its queue is empty: about (arrivals a second and replica) · (W + ŝ) requests, ŝ each. The score is the
+  request's own predicted time plus `crowding` times theirs. An idle fleet spreads, a busy one keeps to its caches: the
+  greedy form copies a hot prefix everywhere just when there is no time to compute it.
+- What is computed somewhere fills its cache and brings its followers there, so computing is dearer where more tokens
+  were computed lately (`spread`). Without it an idle fleet sends all that is new to whoever measures fastest, until
+  that replica's cache overflows and its queue waits for prefixes that are evicted before their turn.
+- θ·x corrects the choice by `most_correction` of ŝ + W at most: a few hundred outcomes a replica leave four weights
+  noisy, and a greedy choice seeks out the noise that flatters.
+- Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
+  so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
+- Equals are drawn at random, a new slot starts from what the fleet has learned, and an estimate that nothing has tested
+  for long drifts back to the fleet's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, expm1, inf
+
+from plumage.errors import ConfigurationError
+from plumage.routing.backlog import Backlog
+from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
+from plumage.routing.regression import Features, RecursiveLeastSquares
+from plumage.routing.ties import lowest_index
+from plumage.routing.work import DecayingWork
+
+__all__ = ["Lbgr", "LbgrSettings"]
+
+_LEAST_MISS = 0.016  # 1k tokens: an engine recomputes the last block even of a prompt it holds whole
+_LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
+_LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a replica
+_FLEET_MEMORY = 0.995  # of each first token anywhere
+_SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
+_GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any was graded
+_TRUST_MEMORY = 0.95  # of each graded promise
+_LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
+_TESTED = 20  # outcomes after which a replica's weights count in the fleet's
+
+
+@dataclass(frozen=True, slots=True)
+class LbgrSettings:
+    """c_hit, c_miss: seconds per 1k tokens; c_miss only until it is learned. forgetting: of the regressions.
+    initial_variance: of their weights, around the fleet's. crowding: how much the delay of others counts. spread: how
+    much the tokens computed there in the last `spread_seconds` do. most_correction: see the module. arrival_seconds:
+    over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves half way to the
+    fleet's."""
+
+    c_hit: float = 0.0
+    c_miss: float = 1.0
+    forgetting: float = 0.992
+    initial_variance: float = 1.0
+    crowding: float = 2.0
+    spread: float = 6.0
+    spread_seconds: float = 60.0
+    most_correction: float = 0.25
+    arrival_seconds: float = 10.0
+    stale_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigurationError(f"lbgr.{name} must be above 0, got {getattr(self, name)}")
+        if not 0.5 <= self.forgetting <= 1.0:
+            raise ConfigurationError(f"lbgr.forgetting must be between 0.5 and 1, got {self.forgetting}")
+        for name in ("c_hit", "crowding", "spread", "most_correction"):
+            if not getattr(self, name) >= 0.0:
+                raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
+
+
+class _Replica:
+    """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
+
+    __slots__ = ("backlog", "heard", "kept", "latency", "promised", "ttft")
+
+    def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
+        self.backlog = backlog
+        self.ttft = ttft
+        self.latency = latency
+        self.heard = 0.0
+        self.promised = self.kept = _GOOD_FAITH
+
+    @property
+    def trust(self) -> float:
+        """Share of the tokens said to be cached there that the engine then found."""
+        return self.kept / self.promised
+
+    def graded(self, promised: float, kept: float) -> None:
+        """Thousand tokens that were said to be cached, and that were: never more, luck is no merit."""
+        self.promised = (self.promised - _GOOD_FAITH) * _TRUST_MEMORY + promised + _GOOD_FAITH
+        self.kept = (self.kept - _GOOD_FAITH) * _TRUST_MEMORY + min(kept, promised) + _GOOD_FAITH
+
+    def fade(self) -> None:
+        """Nothing tested it for long."""
+        self.backlog.fade()
+        self.promised = (self.promised + _GOOD_FAITH) / 2.0
+        self.kept = (self.kept + _GOOD_FAITH) / 2.0
+
+
+@dataclass(slots=True)
+class _Routed:
+    replica: _Replica
+    x: Features
+    service: float
+    owed: float
+    owing: bool = True
+
+
+# What `choose` reads of a slot: when its backlog is done, its part behind the head, c_miss, trust in hits, θ.
+_Known = tuple[float, float, float, float, float, float, float, float]
+
+
+class Lbgr:
+    """`foreign_work` of the chosen replica is remembered from `choose` to `routed`: call them in pairs."""
+
+    name = "Lbgr"
+
+    def __init__(self, *, rng: Randomness, settings: LbgrSettings | None = None) -> None:
+        self._rng = rng
+        self.settings = settings or LbgrSettings()
+        self._replicas: list[_Replica] = []
+        self._known: list[_Known] = []
+        self._foreign = 0.0
+        self._arrivals = 0.0
+        self._arrived = 0.0
+        self._began = inf
+        self._turn = 0
+        self._fleet_seconds = self._fleet_computed = 0.0
+        self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
+
+    # --- deciding ---------------------------------------------------------------------------------------------------
+
+    def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
+        try:
+            scores = self._scores(query, replicas)
+        except IndexError:
+            self._grow(1 + max(replica.slot for replica in replicas))
+            scores = self._scores(query, replicas)
+        best = replicas[lowest_index(scores, self._rng)]
+        self._foreign = best.foreign_work
+        return Choice(best.slot, scores)
+
+    def _scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
+        """Written out in one loop: it runs once per replica and request."""
+        known, hits, now = self._known, query.hits, query.now
+        c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
+        crowd = self.settings.crowding * self._arrivals_each(now, len(replicas))
+        recent = self._recent.scaled
+        # At the fleet's speed, not the replica's own: it is room in the cache that is shared out, and caches are alike.
+        spread = self.settings.spread * self._fleet_c_miss() * self._recent.fade(now)
+        spread /= self._observed(now, self.settings.spread_seconds)
+        most = self.settings.most_correction
+        whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
+        scores = []
+        for replica in replicas:
+            slot = replica.slot
+            done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = known[slot]
+            work = done_at - now
+            if work < behind:
+                work = behind
+            work += replica.foreign_work
+            if slot in hits:
+                hit = hits[slot] * trust / 1000.0
+                miss = tokens - hit
+                if miss < _LEAST_MISS:
+                    miss = _LEAST_MISS
+                service = c_hit * hit + c_miss * miss
+                base = service + work
+                correction = per_hit * hit + per_miss * miss + per_work * work + bias
+            else:  # nearly all of a large fleet: what a hit of zero adds is left out
+                service = c_miss * whole
+                base = service + work
+                correction = per_miss * whole + per_work * work + bias
+            bound = most * base
+            if not -bound < correction < bound:
+                correction = bound if correction > 0.0 else -bound
+            scores.append(base + correction + service * (crowd * base + spread * recent[slot]))
+        return scores
+
+    def _arrivals_each(self, now: float, candidates: int) -> float:
+        """Requests a second that each replica gets, averaged over `arrival_seconds`."""
+        window = self.settings.arrival_seconds
+        fade = exp(min(self._arrived - now, 0.0) / window)
+        return self._arrivals * fade / (self._observed(now, window) * candidates)
+
+    def _observed(self, now: float, window: float) -> float:
+        """Seconds that a fading average over `window` seconds stands for; fewer while the first window is not over."""
+        return window * -expm1(min(self._began - now, -_LEAST_WINDOW) / window)
+
+    # --- accounting -------------------------------------------------------------------------------------------------
+
+    def routed(self, query: Query, choice: Choice) -> Ticket:
+        slot, now = choice.slot, query.now
+        if slot >= len(self._replicas):
+            self._grow(slot + 1)
+        replica = self._replicas[slot]
+        hit = min(query.hits.get(slot, 0.0), query.tokens)
+        work = replica.backlog.work(now) + self._foreign
+        found = hit * replica.trust / 1000.0
+        x = (found, max(query.tokens / 1000.0 - found, _LEAST_MISS), work, 1.0)
+        service = self.settings.c_hit * x[0] + replica.backlog.c_miss * x[1]
+        owed = service / max(replica.backlog.c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
+        replica.backlog.add(owed, now)
+        self._recent.add(slot, owed, now)
+        self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / self.settings.arrival_seconds) + 1.0
+        self._arrived = now
+        self._began = min(self._began, now)
+        self._publish(slot)
+        self._revisit(now)
+        base = service + work
+        ttft = max(base + replica.ttft.predict(x), base * _LEAST_SHARE)
+        latency = max(base + replica.latency.predict(x), ttft)
+        return Ticket(slot, now, query.tokens, hit, ttft, latency, _Routed(replica, x, service, owed))
+
+    def first_token(self, ticket: Ticket, now: float) -> None:
+        state = ticket.state
+        if not self._current(ticket.slot, state) or not state.owing:
+            return
+        state.owing = False
+        replica = state.replica
+        took = replica.backlog.first_token(state.owed, now)
+        self._fleet_seconds = self._fleet_seconds * _FLEET_MEMORY + took
+        self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + state.owed
+        if self._fleet_computed > _SETTLED:
+            replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
+        replica.heard = now
+        self._publish(ticket.slot)
+
+    def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
+        self.first_token(ticket, now)  # told by now at the latest: an answer in one piece has no earlier token
+        state, ticket.state = ticket.state, None
+        if not self._current(ticket.slot, state):
+            return
+        if self._fleet_computed > _SETTLED:
+            state.replica.latency.update(state.x, now - ticket.routed_at - state.service - state.x[2])
+        if cached_tokens is not None and ticket.hit_tokens > 0.0:
+            state.replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
+
+    def failed(self, ticket: Ticket, now: float) -> None:
+        state, ticket.state = ticket.state, None
+        if self._current(ticket.slot, state) and state.owing:
+            state.replica.backlog.give_up(state.owed, now)
+            self._publish(ticket.slot)
+
+    def _current(self, slot: int, state: object) -> bool:
+        """Does the state belong to the replica that has the slot now?"""
+        return isinstance(state, _Routed) and self._replicas[slot] is state.replica
+
+    # --- slots ------------------------------------------------------------------------------------------------------
+
+    def forget(self, slot: int) -> None:
+        if slot < len(self._replicas):
+            self._replicas[slot] = self._newcomer()
+            self._recent.clear(slot)
+            self._publish(slot)
+
+    def _grow(self, slots: int) -> None:
+        self._recent.grow(slots)
+        while len(self._replicas) < slots:
+            self._replicas.append(self._newcomer())
+            self._known.append((0.0,) * 8)
+            self._publish(len(self._replicas) - 1)
+
+    def _newcomer(self) -> _Replica:
+        """Starts from the fleet's prior; its weights may move from there as freely as anyone's did."""
+        return _Replica(
+            Backlog(self._fleet_c_miss()),
+            self._regression([replica.ttft for replica in self._replicas]),
+            self._regression([replica.latency for replica in self._replicas]),
+        )
+
+    def _regression(self, peers: Sequence[RecursiveLeastSquares]) -> RecursiveLeastSquares:
+        variance = self.settings.initial_variance
+        return RecursiveLeastSquares(
+            forgetting=self.settings.forgetting,
+            initial_variance=variance,
+            trace_limit=40.0 * variance,
+            weights=_mean_weights(peers),
+        )
+
+    def _fleet_c_miss(self) -> float:
+        """What a thousand tokens took anywhere of late; the setting before that is known."""
+        return self._fleet_seconds / self._fleet_computed if self._fleet_computed else self.settings.c_miss
+
+    def _revisit(self, now: float) -> None:
+        """One slot a request: give it the fleet's prior of today, and let go of what nothing has tested for long.
+
+        Without it a replica that was never tried keeps a prior that the fleet has left behind, and is never tried."""
+        self._turn = (self._turn + 1) % len(self._replicas)
+        replica = self._replicas[self._turn]
+        replica.backlog.expect(self._fleet_c_miss())
+        if not replica.backlog.requests and now - replica.heard > self.settings.stale_seconds:
+            replica.heard = now
+            replica.fade()
+            replica.ttft.weights = _between(replica.ttft.weights, _mean_weights([peer.ttft for peer in self._replicas]))
+        self._publish(self._turn)
+
+    def _publish(self, slot: int) -> None:
+        replica = self._replicas[slot]
+        backlog = replica.backlog
+        done_at, behind = (backlog.done_at, backlog.behind_head) if backlog.requests else (0.0, 0.0)
+        self._known[slot] = (done_at, behind, backlog.c_miss, replica.trust, *replica.ttft.weights)
+
+
+def _mean_weights(peers: Sequence[RecursiveLeastSquares]) -> Features:
+    tested = [peer.weights for peer in peers if peer.updates >= _TESTED]
+    if not tested:
+        return (0.0, 0.0, 0.0, 0.0)
+    first, second, third, fourth = (sum(column) / len(tested) for column in zip(*tested, strict=True))
+    return first, second, third, fourth
+
+
+def _between(one: Features, other: Features) -> Features:
+    first, second, third, fourth = ((a + b) / 2.0 for a, b in zip(one, other, strict=True))
+    return first, second, third, fourth

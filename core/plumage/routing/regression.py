@@ -1,0 +1,104 @@
+"""Recursive least squares in four dimensions, for LBGR's residual (003 §4.2, App. A: "learning rate 0.992").
+
+The paper's learning rate is the forgetting factor of its code. Forgetting divides the covariance by it at each update;
+a direction that traffic never excites (a worker that never misses, say) then grows without end and overflows after some
+90,000 updates. So the covariance is bounded: while its trace stands at the bound, nothing is forgotten, and when
+rounding has broken it (a variance that is not positive, anything not finite), it starts over and keeps the weights.
+Unrolled by hand on the upper triangle, which keeps it symmetric: a matrix library costs ten times as much at this size.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+__all__ = ["Features", "RecursiveLeastSquares"]
+
+Features = tuple[float, float, float, float]
+
+# Past this a feature or an outcome is a clock gone wrong, not a measurement: 11 days, or a billion tokens.
+_LIMIT = 1e6
+
+
+class RecursiveLeastSquares:
+    """y ≈ θ·x, learned one (x, y) at a time. `weights` is θ, `trace_limit` bounds the sum of variances."""
+
+    __slots__ = ("_covariance", "forgetting", "initial_variance", "trace_limit", "updates", "weights")
+
+    def __init__(
+        self,
+        *,
+        forgetting: float = 0.992,
+        initial_variance: float = 1e6,
+        trace_limit: float = 4e7,
+        weights: Features = (0.0, 0.0, 0.0, 0.0),
+    ) -> None:
+        self.forgetting = forgetting
+        self.initial_variance = initial_variance
+        self.trace_limit = max(trace_limit, 4.0 * initial_variance)
+        self.weights = weights
+        self.updates = 0
+        self._covariance = _diagonal(initial_variance)
+
+    def predict(self, x: Features) -> float:
+        w = self.weights
+        return w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3]
+
+    def update(self, x: Features, y: float) -> float:
+        """Learn from one outcome; returns the error made before learning. Wild input teaches nothing."""
+        a, b, c, d = x
+        w0, w1, w2, w3 = self.weights
+        error = y - (w0 * a + w1 * b + w2 * c + w3 * d)
+        low, high = -_LIMIT, _LIMIT
+        if not (low < a < high and low < b < high and low < c < high and low < d < high and low < y < high):
+            return error
+        self.updates += 1
+        # px = P·x, with P's upper triangle row by row.
+        s00, s01, s02, s03, s11, s12, s13, s22, s23, s33 = self._covariance
+        p0 = s00 * a + s01 * b + s02 * c + s03 * d
+        p1 = s01 * a + s11 * b + s12 * c + s13 * d
+        p2 = s02 * a + s12 * b + s22 * c + s23 * d
+        p3 = s03 * a + s13 * b + s23 * c + s33 * d
+        spread = a * p0 + b * p1 + c * p2 + d * p3
+        forgetting = self.forgetting if s00 + s11 + s22 + s33 < self.trace_limit else 1.0
+        gain = 1.0 / (forgetting + spread) if spread >= 0.0 else 0.0
+        step = error * gain
+        w0, w1, w2, w3 = w0 + step * p0, w1 + step * p1, w2 + step * p2, w3 + step * p3
+        if gain == 0.0 or not isfinite(w0 + w1 + w2 + w3):
+            self._restart()
+            return error
+        self.weights = (w0, w1, w2, w3)
+        self._shrink((p0, p1, p2, p3), gain, 1.0 / forgetting)
+        return error
+
+    def _shrink(self, px: Features, gain: float, inflation: float) -> None:
+        """P ← (P − px·pxᵀ·gain) / forgetting."""
+        s00, s01, s02, s03, s11, s12, s13, s22, s23, s33 = self._covariance
+        p0, p1, p2, p3 = px
+        g0, g1, g2, g3 = p0 * gain, p1 * gain, p2 * gain, p3 * gain
+        s00, s11 = (s00 - g0 * p0) * inflation, (s11 - g1 * p1) * inflation
+        s22, s33 = (s22 - g2 * p2) * inflation, (s33 - g3 * p3) * inflation
+        positive = s00 > 0.0 and s11 > 0.0 and s22 > 0.0 and s33 > 0.0
+        if positive and s00 + s11 + s22 + s33 < 2.0 * self.trace_limit:
+            self._covariance = (
+                s00, (s01 - g0 * p1) * inflation, (s02 - g0 * p2) * inflation, (s03 - g0 * p3) * inflation,
+                s11, (s12 - g1 * p2) * inflation, (s13 - g1 * p3) * inflation,
+                s22, (s23 - g2 * p3) * inflation,
+                s33,
+            )  # fmt: skip
+        else:
+            self._restart()
+
+    def _restart(self) -> None:
+        """Distrust the covariance, keep what was learned."""
+        self._covariance = _diagonal(self.initial_variance)
+        if not all(map(isfinite, self.weights)):
+            self.weights = (0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def trace(self) -> float:
+        p = self._covariance
+        return p[0] + p[4] + p[7] + p[9]
+
+
+def _diagonal(variance: float) -> tuple[float, ...]:
+    return (variance, 0.0, 0.0, 0.0, variance, 0.0, 0.0, variance, 0.0, variance)

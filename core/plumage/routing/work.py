@@ -1,0 +1,62 @@
+"""W, the decaying work of each replica (003 §4.2, eq. 6): seconds of service routed there and not yet worked off.
+
+It decays by 31/32 every 20 ms (half-life about 437 ms), rises by a request's service time when it is routed, and falls
+by what is left of that when the request ends. Decay is linear in W, so what is left of one request is its own share
+decayed by the same factor: no ledger of requests is needed. One common factor serves all slots, so reading W costs a
+multiplication, whatever the number of replicas.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+__all__ = ["DecayingWork"]
+
+_REBASE_EXPONENT = 60.0  # e^60 keeps the stored sums far from overflow and from losing their low digits
+
+
+class DecayingWork:
+    """Values are kept scaled up by e^(rate·(t − base)); `fade(now)` scales them down to `now`."""
+
+    __slots__ = ("_base", "_rate", "_scaled")
+
+    def __init__(self, *, factor: float = 31 / 32, interval: float = 0.020) -> None:
+        self._rate = -log(factor) / interval
+        self._base = 0.0
+        self._scaled: list[float] = []
+
+    @property
+    def scaled(self) -> list[float]:
+        """By slot; multiply by `fade(now)`. For loops over many slots; do not change it."""
+        return self._scaled
+
+    def grow(self, slots: int) -> None:
+        self._scaled.extend([0.0] * (slots - len(self._scaled)))
+
+    def fade(self, now: float) -> float:
+        exponent = max(self._rate * (now - self._base), 0.0)  # a clock that steps back decays nothing
+        if exponent > _REBASE_EXPONENT:
+            self._rebase(now, exp(-exponent) if exponent < 700.0 else 0.0)
+            return 1.0
+        return exp(-exponent)
+
+    def at(self, slot: int, now: float) -> float:
+        fade = self.fade(now)
+        return self._scaled[slot] * fade
+
+    def add(self, slot: int, seconds: float, now: float) -> None:
+        fade = self.fade(now)
+        self._scaled[slot] += seconds / fade
+
+    def release(self, slot: int, seconds: float, added_at: float, now: float) -> None:
+        """Take back what is left of `seconds` added at `added_at`; never below zero (rounding)."""
+        fade = self.fade(now)
+        left = seconds * exp(-min(self._rate * max(now - added_at, 0.0), 700.0))
+        self._scaled[slot] = max(self._scaled[slot] - left / fade, 0.0)
+
+    def clear(self, slot: int) -> None:
+        self._scaled[slot] = 0.0
+
+    def _rebase(self, now: float, fade: float) -> None:
+        self._scaled[:] = [value * fade for value in self._scaled]
+        self._base = now

@@ -1,0 +1,14 @@
+"""Between GPU, host memory and disk: what is admitted below, what is promoted back, where a node belongs."""
+
+from __future__ import annotations
+
+from plumage.tiering.admission import AdmissionPlan, plan_admission
+from plumage.tiering.decision import Pressure, Tier, decide_tier
+from plumage.tiering.host import HostTier
+from plumage.tiering.node import TierNode
+from plumage.tiering.promotion import Promotion, PromotionBudget, PromotionTurn, plan_promotion
+
+__all__ = [
+    "AdmissionPlan", "HostTier", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn", "Tier", "TierNode",
+    "decide_tier", "plan_admission", "plan_promotion",
+]  # fmt: skip

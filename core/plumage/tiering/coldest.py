@@ -1,0 +1,80 @@
+"""Residents of a tier, coldest first, without sorting them for every question.
+
+A heap of hotness as last looked at. What comes to the top is looked at again: if it has become hotter, it goes back
+down. Hotness also falls, by ageing, and a fall is not seen until the heap is built anew, every `REBUILD` questions;
+ageing takes the same step from every clock, so the order changes little in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["REBUILD", "ColdestFirst"]
+
+REBUILD = 1024
+Resident = TypeVar("Resident")
+
+
+class ColdestFirst(Generic[Resident]):
+    """hotness: of a resident, now. A resident is added once and discarded once."""
+
+    def __init__(self, hotness: Callable[[Resident], float]) -> None:
+        self._hotness = hotness
+        self._heap: list[tuple[float, int, Resident]] = []
+        self._live: dict[Resident, None] = {}
+        self._serial = 0
+        self._asked = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Resident]:
+        """All residents, in the order they were added."""
+        return iter(self._live)
+
+    def newest(self) -> Iterator[Resident]:
+        """All residents, the last one added first."""
+        return reversed(self._live)
+
+    def add(self, resident: Resident) -> None:
+        self._live[resident] = None
+        self._push(self._hotness(resident), resident)
+
+    def discard(self, resident: Resident) -> None:
+        self._live.pop(resident, None)
+
+    def ask(self, choose: Callable[[Iterator[Resident]], None]) -> None:
+        """Let `choose` read residents from the coldest on, as far as it wants to; none of them leaves by being read."""
+        self._asked += 1
+        if self._asked % REBUILD == 0:
+            self._heap = [(self._hotness(one), order, one) for order, one in enumerate(self._live)]
+            heapq.heapify(self._heap)
+            self._serial = len(self._heap)
+        read: list[tuple[float, Resident]] = []
+        choose(self._coldest(read))
+        for hotness, resident in read:
+            if resident in self._live:
+                self._push(hotness, resident)
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._live.clear()
+
+    def _coldest(self, read: list[tuple[float, Resident]]) -> Iterator[Resident]:
+        heap = self._heap
+        while heap:
+            known, _, resident = heapq.heappop(heap)
+            if resident not in self._live:
+                continue
+            hotness = self._hotness(resident)
+            if hotness > known and heap and hotness > heap[0][0]:
+                self._push(hotness, resident)
+                continue
+            read.append((hotness, resident))
+            yield resident
+
+    def _push(self, hotness: float, resident: Resident) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (hotness, self._serial, resident))

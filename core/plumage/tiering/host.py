@@ -1,0 +1,163 @@
+"""Host memory as a second tier of the prefix cache: what it holds, what it takes in, what it would give back.
+
+Pure structure. It says which blocks to copy; who calls it models or does the copying and its time. The pool tells it
+what the GPU is about to lose (`offer`); a request asks what comes after its GPU prefix (`match`, then `load`); the
+engine asks for promotions during decode (`plan`). Blocks stay here when they are copied up, as vLLM's offloading keeps
+them: the next eviction then costs no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from plumage.blocks.events import CPU, EventSink, Removed, Stored
+from plumage.blocks.run import Run
+from plumage.blocks.tree import PrefixTree
+from plumage.errors import ConfigurationError
+from plumage.hotness.heat import Heat, HeatSource
+from plumage.tiering.admission import MIN_FREQUENCY, AdmissionPlan, plan_admission
+from plumage.tiering.coldest import ColdestFirst
+from plumage.tiering.node import TierNode
+from plumage.tiering.promotion import Promotion, PromotionBudget, plan_promotion
+
+__all__ = ["HostTier"]
+
+_CONSIDERED = 256
+"""Nodes on either side that a promotion plan looks at, to bound its cost: those that came down last, and the leaves
+that have been idle longest. A plan's budget is rarely worth more."""
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    hashes: list[int] = field(repr=False)
+    parent: int | None
+    heat_key: int
+
+
+class HostTier:
+    """capacity: blocks. heat: the hotness record, pool-wide where there is one. block_tokens: tokens in a block."""
+
+    def __init__(
+        self,
+        capacity: int,
+        heat: HeatSource,
+        *,
+        block_tokens: int = 16,
+        min_frequency: int = MIN_FREQUENCY,
+        sink: EventSink | None = None,
+    ) -> None:
+        if capacity < 1 or block_tokens < 1 or min_frequency < 0:
+            raise ConfigurationError(
+                "host tier: capacity and block_tokens must be at least 1, min_frequency at least 0"
+            )
+        self.capacity = capacity
+        self.used = 0
+        self.stored = 0
+        self.loaded = 0
+        self.refused = 0
+        self._heat = heat
+        self._block_tokens = block_tokens
+        self._min_frequency = min_frequency
+        self._sink = sink
+        self._entries: ColdestFirst[_Entry] = ColdestFirst(lambda entry: self._node(entry).hotness)
+        self._entry_of: dict[int, _Entry] = {}
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._entry_of
+
+    def match(self, hashes: Sequence[int], start: int) -> int:
+        """Blocks of the chain `hashes` held here without a gap from index `start`, the end of the GPU prefix."""
+        held = 0
+        for block in hashes[start:]:
+            if block not in self._entry_of:
+                break
+            held += 1
+        return held
+
+    def load(self, hashes: Sequence[int]) -> int:
+        """The blocks are copied up for a request; returns how many. They stay here too."""
+        self.loaded += len(hashes)
+        return len(hashes)
+
+    def offer(self, run: Run, evicted: Sequence[int]) -> int:
+        """The GPU is about to drop `evicted` from the end of `run`; returns the blocks to copy down (0: refused)."""
+        new = [block for block in evicted if block not in self._entry_of]
+        if not new:
+            return 0
+        first = len(run.hashes) - len(evicted) + evicted.index(new[0])
+        entry = _Entry(new, _above(run, first), run.hashes[-1])
+        if self._admit(self._node(entry)):
+            self._keep(entry)
+            return len(new)
+        self.refused += len(new)
+        return 0
+
+    def _admit(self, node: TierNode) -> bool:
+        """Decide, and drop the residents that go for it."""
+        free = (self.capacity - self.used) * self._block_tokens
+        plan = AdmissionPlan(False)
+
+        def choose(coldest: Iterator[_Entry]) -> None:
+            nonlocal plan
+            plan = plan_admission(node, map(self._node, coldest), free, self._min_frequency)
+            for victim in plan.victims:
+                self._drop(self._entry_of[victim.key])
+
+        self._entries.ask(choose)
+        return plan.admitted
+
+    def plan(self, tree: PrefixTree, budget: PromotionBudget) -> list[Promotion]:
+        """The promotions worth starting: host roots for GPU leaves, see `plan_promotion`. `blocks_of` gives blocks."""
+        newest = islice(self._entries.newest(), _CONSIDERED)
+        roots = [self._node(entry) for entry in newest if self._is_root(entry, tree)]
+        leaves = [self._leaf(run) for run in islice(tree.leaves, _CONSIDERED)]
+        return plan_promotion(roots, leaves, budget)
+
+    def blocks_of(self, node: TierNode) -> list[int]:
+        """The blocks of a node that `plan` named; empty when it has gone since."""
+        entry = self._entry_of.get(node.key)
+        return [] if entry is None else list(entry.hashes)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._entry_of.clear()
+        self.used = 0
+
+    def _is_root(self, entry: _Entry, tree: PrefixTree) -> bool:
+        return entry.hashes[0] not in tree and (entry.parent is None or entry.parent in tree)
+
+    def _node(self, entry: _Entry) -> TierNode:
+        heat = self._heat.get(entry.heat_key) or Heat(1, 0)
+        tokens = len(entry.hashes) * self._block_tokens
+        return TierNode(entry.hashes[-1], entry.parent, tokens, heat.frequency, heat.hotness)
+
+    def _leaf(self, run: Run) -> TierNode:
+        heat = self._heat.get(run.hashes[-1]) or Heat(1, 0)
+        tokens = len(run.hashes) * self._block_tokens
+        return TierNode(run.hashes[-1], _above(run, 0), tokens, heat.frequency, heat.hotness)
+
+    def _keep(self, entry: _Entry) -> None:
+        self._entries.add(entry)
+        self._entry_of.update(dict.fromkeys(entry.hashes, entry))
+        self.used += len(entry.hashes)
+        self.stored += len(entry.hashes)
+        if self._sink is not None:
+            self._sink(Stored(tuple(entry.hashes), entry.parent, CPU))
+
+    def _drop(self, entry: _Entry) -> None:
+        self._entries.discard(entry)
+        for block in entry.hashes:
+            del self._entry_of[block]
+        self.used -= len(entry.hashes)
+        if self._sink is not None:
+            self._sink(Removed(tuple(entry.hashes), CPU))
+
+
+def _above(run: Run, index: int) -> int | None:
+    """The block before block `index` of `run`."""
+    if index:
+        return run.hashes[index - 1]
+    return None if run.parent is None else run.parent.hashes[-1]

@@ -1,0 +1,107 @@
+"""Which host nodes go up to the GPU during decode, and what they replace (002 §3.4, Alg. 2).
+
+The hottest host *roots* (parent in the GPU or none) replace the coldest GPU *leaves*; what is replaced is dropped.
+
+Errata of Alg. 2, each with a test:
+- It walks host leaves; meant are roots: a child without its parent is useless in the GPU.
+- It may plan one GPU node as the victim of several promotions; a victim is used once.
+- It compares with the first victim only; the node must be hotter than every one of them.
+- "Select more GPU nodes" has no end; the victims' tokens must cover the node, or it is not promoted.
+- A root whose parent is a planned victim is left out (the paper says so, and notes that order makes it rare); nor may
+  the parent of a planned node become a victim later.
+Ours: a byte budget, because the link is shared with offloads, and free room beyond a reserve is used before victims.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plumage.errors import ConfigurationError
+from plumage.tiering.node import TierNode
+
+__all__ = ["Promotion", "PromotionBudget", "PromotionTurn", "plan_promotion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """Copy `node` up after dropping `victims`."""
+
+    node: TierNode
+    victims: tuple[TierNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionBudget:
+    """tokens: may be copied by this plan. free_tokens: unused in the GPU. reserve: of those, kept for running
+    requests, whose next block must not wait for an eviction."""
+
+    tokens: int
+    free_tokens: int = 0
+    reserve: int = 0
+
+
+def plan_promotion(
+    host_roots: Sequence[TierNode], gpu_leaves: Sequence[TierNode], budget: PromotionBudget
+) -> list[Promotion]:
+    """The promotions to start now, hottest first: copy them in one batch. Inputs need no order."""
+    coldest = deque(sorted(gpu_leaves, key=lambda leaf: leaf.hotness))
+    dropped: set[int] = set()
+    parents: set[int | None] = set()
+    plan: list[Promotion] = []
+    room, left = max(0, budget.free_tokens - budget.reserve), budget.tokens
+    for node in sorted(host_roots, key=lambda root: -root.hotness):
+        if node.tokens > left or node.parent in dropped:
+            continue
+        victims = _victims(node, coldest, room, parents | {node.parent})
+        if victims is None:
+            continue
+        for victim in victims:
+            coldest.remove(victim)
+            dropped.add(victim.key)
+        room += sum(victim.tokens for victim in victims) - node.tokens
+        left -= node.tokens
+        parents.add(node.parent)
+        plan.append(Promotion(node, victims))
+    return plan
+
+
+def _victims(
+    node: TierNode, coldest: deque[TierNode], room: int, parents: set[int | None]
+) -> tuple[TierNode, ...] | None:
+    """The coldest leaves that make room for `node`; None when they are too hot or too few. Never a parent."""
+    victims: list[TierNode] = []
+    for leaf in coldest:
+        if room >= node.tokens or leaf.hotness >= node.hotness:
+            break
+        if leaf.key not in parents:
+            victims.append(leaf)
+            room += leaf.tokens
+    return tuple(victims) if room >= node.tokens else None
+
+
+class PromotionTurn:
+    """When to promote: in steps that only decode, so that copies hide behind them.
+
+    Erratum: with chunked prefill and open arrivals such steps may never come. After `patience` steps without one,
+    promotion runs in a mixed step, within the same budget.
+    """
+
+    def __init__(self, patience: int = 32) -> None:
+        if patience < 1:
+            raise ConfigurationError(f"patience must be at least one step, got {patience}")
+        self._patience = patience
+        self._waited = 0
+        self._prefilled = False
+
+    def step(self, *, prefill_tokens: int) -> bool:
+        """One engine step was formed; True when a promotion plan should go along with it."""
+        if prefill_tokens:
+            self._prefilled = True
+            self._waited += 1
+        if not self._prefilled or (prefill_tokens and self._waited < self._patience):
+            return False
+        self._prefilled = False
+        self._waited = 0
+        return True

@@ -1,0 +1,116 @@
+"""`python -m plumage_engine.agent --config FILE.json`: runs one agent until SIGTERM or SIGINT.
+
+Exit codes: 0 after a signal, 1 when it can't go on (another agent of the same replica took over), 2 for a
+configuration that can't work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from plumage.directory.tasks import end
+from plumage.errors import ConfigurationError
+from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.app import make_app
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.tokenizer import read_tokenizer
+
+__all__ = ["main", "make_server", "serve"]
+
+log = logging.getLogger("plumage_engine.agent")
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would end the process before the directory knows."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m plumage_engine.agent", description="The agent beside one engine.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see plumage_engine.agent.config")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    gc.set_threshold(100_000, 20, 100)  # hundreds of thousands of blocks live long and form no cycles
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every look at the engine
+    try:
+        return uvloop.run(serve(AgentConfig.read(options.config)))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+async def serve(config: AgentConfig) -> int:
+    """Until a signal comes, or the agent can't go on."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    agent = Agent(config, await asyncio.to_thread(read_tokenizer, config.model_folder))
+    server = make_server(make_app(agent), config.listen.host, config.listen.port)
+    agent.start()
+    return await _until_stopped(agent, server, stopped)
+
+
+def make_server(app: Starlette, host: str, port: int) -> uvicorn.Server:
+    """An HTTP server for the agent's routes, without signal handlers and bounded."""
+    return _Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            limit_concurrency=256,
+        )
+    )
+
+
+async def _until_stopped(agent: Agent, server: uvicorn.Server, stopped: asyncio.Event) -> int:
+    waits = {
+        name: asyncio.create_task(work, name=name)
+        for name, work in (("signal", stopped.wait()), ("agent", agent.wait()), ("http", _listen(server)))
+    }
+    try:
+        await asyncio.wait(waits.values(), return_when=asyncio.FIRST_COMPLETED)
+        for task in waits.values():
+            if task.done():
+                task.result()
+        return 0 if stopped.is_set() else 1
+    finally:
+        server.should_exit = True
+        with suppress(Exception):
+            await waits["http"]
+        await end(waits.values())
+        await agent.close()
+
+
+async def _listen(server: uvicorn.Server) -> None:
+    try:
+        await server.serve()
+    except SystemExit as error:  # how uvicorn says that it can't bind
+        where = f"{server.config.host}:{server.config.port}"
+        raise ConfigurationError(
+            f"can't listen on {where}: choose another listen.port, or stop what uses it"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""The fleet citizen beside one engine: it tells the pool what the engine holds and how busy it is.
+
+Tasks, each of which survives the engine and the directory being away: the event stream (into `Holdings`, into the
+directory's writer), the load watch (metrics four times a second, stalled or not, the state), and once, the warm-up.
+The state that is published is the worst that is true: draining, unhealthy, stalled, warming, ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from plumage.directory.schema import Load, State
+from plumage.directory.tasks import end
+from plumage.directory.writer import DirectoryWriter
+from plumage_engine.agent import checkpoint
+from plumage_engine.agent.block import last_chunk
+from plumage_engine.agent.config import AgentConfig, read_secret
+from plumage_engine.agent.engine import EngineClient, EngineDownError
+from plumage_engine.agent.events import EventStream
+from plumage_engine.agent.heat import Heat
+from plumage_engine.agent.holdings import Holdings
+from plumage_engine.agent.hotness import HotnessLink
+from plumage_engine.agent.index import CacheIndex
+from plumage_engine.agent.load import EngineLoad, StallWatch
+from plumage_engine.agent.throttle import Throttle
+from plumage_engine.agent.tokenizer import TokenText
+from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
+
+__all__ = ["Agent"]
+
+log = logging.getLogger(__name__)
+
+MISSES = 4  # looks in a row without an answer until the engine is unhealthy: one second at the default pace
+CHECKPOINT = 60.0  # seconds; the engine's replay covers more than that
+QUIET = 0.5  # seconds without requests that end a drain; a router may have sent one just before it heard
+
+
+class Agent:
+    """Starts with `start`, ends with `close`; in between `stats`, `hottest` and `drain` may be asked."""
+
+    def __init__(self, config: AgentConfig, text: TokenText, rng: random.Random | None = None) -> None:
+        self.config = config
+        self.token = read_secret(config.token_file)
+        self.load = EngineLoad()
+        self.warmth: Warmth | None = None
+        self._rng = rng or random.Random()
+        self._lossy = text.lossy
+        self._engine = EngineClient(
+            config.engine_url, read_secret(config.engine_token_file), read_secret(config.engine_api_key_file)
+        )
+        self.writer = DirectoryWriter(
+            config.directory_url,
+            pool=config.pool,
+            replica=config.replica,
+            engine=config.model,
+            heartbeat_seconds=config.heartbeat_seconds,
+            capacity=config.max_chunks,
+            rng=self._rng,
+        )
+        index = CacheIndex(config.model, text.table, config.max_blocks, Heat(config.max_ids))
+        self.holdings = Holdings(index, Throttle(config.publish_rate), self.writer)
+        self.hotness = HotnessLink(config.directory_url, config.pool, index.heat, self._rng)
+        self.stream = EventStream(
+            config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
+        )
+        self._resume()
+        self._stall = StallWatch(config.stalled_seconds)
+        self._answered = asyncio.Event()
+        self._misses = MISSES  # unhealthy until it answers
+        self._stalled = False
+        self._draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Life
+
+    def start(self) -> None:
+        self._spawn("directory", self.writer.run())
+        self.hotness.start()
+        self._spawn("hotness", self.hotness.run())
+        self._spawn("events", self.stream.run())
+        self._spawn("checkpoints", self._keep())
+        self._spawn("load", self._watch())
+        self._spawn("warm-up", self._warm())
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work, name=f"agent {name}"))
+
+    async def wait(self) -> None:
+        """Until something ends that must not: a bug, or another agent of the same replica."""
+        while not self.writer.superseded:
+            for task in self._tasks:
+                if task.done() and task.exception() is not None:
+                    task.result()
+            await asyncio.sleep(0.25)
+
+    async def close(self) -> None:
+        """Stop, and take back what was written, so that routers need not wait for the heartbeat to lapse."""
+        self._save()
+        await end(self._tasks)
+        await self.hotness.close()
+        await self.writer.close()
+        await self._engine.close()
+
+    # Checkpoints
+
+    def _resume(self) -> None:
+        """Take up the index where the last agent left it; the event stream proves that it is still true."""
+        path = self.config.state_file
+        saved = checkpoint.read(path, self.config.model) if path is not None else None
+        if saved is not None:
+            self.holdings.index.restore(saved)
+            self.stream.resume(saved.seq, saved.ts)
+
+    def _save(self) -> None:
+        path = self.config.state_file
+        if path is not None and self.stream.synced.is_set():
+            checkpoint.write(path, self.holdings.index.save(*self.stream.position))
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT)
+            self._save()
+
+    # State
+
+    @property
+    def state(self) -> State:
+        if self._draining:
+            return State.DRAINING
+        if self._misses >= MISSES:
+            return State.UNHEALTHY if self._answered.is_set() else State.WARMING
+        if self._stalled:
+            return State.STALLED
+        return State.READY if self.warmth is not None else State.WARMING
+
+    @property
+    def ready(self) -> bool:
+        return self.state is State.READY
+
+    async def _watch(self) -> None:
+        while True:
+            started = time.monotonic()
+            await self._look()
+            await asyncio.sleep(max(0.0, self.config.load_seconds - (time.monotonic() - started)))
+
+    async def _look(self) -> None:
+        try:
+            self.load = await self._engine.load()
+            self.hotness.finished(self.load.finished)
+        except EngineDownError as error:
+            self._misses += 1
+            if self._misses == MISSES and self._answered.is_set():
+                log.warning("%s: %s", self.config.replica, error)
+        else:
+            self._misses = 0
+            self._answered.set()
+        self._stalled = self._stall.look(self.load, self.stream.counters.batches, time.monotonic())
+        self._report()
+
+    def _report(self) -> None:
+        load = Load(int(self.load.running), int(self.load.waiting), self.load.kv_usage)
+        self.writer.report(state=self.state, load=load)
+
+    # Warm-up
+
+    async def _warm(self) -> None:
+        await self._answered.wait()
+        config = self.config.warmup
+        peers = find_peers(config, self.config.replica) if config.enabled else []
+        model = self.config.served_model or self.config.model
+        self.warmth = await warm(self._engine, model, peers, config, self.token, self._rng)
+        log.info("%s warmed: %s", self.config.replica, self.warmth)
+        self._report()
+
+    def hottest(self, tokens: int) -> Hottest:
+        """What a new peer should compute, as far as `tokens` go."""
+        heat, uses = self.holdings.index.heat, self.hotness.uses()
+        found = heat.prefixes(sorted(uses, key=uses.__getitem__, reverse=True), tokens)
+        return Hottest([Prefix(ids, block.origin.adapter, uses[block]) for block, ids in found])
+
+    # Drain
+
+    async def drain(self, seconds: float) -> dict[str, Any]:
+        """Say Draining, then wait until nothing is in flight or the time is up. There is no way back: what drains is
+        about to be deleted."""
+        started = time.monotonic()
+        self._draining = True
+        self._report()
+        quiet_since: float | None = None
+        while (now := time.monotonic()) - started < seconds:
+            await self._look()
+            if self._in_flight():
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = now
+            elif now - quiet_since >= QUIET:
+                break
+            await asyncio.sleep(min(0.1, self.config.load_seconds))
+        left = self._in_flight()
+        return {"drained": not left, "inFlight": left, "seconds": round(time.monotonic() - started, 3)}
+
+    def _in_flight(self) -> int:
+        """An engine that is gone has nothing in flight."""
+        return 0 if self._misses >= MISSES else int(self.load.running + self.load.waiting)
+
+    # Figures
+
+    def stats(self) -> dict[str, Any]:
+        index, counters = self.holdings.index, self.stream.counters
+        warmth = self.warmth
+        return {
+            "replica": self.config.replica,
+            "epoch": self.writer.epoch,
+            "state": self.state.name.capitalize(),
+            "directory": "degraded" if self.writer.degraded else "ok",
+            "chunks": self.writer.count,
+            "blocks": len(index),
+            "running": int(self.load.running),
+            "waiting": int(self.load.waiting),
+            "kvUsage": self.load.kv_usage,
+            "hitTokens": int(self.load.hit_tokens),
+            "queryTokens": int(self.load.query_tokens),
+            "hottest": self._hottest_chunks(10),
+            "eventCpuMicros": round(self.holdings.cpu_micros_per_block, 2),
+            "synced": self.stream.synced.is_set(),
+            "events": {name: getattr(counters, name) for name in counters.__slots__},
+            "index": {name: getattr(index.counters, name) for name in index.counters.__slots__},
+            "withheld": len(self.holdings.throttle),
+            "lossy": list(self._lossy),
+            "warmup": warmth and {"prefixes": warmth.prefixes, "tokens": warmth.tokens, "reason": warmth.reason},
+        }
+
+    def _hottest_chunks(self, most: int) -> list[dict[str, Any]]:
+        """Prefixes by the hash of their last whole chunk: no text, no token id."""
+        hottest = [(last_chunk(block), block.tokens, uses) for block, uses in self.holdings.index.heat.hottest(most)]
+        return [
+            {"chunk": f"{chunk:016x}", "tokens": tokens, "count": uses}
+            for chunk, tokens, uses in hottest
+            if chunk is not None
+        ]

@@ -1,0 +1,111 @@
+"""The agent's HTTP surface.
+
+| route                         | answer                                                                    | token |
+|-------------------------------|---------------------------------------------------------------------------|-------|
+| GET /healthz                  | 200 while the process works                                               | no    |
+| GET /readyz                   | 200 once warmed, while the engine is healthy and not draining             | no    |
+| GET /v1/plumage/stats         | figures for the operator and people                                       | yes   |
+| GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | yes   |
+| POST /v1/plumage/drain        | `{"timeoutSeconds": 30}` → 200 when nothing is in flight, 504 at the time | yes   |
+
+"yes" where the configuration names a token file. Errors are objects as OpenAI's: `{"error": {"message", "type"}}`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from plumage_engine.agent.agent import Agent
+
+__all__ = ["make_app"]
+
+MOST_BODY = 4096
+MOST_TOKENS = 10_000_000
+LONGEST_DRAIN = 24 * 3600.0
+DEFAULT_DRAIN = 30.0
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(agent: Agent) -> Starlette:
+    """The application of one agent."""
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(_: Request) -> Response:
+        return JSONResponse({"state": agent.state.name.capitalize()}, 200 if agent.ready else 503)
+
+    async def stats(_: Request) -> Response:
+        return JSONResponse(agent.stats())
+
+    async def hottest(request: Request) -> Response:
+        found = agent.hottest(_tokens(request))
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    async def drain(request: Request) -> Response:
+        result = await agent.drain(_seconds(await _body(request)))
+        return JSONResponse(result, 200 if result["drained"] else 504)
+
+    guarded = [("stats", stats, "GET"), ("hottest", hottest, "GET"), ("drain", drain, "POST")]
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    routes += [Route(f"/v1/plumage/{name}", _guard(agent.token, work), methods=[how]) for name, work, how in guarded]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _explain})
+
+
+def _guard(token: SecretStr | None, work: Handler) -> Handler:
+    """`work` for those who have the token."""
+    if token is None:
+        return work
+    expected = b"Bearer " + token.get_secret_value().encode()
+
+    async def guarded(request: Request) -> Response:
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, expected):
+            raise HTTPException(401, "this route needs the agent's bearer token")
+        return await work(request)
+
+    return guarded
+
+
+def _tokens(request: Request) -> int:
+    given = request.query_params.get("tokens", "100000")
+    if not given.isascii() or not given.isdigit() or len(given) > 9:
+        raise HTTPException(400, f"tokens must be a whole number from 0 to {MOST_TOKENS}")
+    return min(int(given), MOST_TOKENS)
+
+
+async def _body(request: Request) -> bytes:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BODY:
+            raise HTTPException(413, f"the body must not be larger than {MOST_BODY} bytes")
+    return data
+
+
+def _seconds(body: bytes) -> float:
+    try:
+        given = json.loads(body) if body.strip() else {}
+        seconds = given.get("timeoutSeconds", DEFAULT_DRAIN)
+    except (ValueError, AttributeError) as error:
+        raise HTTPException(400, 'the body must be a JSON object such as {"timeoutSeconds": 30}') from error
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DRAIN:
+        raise HTTPException(400, f"timeoutSeconds must be a number from 0 to {LONGEST_DRAIN:g}")
+    return float(seconds)
+
+
+async def _explain(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = "authentication_error" if error.status_code == 401 else "invalid_request_error"
+    return JSONResponse({"error": {"message": error.detail, "type": kind}}, error.status_code)

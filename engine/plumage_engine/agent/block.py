@@ -1,0 +1,80 @@
+"""A cached block as the agent knows it, and what parts one tree of prompts from another.
+
+A block knows where the byte chain stands after it (`link`), so that a child continues it with its own tokens' bytes.
+Children are linked without a container while there is one child: most blocks have one, and a set each is 200 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from plumage.hashing.chunks import Link
+from plumage_engine.agent.tally import GONE
+from plumage_engine.agent.wire import BlockHash
+
+__all__ = ["Block", "Origin", "adopt", "children_of", "disown", "last_chunk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a prompt is hashed with besides its text."""
+
+    adapter: str = ""
+    salt: str = ""
+
+    def __repr__(self) -> str:
+        """Without the salt: it is a tenant's secret."""
+        return f"Origin(adapter={self.adapter!r}, salted={bool(self.salt)})"
+
+
+class Block:
+    """A cached block, or the ghost of one that still has cached children."""
+
+    __slots__ = ("children", "chunks", "copies", "fresh", "ids", "key", "link", "origin", "parent", "reach", "tokens")
+
+    def __init__(self, key: BlockHash, parent: Block | None, origin: Origin, link: Link | None, tokens: int) -> None:
+        self.key = key
+        self.parent = parent  # None: the first of a prompt
+        self.origin = origin
+        self.link = link  # None: behind an image, where the chain has ended
+        self.tokens = tokens  # of the prompt, up to this block's end
+        self.fresh = False  # whether the next token starts afresh (ByteTable's dummy prefixes)
+        self.reach = GONE  # slowest tier on the way from the prompt's start
+        self.copies = 0  # tally of its own, by tier
+        self.chunks: tuple[int, ...] = ()  # completed in this block
+        self.children: Block | set[Block] | None = None
+        self.ids: Sequence[int] | None = None  # token ids, while `Heat` keeps them
+
+
+def children_of(block: Block) -> Iterable[Block]:
+    children = block.children
+    if children is None:
+        return ()
+    return (children,) if isinstance(children, Block) else children
+
+
+def last_chunk(block: Block) -> int | None:
+    """The last chunk that is whole at the block's end; None when the prompt up to there is shorter than a chunk."""
+    at: Block | None = block
+    while at is not None and not at.chunks:
+        at = at.parent
+    return at.chunks[-1] if at is not None else None
+
+
+def adopt(parent: Block, child: Block) -> None:
+    if parent.children is None:
+        parent.children = child
+    elif isinstance(parent.children, Block):
+        parent.children = {parent.children, child}
+    else:
+        parent.children.add(child)
+
+
+def disown(parent: Block, child: Block) -> None:
+    if parent.children is child:
+        parent.children = None
+    elif isinstance(parent.children, set):
+        parent.children.discard(child)
+        if not parent.children:
+            parent.children = None

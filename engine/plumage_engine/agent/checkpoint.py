@@ -1,0 +1,93 @@
+"""The agent's own table on disk, for engines that can't say what they hold.
+
+Contract: beside a stock vLLM an agent that restarts would know nothing of what was cached before the replay's oldest
+batch. So it keeps its index in a file, with the number and time of the last batch in it; the event stream then proves
+by a replay that nothing is missing, or throws it away. The file holds up to 255 bytes of prompt text a block and the
+salts: it belongs on the pod's own emptyDir, and is readable by its owner only. A file that is torn, of another version
+or of another model is no file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from plumage.hashing.chunks import Link
+from plumage_engine.agent.block import Block, Origin
+from plumage_engine.agent.wire import BlockHash
+
+__all__ = ["VERSION", "Checkpoint", "Saved", "block_of", "read", "row_of", "write"]
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+
+class Saved(msgspec.Struct, array_like=True, gc=False):
+    """One block. link: hash and tail where the chain stands, None behind an image. chunks: with their tokens."""
+
+    key: BlockHash
+    parent: BlockHash | None
+    adapter: str
+    salt: str
+    link: tuple[int, bytes] | None
+    tokens: int
+    fresh: bool
+    copies: int
+    chunks: list[tuple[int, int]]
+
+
+class Checkpoint(msgspec.Struct, gc=False):
+    """An index after batch `seq`, parents before their children."""
+
+    version: int
+    model: str
+    seq: int
+    ts: float | None
+    groups: list[int | None]
+    blocks: list[Saved]
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the file at once. A disk that is full costs the checkpoint, not the agent."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.msgpack.encode(checkpoint))
+        draft.replace(path)
+    except OSError as error:
+        log.warning("cannot keep the table of cached blocks in %s: %s", path, error.strerror)
+        draft.unlink(missing_ok=True)
+
+
+def read(path: Path, model: str) -> Checkpoint | None:
+    """What was written for this model, None when there is nothing to be had."""
+    try:
+        checkpoint = msgspec.msgpack.decode(path.read_bytes(), type=Checkpoint)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("the table of cached blocks in %s can't be read: %s", path, type(error).__name__)
+        return None
+    return checkpoint if (checkpoint.version, checkpoint.model) == (VERSION, model) else None
+
+
+def row_of(block: Block, chunks: Iterable[tuple[int, int]]) -> Saved:
+    parent = block.parent.key if block.parent is not None else None
+    origin, link = block.origin, block.link
+    return Saved(
+        block.key, parent, origin.adapter, origin.salt, link and (link.hash, link.tail), block.tokens, block.fresh,
+        block.copies, list(chunks),
+    )  # fmt: skip
+
+
+def block_of(row: Saved, parent: Block | None, origin: Origin) -> Block:
+    """Not yet reachable, and a child of nobody: the index sees to both."""
+    block = Block(row.key, parent, origin, row.link and Link(*row.link), row.tokens)
+    block.fresh, block.copies = row.fresh, row.copies
+    block.chunks = tuple(chunk for chunk, _ in row.chunks)
+    return block

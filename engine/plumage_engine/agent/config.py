@@ -1,0 +1,117 @@
+"""The configuration file of one agent.
+
+JSON in camelCase; unknown fields are refused, so that a typing mistake is not a silent default. Secrets are named by
+file and read once at start; they appear in no message and no repr.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["AgentConfig", "ListenConfig", "WarmupConfig", "read_secret"]
+
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
+ZmqEndpoint = Annotated[str, Field(pattern=r"^(ipc|tcp|inproc)://\S+$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class ListenConfig(_Part):
+    """Where the agent serves. Without a token file only a loopback address makes sense: `/v1/plumage/hottest` answers
+    with token ids, which are prompts."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(ge=0, le=65535)
+
+
+class WarmupConfig(_Part):
+    """What a new replica computes before it is Ready. peers: agents' URLs. peers_file: the membership file, read at
+    the time of warming. max_tokens: of prompt, at most. timeout_seconds: then it is Ready with what it has."""
+
+    enabled: bool = True
+    peers: tuple[HttpUrl, ...] = ()
+    peers_file: Path | None = None
+    max_tokens: int = Field(100_000, ge=0, le=10_000_000)
+    timeout_seconds: float = Field(60.0, gt=0, le=3600)
+    concurrency: int = Field(4, ge=1, le=256)
+
+
+class AgentConfig(_Part):
+    """One agent beside one engine.
+
+    model: the base model's name as routers seed their hashes with it; served_model: how the engine calls it, when that
+    differs. model_folder: a folder with tokenizer.json, or builtin://NAME. engine_token_file: bearer token of the
+    engine's /v1/plumage routes; engine_api_key_file: of its /v1 routes; token_file: of this agent's own routes, and of
+    its peers'.
+    state_file: where the index is kept beside an engine that has no snapshot route, on the pod's own emptyDir.
+    max_blocks: blocks the index keeps (about 500 bytes each). max_ids: token ids kept for warming peers (4 bytes each).
+    publish_rate: chunks a second up to which every new chunk is published; above it only those seen twice are.
+    stalled_seconds: running requests and no step for so long is a stalled engine.
+    """
+
+    pool: str = Field(min_length=1)
+    replica: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    served_model: str | None = None
+    model_folder: str = Field(min_length=1)
+    engine_url: HttpUrl
+    engine_token_file: Path | None = None
+    engine_api_key_file: Path | None = None
+    events_endpoint: ZmqEndpoint
+    replay_endpoint: ZmqEndpoint | None = None
+    events_topic: str = ""
+    directory_url: str
+    listen: ListenConfig
+    state_file: Path | None = None
+    token_file: Path | None = None
+    warmup: WarmupConfig = WarmupConfig()
+    heartbeat_seconds: float = Field(2.0, gt=0, le=5)
+    stalled_seconds: float = Field(10.0, gt=0, le=3600)
+    load_seconds: float = Field(0.25, gt=0, le=5)
+    max_blocks: int = Field(500_000, ge=1, le=50_000_000)
+    max_chunks: int = Field(1_000_000, ge=1, le=50_000_000)
+    max_ids: int = Field(8_000_000, ge=0, le=1_000_000_000)
+    publish_rate: float = Field(5_000.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> AgentConfig:
+        if self.token_file is None and self.listen.host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(
+                f"listen.host {self.listen.host} can be reached from outside: set tokenFile, or listen on 127.0.0.1"
+            )
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> AgentConfig:
+        """ConfigurationError names the file and every mistake in it."""
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors()]
+            raise ConfigurationError(f"{path}:\n" + "\n".join(f"  - {line}" for line in lines)) from error
+        except ValueError as error:
+            raise ConfigurationError(f"{path} is no JSON: {error}") from error
+
+
+def read_secret(path: Path | None) -> SecretStr | None:
+    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty."""
+    if path is None:
+        return None
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the secret in {path}: {type(error).__name__}") from error
+    if not secret:
+        raise ConfigurationError(f"{path} is empty; it must hold a token")
+    return SecretStr(secret)

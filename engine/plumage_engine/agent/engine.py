@@ -1,0 +1,103 @@
+"""The agent's HTTP calls to its own engine: load, snapshot, and prompts to warm it with.
+
+Contract: `EngineDownError` (an OSError) when the engine can't be reached or answers nonsense, whatever the reason;
+`snapshot` is None where the engine has no such route, as stock vLLM. Every call has a timeout and every answer a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import httpx
+from pydantic import SecretStr
+
+from plumage_engine.agent.load import EngineLoad, parse_load
+from plumage_engine.agent.wire import Snapshot, WireError, decode_snapshot
+
+__all__ = ["EngineClient", "EngineDownError", "bearer", "read_bounded"]
+
+log = logging.getLogger(__name__)
+
+QUICK = httpx.Timeout(2.0)
+SLOW = httpx.Timeout(60.0, connect=2.0)
+MOST_METRICS = 8 << 20
+MOST_SNAPSHOT = 1 << 30
+NO_ROUTE = frozenset({404, 405, 501})
+
+
+class EngineDownError(OSError):
+    """The engine did not answer as an engine."""
+
+
+class EngineClient:
+    """One engine. `token` opens /v1/plumage, `api_key` the OpenAI routes."""
+
+    def __init__(self, url: str, token: SecretStr | None = None, api_key: SecretStr | None = None) -> None:
+        self._http = httpx.AsyncClient(base_url=url, timeout=QUICK, limits=httpx.Limits(max_connections=64))
+        self._token = token
+        self._api_key = api_key
+        self._refused = False
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def load(self) -> EngineLoad:
+        return parse_load((await self._get("/metrics", {}, MOST_METRICS, QUICK)).decode(errors="replace"))
+
+    async def snapshot(self) -> Snapshot | None:
+        """What the engine holds; None when it can't say."""
+        try:
+            return decode_snapshot(await self._get("/v1/plumage/snapshot", bearer(self._token), MOST_SNAPSHOT, SLOW))
+        except httpx.HTTPStatusError as error:
+            self._check_refusal(error)
+            return None
+        except WireError as error:
+            raise EngineDownError(str(error)) from error
+
+    def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
+        """No such route, or not for us: then there is no snapshot. Anything else may pass."""
+        status = error.response.status_code
+        if status in (401, 403) and not self._refused:
+            self._refused = True
+            log.warning("the engine refuses its snapshot (%d): engineTokenFile must hold its admin token", status)
+        if status not in NO_ROUTE and status not in (401, 403):
+            raise EngineDownError(f"the engine answered {status} to a snapshot request") from error
+
+    async def complete(self, model: str, ids: Sequence[int], seconds: float) -> bool:
+        """Have the engine compute (and so cache) a prompt, given as token ids. False: it did not want to."""
+        body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0}
+        try:
+            answer = await self._http.post("/v1/completions", json=body, headers=bearer(self._api_key), timeout=seconds)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+        return answer.is_success
+
+    async def _get(self, path: str, headers: Mapping[str, str], most: int, patience: httpx.Timeout) -> bytes:
+        try:
+            return await read_bounded(self._http, path, headers, most, patience)
+        except httpx.HTTPStatusError as error:
+            if path == "/metrics":
+                raise EngineDownError(f"the engine answered {error.response.status_code} to {path}") from error
+            raise
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__} {error}") from error
+
+
+async def read_bounded(
+    http: httpx.AsyncClient, url: str, headers: Mapping[str, str], most: int, patience: httpx.Timeout
+) -> bytes:
+    """GET; ValueError when the answer is larger than `most` bytes, HTTPStatusError when it is no success."""
+    parts, size = [], 0
+    async with http.stream("GET", url, headers=dict(headers), timeout=patience) as answer:
+        answer.raise_for_status()
+        async for part in answer.aiter_bytes():
+            size += len(part)
+            if size > most:
+                raise ValueError(f"{url} answers with more than {most} bytes")
+            parts.append(part)
+    return b"".join(parts)
+
+
+def bearer(secret: SecretStr | None) -> dict[str, str]:
+    return {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}

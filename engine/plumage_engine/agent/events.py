@@ -1,0 +1,318 @@
+"""The engine's KV events over ZMQ, in order and without holes: live batches, replay, snapshot.
+
+Contract: the `Sink` sees a consistent history. It gets batches in order (`apply`); when batches are lost beyond repair,
+a whole snapshot (`load`); when the engine restarted, `reset` first. Where there is neither replay nor snapshot (a stock
+vLLM without a replay endpoint) the history starts over with what comes, and the index drops what it can't place.
+
+    live batch ─ next ────────────────────────────▶ apply
+               └ gap, restart, new connection ─▶ replay from the last batch ─ continues ─▶ apply
+                                                  └ does not ─▶ snapshot, else replay from 0
+
+While it recovers, live batches wait in a bounded queue; one that overflows only means another round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+import zmq.asyncio
+
+from plumage.directory.tasks import end
+from plumage_engine.agent.live import LiveSocket
+from plumage_engine.agent.sequence import Sequencer, Verdict
+from plumage_engine.agent.wire import EventBatch, Snapshot, WireError, decode_batch
+
+__all__ = ["EventStream", "Sink", "StreamCounters"]
+
+log = logging.getLogger(__name__)
+
+END = (1 << 64) - 1  # the replay's last frame has number -1
+BURST = 64  # replayed batches applied before the event loop gets its turn
+WAITING = 10_000  # live batches kept during a recovery, as many as the engine keeps for replay
+REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM looks at its replay socket ten times a second
+REPLAY_LIMIT = 20_000  # batches in one replay
+RETRY_FIRST, RETRY_MOST = 0.1, 2.0  # seconds between attempts to recover
+SILENCES = 3  # replays without an answer, while the engine answers otherwise, until we do without
+
+
+class Sink(Protocol):
+    """Who gets the history. Calls are synchronous: between two of them the sink is consistent."""
+
+    def apply(self, batch: EventBatch) -> None: ...
+
+    def load(self, snapshot: Snapshot) -> None: ...
+
+    def reset(self) -> None:
+        """The engine restarted; what it held is gone."""
+        ...
+
+    def settle(self) -> None:
+        """A burst is over: pass on what changed."""
+        ...
+
+
+@dataclass(slots=True)
+class StreamCounters:
+    batches: int = 0
+    gaps: int = 0
+    repeats: int = 0
+    restarts: int = 0
+    replays: int = 0
+    snapshots: int = 0
+    starts_over: int = 0  # neither replay nor snapshot could fill a hole
+    malformed: int = 0
+    overflows: int = 0
+
+
+class EventStream:
+    """Reads one engine's events until closed. `snapshot` asks the engine for one; None where it has no such route."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        replay_endpoint: str | None,
+        sink: Sink,
+        snapshot: Callable[[], Awaitable[Snapshot | None]],
+        topic: str = "",
+        patience: float = REPLAY_SILENCE,
+    ) -> None:
+        self.counters = StreamCounters()
+        self.synced = asyncio.Event()  # set while the history has no hole
+        self._endpoint = reachable(endpoint)
+        self._replay_endpoint = reachable(replay_endpoint) if replay_endpoint else None
+        self._sink = sink
+        self._snapshot = snapshot
+        self._live = LiveSocket(self._endpoint, topic.encode(), self)
+        self._patience = patience
+        self._sequence = Sequencer()
+        self._waiting: deque[tuple[int, EventBatch]] = deque(maxlen=WAITING)
+        self._recovery: asyncio.Task[None] | None = None
+        self._silences = 0
+        self._closed = False
+        self._suspicions = 0  # grows whenever continuity is in doubt; a recovery that saw an older one runs again
+
+    @property
+    def last(self) -> int:
+        """Number of the last batch applied."""
+        return self._sequence.last
+
+    @property
+    def position(self) -> tuple[int, float | None]:
+        """Number and time of the last batch applied: what `resume` wants to hear."""
+        return self._sequence.last, self._sequence.ts
+
+    def resume(self, seq: int, ts: float | None) -> None:
+        """Before `run`: the sink has everything up to this batch, if the replay proves it."""
+        self._sequence.advance(seq, ts)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            await self._live.run()
+        finally:
+            self._closed = True
+            await self._stop_recovery()
+
+    # Live batches
+
+    def take(self, frames: list[bytes]) -> None:
+        """One message of the live socket."""
+        try:
+            _, number, payload = frames
+            seq, batch = int.from_bytes(number, "big"), decode_batch(payload)
+        except (ValueError, WireError) as error:
+            self.counters.malformed += 1
+            log.debug("a message on %s is no event batch: %s", self._endpoint, error)
+            return
+        if self._recovery is None:
+            self._offer(seq, batch)
+        else:
+            self._keep(seq, batch)
+
+    def settle(self) -> None:
+        self._sink.settle()
+
+    def connected(self) -> None:
+        self._doubt("a new connection")
+
+    def disconnected(self) -> None:
+        self.synced.clear()
+
+    def check(self) -> None:
+        """A recovery ends by itself; an error that nobody foresaw must end the agent, not the stream alone."""
+        if self._recovery is not None and self._recovery.done():
+            self._recovery.result()
+
+    def _keep(self, seq: int, batch: EventBatch) -> None:
+        if len(self._waiting) == WAITING:
+            self.counters.overflows += 1
+        self._waiting.append((seq, batch))
+
+    def _offer(self, seq: int, batch: EventBatch) -> None:
+        verdict = self._sequence.judge(seq, batch.ts)
+        if verdict is Verdict.NEXT:
+            self._apply(seq, batch)
+        elif verdict is Verdict.REPEATED:
+            self.counters.repeats += 1
+        else:
+            self.counters.gaps += verdict is Verdict.GAP
+            self._waiting.append((seq, batch))
+            self._doubt(f"batch {seq} came after {self.last}")
+
+    def _apply(self, seq: int, batch: EventBatch) -> None:
+        self._sink.apply(batch)
+        self._sequence.advance(seq, batch.ts)
+        self.counters.batches += 1
+
+    # Recovery
+
+    def _doubt(self, why: str) -> None:
+        """Continuity is in doubt: hold live batches back until it is proven or the history was replaced."""
+        if self._closed:
+            return
+        log.debug("events on %s: %s", self._endpoint, why)
+        self.synced.clear()
+        self._suspicions += 1
+        if self._recovery is None:
+            self._recovery = asyncio.create_task(self._recover(), name="event stream recovery")
+
+    async def _recover(self) -> None:
+        pause = RETRY_FIRST
+        while True:
+            suspicions = self._suspicions
+            try:
+                whole = await self._fill() and self._catch_up()
+            except (zmq.ZMQError, TimeoutError, OSError, WireError) as error:
+                log.debug("events on %s can't be recovered yet: %s", self._endpoint, error)
+                whole = False
+            self._sink.settle()
+            if whole and suspicions == self._suspicions:
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MOST)
+        self._recovery = None
+        self.synced.set()
+
+    async def _fill(self) -> bool:
+        """Apply what is missing: the replay where it continues, else everything anew. False: nobody answered."""
+        replayed = await self._replay(max(self.last, 0))
+        if replayed is not None and self._sequence.continues([(seq, batch.ts) for seq, batch in replayed]):
+            return await self._feed(replayed)
+        if self.last >= 0 and replayed is not None and self._is_restart(replayed):
+            self._restart()
+        snapshot = await self._snapshot()
+        if snapshot is not None:
+            self._load(snapshot)
+            return True
+        return await self._start_over()
+
+    def _is_restart(self, replayed: list[tuple[int, EventBatch]]) -> bool:
+        """The engine knows its history from the start, or has none: then it is another one. Else it only forgot."""
+        return not replayed or replayed[0][0] <= self.last
+
+    def _restart(self) -> None:
+        log.info("the engine behind %s restarted", self._endpoint)
+        self.counters.restarts += 1
+        self._sequence = Sequencer()
+        self._waiting.clear()  # some of them may be the old engine's …
+        self._suspicions += 1  # … so what was dropped of the new one's is asked for in another round
+        self._sink.reset()
+
+    def _load(self, snapshot: Snapshot) -> None:
+        if snapshot.seq < self.last:
+            self._restart()
+        self.counters.snapshots += 1
+        self._sink.load(snapshot)
+        self._sequence.advance(snapshot.seq, None)
+
+    async def _start_over(self) -> bool:
+        """Without a snapshot: everything the replay has, or else only what comes from now on."""
+        replayed = await self._replay(0)
+        if replayed is None and self._replay_endpoint is not None and self._silences < SILENCES:
+            return False
+        self.counters.starts_over += 1
+        if self.last >= 0:
+            self._sink.reset()
+        known = replayed or self._waiting
+        self._sequence = Sequencer()
+        self._sequence.advance(known[0][0] - 1 if known else -1, None)
+        return await self._feed(replayed or [])
+
+    async def _feed(self, batches: list[tuple[int, EventBatch]]) -> bool:
+        """False when there is a hole in them: a replay overruns its socket's bound without a word."""
+        for number, (seq, batch) in enumerate(batches, start=1):
+            verdict = self._sequence.judge(seq, batch.ts)
+            if verdict is Verdict.GAP:
+                return False
+            if verdict is Verdict.NEXT:
+                self._apply(seq, batch)
+            if number % BURST == 0:
+                self._sink.settle()
+                await asyncio.sleep(0)
+        return True
+
+    def _catch_up(self) -> bool:
+        """The live batches that waited; False when they show another hole."""
+        while self._waiting:
+            seq, batch = self._waiting[0]
+            verdict = self._sequence.judge(seq, batch.ts)
+            if verdict is Verdict.GAP or verdict is Verdict.RESTARTED:
+                return False
+            self._waiting.popleft()
+            if verdict is Verdict.NEXT:
+                self._apply(seq, batch)
+            else:
+                self.counters.repeats += 1
+        return True
+
+    async def _replay(self, start: int) -> list[tuple[int, EventBatch]] | None:
+        """What the engine still has from `start` on; None when there is no replay endpoint or it is silent."""
+        if self._replay_endpoint is None:
+            return None
+        self.counters.replays += 1
+        context = zmq.asyncio.Context()
+        asked = context.socket(zmq.DEALER)
+        try:
+            asked.set_hwm(0)
+            asked.connect(self._replay_endpoint)
+            async with asyncio.timeout(self._patience):
+                await asked.send_multipart([b"", start.to_bytes(8, "big")])
+            replayed = await _until_end(asked, self._patience)
+            self._silences = 0
+        except TimeoutError:
+            self._silences += 1
+            return None
+        else:
+            return replayed
+        finally:
+            context.destroy(linger=0)
+
+    async def _stop_recovery(self) -> None:
+        if self._recovery is not None:
+            await end([self._recovery])
+            self._recovery = None
+
+
+async def _until_end(asked: zmq.asyncio.Socket, patience: float) -> list[tuple[int, EventBatch]]:
+    batches: list[tuple[int, EventBatch]] = []
+    while len(batches) < REPLAY_LIMIT:
+        async with asyncio.timeout(patience):
+            frames = await asked.recv_multipart()
+        if len(frames) < 2:
+            raise WireError("a replayed message has no number and payload")
+        seq = int.from_bytes(frames[-2], "big")
+        if seq == END:
+            break
+        batches.append((seq, decode_batch(frames[-1])))
+    return batches
+
+
+def reachable(endpoint: str) -> str:
+    """Engines are told `tcp://*:5557` so that they bind it; the agent sits beside them."""
+    return endpoint.replace("//*:", "//127.0.0.1:")

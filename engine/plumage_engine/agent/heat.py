@@ -1,0 +1,138 @@
+"""Which cached prefixes are used again, and their token ids: what a new replica is warmed with.
+
+Contract: a prefix gains a use each time an event shows a prompt that found it cached and went on differently, or
+computed it once more beside another. (Engines send no event for a plain hit; what routers see of those reaches the
+pool-wide hotness, not this.) All counts are halved every `period` uses, so that yesterday's prefixes fade.
+
+Token ids are prompt text: they stay in this process, bounded by `max_ids`, and go with the block. When there is no room
+the hottest prefixes keep theirs, up to half the bound, and all others lose them. No ids are kept of salted prompts.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
+
+from plumage_engine.agent.block import Block
+from plumage_engine.agent.tally import GONE
+
+__all__ = ["Heat"]
+
+
+class Heat:
+    """Uses by block (a block stands for the prefix up to its end), and the ids of blocks."""
+
+    def __init__(self, max_ids: int = 8_000_000, max_prefixes: int = 20_000, period: int = 100_000) -> None:
+        self.ids = 0
+        self._max_ids = max_ids
+        self._max_prefixes = max_prefixes
+        self._period = period
+        self._total = 0
+        self._uses: dict[Block, int] = {}
+        self._news: dict[Block, int] = {}
+        self._keepers: dict[Block, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    def used(self, block: Block) -> None:
+        """The prefix up to `block` was used again."""
+        self._uses[block] = self._uses.get(block, 0) + 1
+        self._news[block] = self._news.get(block, 0) + 1
+        self._total += 1
+        if self._total % self._period == 0:
+            self._uses = {block: uses // 2 for block, uses in self._uses.items() if uses > 1}
+        if len(self._uses) > self._max_prefixes:
+            self._uses = dict(self.hottest(self._max_prefixes // 2))
+        if len(self._news) > self._max_prefixes:
+            self._news.clear()
+
+    def news(self) -> list[tuple[Block, int]]:
+        """Uses since the last call."""
+        news, self._news = self._news, {}
+        return list(news.items())
+
+    def hottest(self, most: int) -> list[tuple[Block, int]]:
+        """The most used prefixes that are still cached, with their uses, hottest first."""
+        held = (entry for entry in self._uses.items() if entry[0].reach < GONE)
+        return nlargest(most, held, key=lambda entry: entry[1])
+
+    def prefixes(self, hottest: Iterable[Block], tokens: int) -> list[tuple[Block, list[int]]]:
+        """Of the prefixes given, hottest first, those whose ids are known, as far as `tokens` go. One that another one
+        begins with is left out, and what they share counts once: the engine computes it once."""
+        chosen: dict[Block, list[int]] = {}
+        covered: set[Block] = set()
+        for block in hottest:
+            ids = None if block in covered else self.prefix(block)
+            if ids is None:
+                continue
+            path = set(_upwards(block))
+            cost = sum(len(part.ids or ()) for part in path - covered)
+            if cost > tokens:
+                continue
+            tokens -= cost
+            covered |= path
+            chosen = {other: found for other, found in chosen.items() if other not in path}
+            chosen[block] = ids
+        return list(chosen.items())
+
+    def prefix(self, block: Block) -> list[int] | None:
+        """The token ids of the prompt up to `block`; None when they were not kept."""
+        parts = []
+        for part in _upwards(block):
+            if part.ids is None:
+                return None
+            parts.append(part.ids)
+        return [token for ids in reversed(parts) for token in ids]
+
+    def keep(self, block: Block, ids: Sequence[int]) -> None:
+        """Remember a new block's token ids, if there is room."""
+        if block.origin.salt:
+            return
+        if self.ids + len(ids) > self._max_ids:
+            self._shed()
+        if self.ids + len(ids) <= self._max_ids:
+            block.ids = array("I", ids)
+            self._keepers[block] = None
+            self.ids += len(ids)
+
+    def forget(self, block: Block) -> None:
+        """The block left the cache."""
+        self._uses.pop(block, None)
+        self._news.pop(block, None)
+        if block.ids is not None:
+            del self._keepers[block]
+            self._take_back(block)
+
+    def clear(self) -> None:
+        self.ids = 0
+        self._uses.clear()
+        self._news.clear()
+        self._keepers.clear()
+
+    def _shed(self) -> None:
+        """Take ids back from all but the hottest prefixes, which may use half of the room."""
+        spared: set[Block] = set()
+        room = self._max_ids // 2
+        for block, _ in self.hottest(self._max_prefixes):
+            path = [part for part in _upwards(block) if part.ids is not None and part not in spared]
+            room -= sum(len(part.ids or ()) for part in path)
+            if room < 0:
+                break
+            spared.update(path)
+        for block in [block for block in self._keepers if block not in spared]:
+            del self._keepers[block]
+            self._take_back(block)
+
+    def _take_back(self, block: Block) -> None:
+        self.ids -= len(block.ids or ())
+        block.ids = None
+
+
+def _upwards(block: Block) -> Iterator[Block]:
+    """The block, its parent, and so on to the start of the prompt."""
+    at: Block | None = block
+    while at is not None:
+        yield at
+        at = at.parent

@@ -1,0 +1,134 @@
+"""The engine's PUB socket, read cheaply: who listens gets frames in bursts, and hears of lost and new connections.
+
+zmq.asyncio is not used: its futures cost more than all the work on a batch. When idle the socket wakes the event loop;
+while frames flow it is read at a steady pace instead: a wake-up for each message is the larger part of its cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+__all__ = ["Listener", "LiveSocket"]
+
+BURST = 64  # messages read before the event loop gets its turn
+JOINING = 0.1  # seconds from a connection until the engine knows our subscription
+PACE = 0.008  # seconds between reads while messages flow
+NUDGE = 0.5  # seconds; ZMQ's descriptor signals edges, a lost one must not stop the stream
+
+
+class Listener(Protocol):
+    """Called from the event loop, one call at a time. What it raises ends `LiveSocket.run`."""
+
+    def take(self, frames: list[bytes]) -> None:
+        """One message."""
+        ...
+
+    def settle(self) -> None:
+        """A burst is over."""
+        ...
+
+    def connected(self) -> None:
+        """Messages come again; some may have been lost before."""
+        ...
+
+    def disconnected(self) -> None: ...
+
+    def check(self) -> None:
+        """Called now and then; raises when the listener can't go on."""
+        ...
+
+
+class LiveSocket:
+    """Subscribes to `topic` at `endpoint` for as long as `run` runs."""
+
+    def __init__(self, endpoint: str, topic: bytes, listener: Listener) -> None:
+        self._endpoint = endpoint
+        self._topic = topic
+        self._listener = listener
+        self._closed = False
+        self._pumping = False
+        self._failure: Exception | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, or the listener fails."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        live = context.socket(zmq.SUB)
+        try:
+            live.set_hwm(0)  # the index is faster than the engine; a bound here would only make gaps
+            live.setsockopt(zmq.SUBSCRIBE, self._topic)
+            monitor = live.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            live.connect(self._endpoint)
+            await self._watch(live, monitor)
+        finally:
+            self._closed = True
+            live.disable_monitor()
+            context.destroy(linger=0)
+
+    async def _watch(self, live: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(monitor.fileno(), self._read_monitor, monitor)
+        self._listen(live)
+        try:
+            while True:
+                self._wake(live)
+                self._read_monitor(monitor)
+                await asyncio.sleep(NUDGE)
+                self._listener.check()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            loop.remove_reader(live.fileno())
+            loop.remove_reader(monitor.fileno())
+
+    def _listen(self, live: zmq.Socket[bytes]) -> None:
+        """Idle: the socket wakes us."""
+        self._pumping = False
+        asyncio.get_running_loop().add_reader(live.fileno(), self._wake, live)
+
+    def _wake(self, live: zmq.Socket[bytes]) -> None:
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().remove_reader(live.fileno())
+            self._pump(live)
+
+    def _pump(self, live: zmq.Socket[bytes]) -> None:
+        """Busy: read at a steady pace until there is nothing to read."""
+        if self._closed:
+            return
+        try:
+            count = self._read(live)
+        except Exception as error:
+            self._failure = error
+            return
+        if count:
+            asyncio.get_running_loop().call_later(0.0 if count == BURST else PACE, self._pump, live)
+        else:
+            self._listen(live)
+
+    def _read(self, live: zmq.Socket[bytes]) -> int:
+        count = 0
+        while count < BURST:
+            try:
+                frames = live.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._listener.take(frames)
+            count += 1
+        if count:
+            self._listener.settle()
+        return count
+
+    def _read_monitor(self, monitor: zmq.Socket[bytes]) -> None:
+        while not monitor.closed:
+            try:
+                frames = monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if parse_monitor_message(frames)["event"] == zmq.EVENT_DISCONNECTED:
+                self._listener.disconnected()
+            else:
+                asyncio.get_running_loop().call_later(JOINING, self._listener.connected)

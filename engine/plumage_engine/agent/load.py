@@ -1,0 +1,81 @@
+"""An engine's load out of its /metrics page, and whether it still makes progress.
+
+Contract: `parse_load(text)` reads vLLM's metric names (vllm.md §6; the simulator uses the same) and ignores the rest;
+series of several data-parallel ranks or models add up. `StallWatch` says when an engine has running requests but took
+no step for so long; a long request that is computed is no stall. Pure: the clock is an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EngineLoad", "StallWatch", "parse_load"]
+
+_GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_usage",
+    "vllm:prefix_cache_queries_total": "query_tokens",
+    "vllm:prefix_cache_hits_total": "hit_tokens",
+    "vllm:request_success_total": "finished",
+}
+_STEPS = frozenset(
+    {
+        "vllm:iteration_tokens_total_count",
+        "vllm:generation_tokens_total",
+        "vllm:prompt_tokens_total",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """finished: requests that ended since the engine started. steps: a number that changes with every step that
+    computed something; its size means nothing."""
+
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_usage: float = 0.0
+    query_tokens: float = 0.0
+    hit_tokens: float = 0.0
+    finished: float = 0.0
+    steps: float = 0.0
+
+
+def parse_load(text: str) -> EngineLoad:
+    """Lines that are no samples, or not numbers, are skipped: what matters here is optional to an engine."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line.startswith("vllm:"):
+            continue
+        name = line.split("{", 1)[0].split(" ", 1)[0]
+        key = _GAUGES.get(name) or ("steps" if name in _STEPS else None)
+        if key is not None:
+            found[key] = found.get(key, 0.0) + _value(line)
+    return EngineLoad(**found)
+
+
+def _value(line: str) -> float:
+    """`name{label="…"} value [timestamp]`; a label's value may hold blanks, so look behind the last brace."""
+    try:
+        return float(line.rpartition("}")[2].split()[-1 if "}" not in line else 0])
+    except (ValueError, IndexError):
+        return 0.0
+
+
+class StallWatch:
+    """`seconds` without progress while requests run make an engine stalled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: tuple[float, int] | None = None
+        self._since = 0.0
+
+    def look(self, load: EngineLoad, events: int, now: float) -> bool:
+        """Whether the engine is stalled. `events`: batches of KV events so far, progress as well."""
+        progress = (load.steps, events)
+        if load.running <= 0 or progress != self._seen:
+            self._seen = progress
+            self._since = now
+            return False
+        return now - self._since >= self._seconds

@@ -1,0 +1,52 @@
+"""Whether the next event batch continues what was applied: the agent's protection from holes, repeats and restarts.
+
+vLLM numbers its batches from 0 with each start of the engine. A number alone can't tell a repeated batch from a new
+engine's, so the batch's own wall-clock time decides: a low number with a later time is a restart. After a lost
+connection even the expected number proves nothing (the new engine may have counted that far unheard), so the replay is
+asked for the last applied batch too, and that one must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+__all__ = ["Sequencer", "Verdict"]
+
+
+class Verdict(Enum):
+    NEXT = auto()  # apply it
+    REPEATED = auto()  # applied before
+    GAP = auto()  # batches are missing in between
+    RESTARTED = auto()  # the engine began anew
+
+
+class Sequencer:
+    """The last batch that was applied: its number (-1 for none) and its time, None where a snapshot took its place."""
+
+    def __init__(self) -> None:
+        self.last = -1
+        self.ts: float | None = None
+
+    def judge(self, seq: int, ts: float) -> Verdict:
+        if seq == self.last + 1:
+            return Verdict.NEXT
+        if seq > self.last:
+            return Verdict.GAP
+        return Verdict.RESTARTED if self.ts is not None and ts > self.ts else Verdict.REPEATED
+
+    def advance(self, seq: int, ts: float | None) -> None:
+        """The batch was applied, or a snapshot that is valid at it."""
+        self.last = seq
+        self.ts = ts
+
+    def continues(self, replayed: Sequence[tuple[int, float]]) -> bool:
+        """Whether a replay that was asked for from `last` on comes from the same engine and leaves no hole.
+
+        An engine that still has no batch at all continues a beginning; one that forgot `last` continues nothing.
+        """
+        if self.last < 0:
+            return not replayed or replayed[0][0] == 0
+        if not replayed or replayed[0][0] != self.last:
+            return False
+        return self.ts is None or replayed[0][1] == self.ts

@@ -1,0 +1,43 @@
+"""Counts by storage tier, packed into one integer: a cache has hundreds of thousands of them.
+
+Tiers are the directory's: 1 GPU, 2 CPU, 3 storage; GONE is worse than all of them. Each has 24 bits, and a full one
+stays full rather than spill into the next.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CPU", "GONE", "GPU", "STORAGE", "best", "count", "minus", "of_medium", "plus"]
+
+GPU, CPU, STORAGE, GONE = 1, 2, 3, 4
+
+_BITS = 24
+_FULL = (1 << _BITS) - 1
+_MEDIA = {None: GPU, "GPU": GPU, "CPU": CPU}
+
+
+def of_medium(medium: str | None) -> int:
+    """The tier of a medium as vLLM names it; None is the GPU, names of later versions are storage."""
+    return _MEDIA.get(medium, STORAGE)
+
+
+def count(tally: int, tier: int) -> int:
+    return tally >> (tier - 1) * _BITS & _FULL
+
+
+def plus(tally: int, tier: int) -> int:
+    """One more."""
+    return tally if count(tally, tier) == _FULL else tally + (1 << (tier - 1) * _BITS)
+
+
+def minus(tally: int, tier: int) -> int:
+    """One less; a tier that has none stays as it is."""
+    return tally - (1 << (tier - 1) * _BITS) if count(tally, tier) else tally
+
+
+def best(tally: int) -> int:
+    """The fastest tier with a count, GONE when there is none."""
+    if tally & _FULL:
+        return GPU
+    if tally >> _BITS & _FULL:
+        return CPU
+    return STORAGE if tally >> 2 * _BITS & _FULL else GONE

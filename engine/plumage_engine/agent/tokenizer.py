@@ -1,0 +1,55 @@
+"""The byte table of the engine's model, and what a look at the real tokenizer says of it.
+
+Contract: an agent always starts. A tokenizer whose text can't be rebuilt gives an empty table: then no chunk is ever
+complete, the replica's cache is unknown to routers, and everything else works. `lossy` says what is lost, for people.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from plumage.errors import ConfigurationError
+from plumage.models import resolve
+from plumage.rendering import ByteTable, ModelFolder, Normalizer
+from plumage.rendering.bytetable import self_check
+
+__all__ = ["TokenText", "read_tokenizer"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    table: ByteTable
+    lossy: tuple[str, ...] = ()
+
+
+def read_tokenizer(model_folder: str) -> TokenText:
+    """ConfigurationError only when the folder can't be read at all. Takes a second for large tokenizers."""
+    data = ModelFolder.load(resolve(model_folder)).tokenizer_json
+    try:
+        table = ByteTable.from_tokenizer_json(data)
+    except ConfigurationError as error:
+        log.warning("routers will not know this replica's cache: %s", error)
+        return TokenText(ByteTable(()), (str(error),))
+    lossy = _check(table, data)
+    for line in lossy:
+        log.warning("the tokenizer changes text, prompts like it are routed by load: %s", line)
+    return TokenText(table, lossy)
+
+
+def _check(table: ByteTable, data: bytes) -> tuple[str, ...]:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(data.decode())
+    except Exception as error:  # tokenizers raises bare Exception
+        return (f"the self-check could not load the tokenizer: {error}",)
+    normalizer = Normalizer.from_tokenizer_json(data)
+    special = [str(token) for token in tokenizer.get_added_tokens_decoder().values()][:8]
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return tuple(str(finding) for finding in self_check(table, encode, normalizer, special))

@@ -1,0 +1,161 @@
+"""The completion endpoints as a bare ASGI application: bytes in, events out, the client watched all the while.
+
+As in vLLM, status and headers of a stream go out when the request is accepted, the first body byte with the first
+token. Bad requests are answered before that. A client that goes away aborts its request in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from plumage.errors import ConfigurationError
+from plumage_engine.simulator.prompts import Prompts
+from plumage_engine.simulator.protocol import ApiError, Generation, read_body, read_generation
+from plumage_engine.simulator.replies import DONE, Reply
+from plumage_engine.simulator.runner import Job, Runner
+
+__all__ = ["Completions", "Receive", "Scope", "Send", "read", "respond"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_LOG = logging.getLogger(__name__)
+_JSON = (b"content-type", b"application/json")
+_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+_MOST_REQUEST_ID = 128
+_BODY_SECONDS = 30.0
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its request was read."""
+
+
+async def read(receive: Receive, most: int) -> bytes:
+    """The request's body; ApiError 413 past `most` bytes, 408 when it does not come."""
+    data = b""
+    while True:
+        message = await _next(receive)
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part: bytes = message.get("body", b"")
+        data += part
+        if len(data) > most:
+            raise ApiError(413, f"the body is larger than {most} bytes", kind="RequestTooLarge")
+        if not message.get("more_body"):
+            return data
+
+
+async def _next(receive: Receive) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return await receive()
+    except TimeoutError:
+        raise ApiError(408, f"no more of the body came for {_BODY_SECONDS:g} seconds", kind="Timeout") from None
+
+
+async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    """A whole response."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [_JSON, length, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Completions:
+    """/v1/chat/completions or /v1/completions."""
+
+    def __init__(
+        self, runner: Runner, prompts: Prompts, *, chat: bool, max_in_flight: int, max_body_bytes: int
+    ) -> None:
+        self._runner = runner
+        self._prompts = prompts
+        self._chat = chat
+        self._max_in_flight = max_in_flight
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            job, generation = await self._accept(scope, receive)
+        except ClientGoneError:
+            return
+        except ApiError as error:
+            retry = [(b"retry-after", b"1")] if error.status == 503 else []
+            await respond(send, error.status, error.body(), *retry)
+            return
+        watch = asyncio.create_task(self._watch(receive, job))
+        reply = Reply(str(job.request.request_id), generation.model, chat=self._chat)
+        try:
+            await (self._stream(job, reply, send) if job.stream else self._whole(job, reply, send))
+        finally:
+            watch.cancel()
+            if not job.done:
+                self._runner.abort(job)
+
+    async def _accept(self, scope: Scope, receive: Receive) -> tuple[Job, Generation]:
+        if self._runner.draining:
+            raise ApiError(503, "this engine is draining; send the request to another", kind="ServiceUnavailable")
+        if len(self._runner) >= self._max_in_flight:
+            raise ApiError(503, f"{self._max_in_flight} requests are in flight already", kind="ServiceUnavailable")
+        generation = read_generation(read_body(await read(receive, self._max_body_bytes)), chat=self._chat)
+        job = self._prompts.job(generation, self._request_id(scope))
+        try:
+            self._runner.submit(job)
+        except ConfigurationError as error:
+            raise ApiError(400, str(error)) from error
+        return job, generation
+
+    def _request_id(self, scope: Scope) -> str:
+        """vLLM's form, with the client's own id inside where it sent one that is not in use."""
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")[:_MOST_REQUEST_ID]
+        kind = "chatcmpl-" if self._chat else "cmpl-"
+        return kind + given if given and kind + given not in self._runner.engine else kind + uuid.uuid4().hex
+
+    async def _watch(self, receive: Receive, job: Job) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not job.done:
+            self._runner.abort(job)
+
+    async def _whole(self, job: Job, reply: Reply, send: Send) -> None:
+        while not (job.done or job.gone):
+            await job.changed.wait()
+            job.changed.clear()
+        if not job.gone:
+            answer = job.answer
+            text = "".join(answer.texts)
+            await respond(send, 200, reply.whole(text, answer.finish_reason, answer.stop_reason, _usage(job)))
+
+    async def _stream(self, job: Job, reply: Reply, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+        sent = 0
+        while not (job.done or job.gone):
+            await job.changed.wait()
+            job.changed.clear()
+            if job.emitted > sent and not job.gone:
+                data = reply.opening() if sent == 0 else b""
+                data += self._events(job, reply, sent)
+                sent = job.emitted
+                await send({"type": "http.response.body", "body": data, "more_body": not job.done})
+
+    @staticmethod
+    def _events(job: Job, reply: Reply, sent: int) -> bytes:
+        """What came since `sent` tokens, as one delta; with the end, the usage and the mark when the job is done."""
+        text = "".join(job.answer.texts[sent : job.emitted])
+        if not job.done:
+            return reply.delta(text)
+        last = reply.last(text, job.answer.finish_reason, job.answer.stop_reason)
+        return last + reply.usage(_usage(job)) + DONE
+
+
+def _usage(job: Job) -> dict[str, Any]:
+    prompt, completion = job.request.prompt_tokens, len(job.answer.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": job.cached_tokens or 0},
+    }

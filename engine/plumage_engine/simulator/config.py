@@ -1,0 +1,144 @@
+"""The configuration file of one simulated engine.
+
+JSON in camelCase; unknown fields are refused, so that a typing mistake is not a silent default. Every bound of the
+server is here: prompt length, body size, requests in flight, events kept for replay.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from plumage.errors import ConfigurationError
+from plumage_engine.simulator.device import make_device
+from plumage_engine.simulator.settings import EngineSettings
+
+__all__ = ["DeviceConfig", "EvictionConfig", "FeatherConfig", "HostTierConfig", "SimulatorConfig"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class DeviceConfig(_Part):
+    """preset: see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than the model says.
+    overrides: the device's own fields by their names there."""
+
+    preset: str = "gpu"
+    time_scale: float = Field(1.0, gt=0, le=1000)
+    overrides: dict[str, float] = {}
+
+
+class EvictionConfig(_Part):
+    """A policy of `plumage.eviction`, with that policy's own options."""
+
+    policy: str = "Lru"
+    options: dict[str, Any] = {}
+
+
+class FeatherConfig(_Part):
+    """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors."""
+
+    policy: str = "Fcfs"
+    chunk_tokens: int = Field(64, ge=1, le=4096)
+    max_wait_seconds: float | None = Field(None, gt=0)
+    options: dict[str, Any] = {}
+
+
+class HostTierConfig(_Part):
+    """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`)."""
+
+    min_frequency: int = Field(10, ge=1)
+    admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
+    promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
+
+
+class SimulatorConfig(_Part):
+    """One engine.
+
+    model: the name it serves; adapters: LoRA names it serves beside. events_endpoint, replay_endpoint: where the KV
+    events are published, `ipc://…` in a folder that only the fleet can enter, because they carry prompts. api_key_file:
+    the bearer key of /v1; admin_token_file: of /v1/plumage; without the latter the server must listen on a loopback
+    address. answer_tokens: mean length of an answer that nothing else ends.
+    """
+
+    model: str = Field(min_length=1)
+    adapters: tuple[str, ...] = ()
+    model_folder: Path
+    host: str = "127.0.0.1"
+    port: int = Field(ge=0, le=65535)
+    events_endpoint: str | None = None
+    replay_endpoint: str | None = None
+    events_topic: str = ""
+    events_kept: int = Field(10_000, ge=1, le=1_000_000)
+    api_key_file: Path | None = None
+    admin_token_file: Path | None = None
+    seed: int = 0
+    device: DeviceConfig = DeviceConfig()
+    block_size: int = Field(16, ge=1, le=1024)
+    cache_blocks: int = Field(12_500, ge=1, le=10_000_000)
+    host_blocks: int = Field(0, ge=0, le=10_000_000)
+    max_num_seqs: int = Field(64, ge=1, le=100_000)
+    max_batched_tokens: int = Field(8192, ge=2, le=1_000_000)
+    max_model_len: int | None = Field(None, ge=2)
+    eviction: EvictionConfig = EvictionConfig()
+    feather: FeatherConfig = FeatherConfig()
+    host_tier: HostTierConfig = HostTierConfig()
+    answer_tokens: int = Field(200, ge=1, le=1_000_000)
+    max_in_flight: int = Field(4096, ge=1)
+    max_body_bytes: int = Field(16 * 2**20, ge=1024)
+    shutdown_seconds: float = Field(10.0, ge=0, le=3600)
+
+    @model_validator(mode="after")
+    def _check(self) -> SimulatorConfig:
+        if self.replay_endpoint is not None and self.events_endpoint is None:
+            raise ValueError("replayEndpoint needs eventsEndpoint: there is nothing to replay without events")
+        if self.admin_token_file is None and not _loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from outside: set adminTokenFile, or listen on 127.0.0.1"
+            )
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> SimulatorConfig:
+        """ConfigurationError names the file and every mistake in it."""
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors()]
+            raise ConfigurationError(f"{path}:\n" + "\n".join(f"  - {line}" for line in lines)) from error
+        except ValueError as error:
+            raise ConfigurationError(f"{path} is no JSON: {error}") from error
+
+    def engine_settings(self) -> EngineSettings:
+        """The engine that the file describes; ConfigurationError where its parts don't fit together."""
+        wait = {} if self.feather.max_wait_seconds is None else {"max_wait": self.feather.max_wait_seconds}
+        return EngineSettings(
+            block_size=self.block_size,
+            cache_blocks=self.cache_blocks,
+            host_blocks=self.host_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_batched_tokens=self.max_batched_tokens,
+            queue=self.feather.policy,
+            queue_options={**wait, **self.feather.options},
+            eviction=self.eviction.policy,
+            eviction_options=self.eviction.options,
+            tier_options=self.host_tier.model_dump(),
+            chunk_blocks=max(1, self.feather.chunk_tokens // self.block_size),
+            report_tokens=True,
+            device=make_device(self.device.preset, time_scale=self.device.time_scale, **self.device.overrides),
+        )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,114 @@
+"""What goes into a simulated engine and what comes out of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from plumage.batching.interface import Candidate, RequestId
+from plumage.hashing.token_vectors import strided
+
+__all__ = ["Load", "SimRequest", "State", "StepReport", "Tracked"]
+
+
+@dataclass(slots=True)
+class SimRequest:
+    """A request as the engine sees it.
+
+    block_hashes: chained hashes of the prompt's *full* blocks. output_tokens: how many it will generate, at least 1.
+    output_hashes: hashes of the full blocks that follow (the prompt's tail with the output), where they are known: they
+    are cached as the output grows, as vLLM does. vector: the batching policy's chunk hashes; None takes every
+    `chunk_blocks`-th block hash. group: for the Oracle baseline only.
+    """
+
+    request_id: RequestId
+    prompt_tokens: int
+    block_hashes: Sequence[int]
+    output_tokens: int
+    arrival: float
+    output_hashes: Sequence[int] = ()
+    vector: tuple[int, ...] | None = None
+    group: Hashable | None = None
+
+    def candidate(self, stride: int) -> Candidate:
+        vector = strided(self.block_hashes, stride) if self.vector is None else self.vector
+        return Candidate(self.request_id, vector, self.prompt_tokens, self.arrival, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """running, waiting: requests. kv_usage: share of the KV blocks in use. prefill_tokens: prompt tokens still to be
+    computed, hits of waiting requests not yet known and so not taken off."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    prefill_tokens: int
+
+
+@dataclass(slots=True)
+class StepReport:
+    """One step: what it takes, the share of KV blocks in use meanwhile, and what is true once it has passed.
+
+    first_tokens: requests with their first token. finished: (id, cached tokens of its prompt). tokens: requests with
+    one more token, named only under `report_tokens`. admitted: taken into the batch. preempted: sent back to wait.
+    """
+
+    seconds: float = 0.0
+    kv_usage: float = 0.0
+    decode_tokens: int = 0
+    prefill_tokens: int = 0
+    first_tokens: list[RequestId] = field(default_factory=list)
+    finished: list[tuple[RequestId, int]] = field(default_factory=list)
+    tokens: list[RequestId] = field(default_factory=list)
+    admitted: list[RequestId] = field(default_factory=list)
+    preempted: list[RequestId] = field(default_factory=list)
+
+
+class State(Enum):
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    DONE = "done"
+
+
+class Tracked:
+    """A request inside the engine. It holds the cached blocks `hashes[:held]` and `anonymous` blocks after them.
+
+    generated and computed (tokens out; tokens with KV) are true outside of decoding; while decoding they are the values
+    at entry, and the decode clock tells the rest. target: tokens to prefill, the prompt and, after a preemption, the
+    output so far. own: blocks taken in prefill, beyond the hits. backlog: tokens of the target that the engine still
+    counts as work ahead.
+    """
+
+    __slots__ = (
+        "anonymous",
+        "backlog",
+        "cached_tokens",
+        "computed",
+        "entered",
+        "generated",
+        "hashes",
+        "held",
+        "own",
+        "request",
+        "state",
+        "target",
+        "ticket",
+    )
+
+    def __init__(self, request: SimRequest) -> None:
+        self.request = request
+        self.hashes = (*request.block_hashes, *request.output_hashes) if request.output_hashes else request.block_hashes
+        self.state = State.WAITING
+        self.target = request.prompt_tokens
+        self.computed = 0
+        self.generated = 0
+        self.held = 0
+        self.anonymous = 0
+        self.own = 0
+        self.backlog = 0
+        self.entered = 0
+        self.ticket = -1
+        self.cached_tokens: int | None = None

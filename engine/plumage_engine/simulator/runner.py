@@ -1,0 +1,166 @@
+"""A simulated engine on the wall clock: it sleeps for as long as the device would work.
+
+Steps follow each other without a gap while there is work, each starting where the one before ended by the model, so
+that a late timer does not slow the device down. A process that was held up for longer than a second starts afresh
+from the present. KV events go out when the step that caused them has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from plumage.blocks.events import BlockEvent
+from plumage_engine.simulator.answers import Answer
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.metrics import Metrics
+from plumage_engine.simulator.publisher import EventPublisher
+from plumage_engine.simulator.request import SimRequest, StepReport
+from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.table import BlockTable, Origin
+from plumage_engine.simulator.wire import EventBatch
+
+__all__ = ["Job", "Runner"]
+
+_MOST_LAG = 1.0
+
+
+class Job:
+    """One request with its answer, composed before it runs. emitted: tokens that are out. cached_tokens: known at the
+    end. changed: set when a reader has something to look at: at the end, and for streams at each token."""
+
+    def __init__(self, request: SimRequest, origin: Origin, answer: Answer, *, stream: bool, now: float) -> None:
+        self.request = request
+        self.origin = origin
+        self.answer = answer
+        self.stream = stream
+        self.emitted = 0
+        self.cached_tokens: int | None = None
+        self.gone = False
+        self.changed = asyncio.Event()
+        self.arrived = self.last_token = now
+
+    @property
+    def done(self) -> bool:
+        return self.cached_tokens is not None
+
+
+class Runner:
+    """Owns the engine, its record of blocks and its publisher. `run` is the loop; the rest is called from handlers."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        seed: int,
+        publisher: EventPublisher,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.table = BlockTable(settings.block_size)
+        self.engine = SimEngine(settings, rng=random.Random(seed), sink=self._note)
+        self.publisher = publisher
+        self.draining = False
+        self.last_step = clock()
+        self._metrics = metrics
+        self._clock = clock
+        self._jobs: dict[object, Job] = {}
+        self._events: list[tuple[BlockEvent, Origin | None, int]] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        """Requests in flight."""
+        return len(self._jobs)
+
+    def submit(self, job: Job) -> None:
+        """Start a request; the engine's errors pass through and leave nothing behind."""
+        self.engine.submit(job.request, job.arrived)
+        self._jobs[job.request.request_id] = job
+        self._idle.clear()
+        self._wake.set()
+
+    def abort(self, job: Job) -> None:
+        """The client is gone."""
+        job.gone = True
+        job.changed.set()
+        if self._jobs.pop(job.request.request_id, None) is not None:
+            self.engine.abort(job.request.request_id, self._clock())
+            self._metrics.ended(job, "abort", self._clock())
+            self._note_idle()
+
+    async def drained(self, seconds: float) -> bool:
+        """Take no new requests any more, and wait for those in flight; False if some are left after `seconds`."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Step for ever; cancel to stop."""
+        start = self._clock()
+        while True:
+            report = self.engine.step(start)
+            if report is None:
+                self._wake.clear()
+                await self._wake.wait()
+                start = self._clock()
+                continue
+            self._admitted(report, start)
+            end = start + report.seconds
+            await asyncio.sleep(max(0.0, end - self._clock()))
+            self.engine.settle(end)
+            self._publish()
+            self._deliver(report)
+            now = self.last_step = self._clock()
+            start = now if now - end > _MOST_LAG else end
+
+    def _note(self, event: BlockEvent) -> None:
+        """Keep an event until its step has passed, with whose blocks it is about."""
+        storing = self.engine.storing
+        if storing is None:
+            self._events.append((event, None, 0))
+            return
+        request, first = storing
+        job = self._jobs.get(request.request_id)
+        self._events.append((event, None if job is None else job.origin, first))
+
+    def _publish(self) -> None:
+        if self._events:
+            events = [self.table.apply(*entry) for entry in self._events]
+            self._events.clear()
+            self.publisher.publish(EventBatch(time.time(), events, 0))
+
+    def _admitted(self, report: StepReport, now: float) -> None:
+        for request_id in report.admitted:
+            job = self._jobs.get(request_id)
+            if job is not None:
+                self._metrics.queue_time.observe(now - job.arrived)
+
+    def _deliver(self, report: StepReport) -> None:
+        now = self._clock()
+        for request_id in report.tokens:
+            job = self._jobs.get(request_id)
+            if job is not None:
+                self._metrics.token(job, now)
+                job.emitted += 1
+                job.last_token = now
+                if job.stream:
+                    job.changed.set()
+        for request_id, cached_tokens in report.finished:
+            job = self._jobs.pop(request_id, None)
+            if job is not None:
+                job.cached_tokens = cached_tokens
+                job.changed.set()
+                self._metrics.ended(job, job.answer.finish_reason, now)
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._jobs:
+            self._idle.set()

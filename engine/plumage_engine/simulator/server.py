@@ -1,0 +1,207 @@
+"""The simulated engine as a server: OpenAI's API, vLLM's metrics and health, and the fleet's own routes.
+
+`/v1/…` wants the API key where one is set, `/v1/plumage/…` its own token; `/health` and `/metrics` are open, as in
+vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from plumage.errors import ConfigurationError
+from plumage.rendering import ModelFolder
+from plumage_engine.simulator.completions import Completions, Receive, Scope, Send, respond
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.metrics import Metrics
+from plumage_engine.simulator.prompts import Prompts
+from plumage_engine.simulator.protocol import ApiError
+from plumage_engine.simulator.publisher import EventPublisher
+from plumage_engine.simulator.runner import Runner
+
+__all__ = ["make_app"]
+
+_FLEET = "/v1/plumage/"
+_LONGEST_DRAIN = 3600.0
+
+
+class _Guard:
+    """Lets a request through if it carries the token that its path asks for."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], api_key: str | None, token: str | None):
+        self._app = app
+        self._api_key = api_key
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._allowed(scope):
+            error = ApiError(401, "missing or wrong bearer token", kind="Unauthorized")
+            await respond(send, 401, error.body(), (b"www-authenticate", b"Bearer"))
+            return
+        await self._app(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        path = scope["path"]
+        wanted = self._token if path.startswith(_FLEET) else self._api_key if path.startswith("/v1/") else None
+        if wanted is None:
+            return True
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(given, b"Bearer " + wanted.encode())
+
+
+class _Fleet:
+    """The routes of the agent beside the engine."""
+
+    def __init__(self, runner: Runner, max_model_len: int) -> None:
+        self._runner = runner
+        self._max_model_len = max_model_len
+
+    async def snapshot(self, request: Request) -> Response:
+        runner = self._runner
+        return Response(runner.table.encode(runner.publisher.next_sequence), media_type="application/msgpack")
+
+    async def stats(self, request: Request) -> Response:
+        runner, engine = self._runner, self._runner.engine
+        load, counters = engine.load(), engine.counters
+        return _json(
+            {
+                "running": load.running,
+                "waiting": load.waiting,
+                "kvUsage": load.kv_usage,
+                "prefillTokens": load.prefill_tokens,
+                "cachedBlocks": engine.pool.cached,
+                "cacheBlocks": engine.settings.cache_blocks,
+                "hostBlocks": engine.settings.host_blocks,
+                "blockSize": engine.settings.block_size,
+                "maxModelLen": self._max_model_len,
+                "queryTokens": counters.query_tokens,
+                "hitTokens": counters.hit_tokens,
+                "hostHitTokens": counters.host_hit_tokens,
+                "generatedTokens": counters.generated_tokens,
+                "preemptions": counters.preempted,
+                "steps": counters.steps,
+                "secondsSinceStep": time.monotonic() - runner.last_step,
+                "nextSequence": runner.publisher.next_sequence,
+                "draining": runner.draining,
+            }
+        )
+
+    async def drain(self, request: Request) -> Response:
+        body = await request.body()
+        try:
+            seconds = float(orjson.loads(body)["timeoutSeconds"]) if body else 60.0
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            raise ApiError(400, 'the body must be {"timeoutSeconds": number}', param="timeoutSeconds") from None
+        if not 0 <= seconds <= _LONGEST_DRAIN:
+            raise ApiError(400, f"timeoutSeconds must be within 0 and {_LONGEST_DRAIN:g}", param="timeoutSeconds")
+        drained = await self._runner.drained(seconds)
+        return _json({"drained": drained, "inFlight": len(self._runner)})
+
+
+def make_app(config: SimulatorConfig) -> _Guard:
+    """The application; it binds the event sockets and steps the engine while it is served. ConfigurationError for what
+    can't work together."""
+    folder = ModelFolder.load(config.model_folder)
+    prompts = Prompts(config, folder)
+    metrics = Metrics(config.model)
+    settings = config.engine_settings()
+    publisher = EventPublisher(
+        config.events_endpoint, config.replay_endpoint, topic=config.events_topic, kept=config.events_kept
+    )
+    runner = Runner(settings, seed=config.seed, publisher=publisher, metrics=metrics)
+    metrics.engine = runner.engine
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        loop = asyncio.create_task(runner.run(), name="engine")
+        try:
+            yield
+        finally:
+            loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await loop
+            publisher.close()
+
+    limits = {"max_in_flight": config.max_in_flight, "max_body_bytes": config.max_body_bytes}
+    fleet = _Fleet(runner, prompts.max_model_len)
+    routes = [
+        Route("/v1/chat/completions", Completions(runner, prompts, chat=True, **limits), methods=["POST"]),
+        Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
+        Route("/v1/models", _models(config, prompts.max_model_len)),
+        Route("/health", _health),
+        Route("/metrics", _metrics(metrics)),
+        Route(f"{_FLEET}snapshot", fleet.snapshot),
+        Route(f"{_FLEET}stats", fleet.stats),
+        Route(f"{_FLEET}drain", fleet.drain, methods=["POST"]),
+    ]
+    handlers: Any = {ApiError: _api_error, 404: _not_found, 405: _not_allowed}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    return _Guard(app, _secret(config.api_key_file), _secret(config.admin_token_file))
+
+
+def _models(config: SimulatorConfig, max_model_len: int) -> Callable[[Request], Awaitable[Response]]:
+    created = int(time.time())
+
+    def card(name: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name, "object": "model", "created": created, "owned_by": "plumage-simulator", "root": name,
+            "parent": parent, "max_model_len": max_model_len,
+        }  # fmt: skip
+
+    names = [card(config.model, None), *(card(adapter, config.model) for adapter in config.adapters)]
+
+    async def models(request: Request) -> Response:
+        return _json({"object": "list", "data": names})
+
+    return models
+
+
+def _metrics(metrics: Metrics) -> Callable[[Request], Awaitable[Response]]:
+    async def render(request: Request) -> Response:
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return render
+
+
+async def _health(request: Request) -> Response:
+    return Response(status_code=200)
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    return Response(error.body(), error.status, media_type="application/json")
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return await _api_error(request, ApiError(404, f"there is no {request.url.path} here", kind="NotFoundError"))
+
+
+async def _not_allowed(request: Request, error: Exception) -> Response:
+    message = f"{request.method} is not allowed at {request.url.path}"
+    return await _api_error(request, ApiError(405, message, kind="MethodNotAllowed"))
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
+
+
+def _secret(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        secret = path.read_text().strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
+    if not secret:
+        raise ConfigurationError(f"{path} is empty; it must hold the token")
+    return secret

@@ -1,0 +1,51 @@
+"""What a simulated engine is made of: sizes, policies and the device under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plumage.errors import ConfigurationError
+from plumage_engine.simulator.device import GPU, Device
+
+__all__ = ["EngineSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine. The defaults are paper 003's worker: a KV cache of 200k tokens and as many running requests as fit.
+
+    block_size: tokens a KV block. cache_blocks: the device's KV cache. host_blocks: the host tier, 0 for none.
+    max_num_seqs: running requests at most. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in
+    chunks). queue, eviction: policy names of `plumage.batching` and `plumage.eviction`, with their options.
+    chunk_blocks: blocks a chunk of the batching policy's hash vector. order_batch: sort the running batch by prefix.
+    report_tokens: name in each `StepReport` who got a token; costs O(batch) a step, so only servers ask for it.
+    """
+
+    block_size: int = 16
+    cache_blocks: int = 12_500
+    host_blocks: int = 0
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 8192
+    queue: str = "Fcfs"
+    queue_options: Mapping[str, Any] = field(default_factory=dict)
+    eviction: str = "Lru"
+    eviction_options: Mapping[str, Any] = field(default_factory=dict)
+    tier_options: Mapping[str, Any] = field(default_factory=dict)
+    chunk_blocks: int = 4
+    order_batch: bool = False
+    report_tokens: bool = False
+    device: Device = GPU
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "cache_blocks", "max_num_seqs", "max_batched_tokens", "chunk_blocks"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.host_blocks < 0:
+            raise ConfigurationError(f"host_blocks must not be negative, got {self.host_blocks}")
+        if self.max_batched_tokens <= self.max_num_seqs:
+            raise ConfigurationError(
+                f"max_batched_tokens ({self.max_batched_tokens}) must be above max_num_seqs ({self.max_num_seqs}): "
+                "each running request decodes one token a step, and prompts need what is left"
+            )

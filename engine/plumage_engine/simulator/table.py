@@ -1,0 +1,129 @@
+"""What is cached, with the token ids: the record behind snapshots, and the maker of wire events.
+
+A block pool keeps hashes only. Whoever follows the events must be able to start late, so the engine remembers for each
+cached block its parent, token ids and keys, as long as any copy of it is cached in any medium: bounded by the pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from plumage.blocks.events import BlockEvent, Cleared, Removed, Stored
+from plumage_engine.simulator.wire import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKeys
+
+__all__ = ["BlockTable", "Origin"]
+
+_GROUP = 0  # one KV cache group, full attention
+_KIND = "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where blocks come from: the whole token sequence of a request, and what its hashes were chained with."""
+
+    token_ids: Sequence[int]
+    adapter: str | None = None
+    salt: str | None = None
+
+    def extra_keys(self, block: int) -> ExtraKeys:
+        """vLLM's untagged keys of one block: the adapter, and in the first block the salt."""
+        keys = [key for key in (self.adapter, self.salt if block == 0 else None) if key]
+        return tuple(keys) or None
+
+
+@dataclass(slots=True)
+class _Block:
+    parent: int | None
+    token_ids: list[int]
+    lora_name: str | None
+    extra_keys: ExtraKeys
+    copies: dict[str, int] = field(default_factory=dict)
+
+
+class BlockTable:
+    """Blocks by hash, counted per medium."""
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._blocks: dict[int, _Block] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def apply(self, event: BlockEvent, origin: Origin | None = None, first: int = 0) -> Any:
+        """Note an event of the pool and return it as it goes over the wire. `origin`, `first`: the sequence whose
+        blocks are stored and the position of the first one; None for blocks that another medium holds already."""
+        if isinstance(event, Stored):
+            return self._store(event, origin, first)
+        if isinstance(event, Removed):
+            for block in event.hashes:
+                self._drop(block, event.medium)
+            return BlockRemoved(list(event.hashes), event.medium, _GROUP)
+        assert isinstance(event, Cleared)
+        self._blocks.clear()
+        return AllBlocksCleared()
+
+    def snapshot(self) -> Iterator[list[Any]]:
+        """[hash, parent, token ids, medium, group, adapter, extra keys, copies] of every block, parents first."""
+        done: set[int] = set()
+        for block in self._blocks:
+            for link in self._chain(block, done):
+                done.add(link)
+                entry = self._blocks[link]
+                for medium, copies in entry.copies.items():
+                    yield [
+                        link, entry.parent, entry.token_ids, medium, _GROUP, entry.lora_name, entry.extra_keys, copies
+                    ]  # fmt: skip
+
+    def encode(self, next_sequence: int) -> bytes:
+        """The snapshot as it is served: valid after all batches below `next_sequence`."""
+        return msgspec.msgpack.encode(
+            {"v": 1, "seq": next_sequence - 1, "block_size": self._size, "blocks": list(self.snapshot())}
+        )
+
+    def _chain(self, block: int | None, done: set[int]) -> list[int]:
+        """The block and those above it that are known and not done, topmost first."""
+        chain: list[int] = []
+        while block is not None and block not in done and block in self._blocks:
+            chain.append(block)
+            block = self._blocks[block].parent
+        return chain[::-1]
+
+    def _store(self, event: Stored, origin: Origin | None, first: int) -> BlockStored:
+        parent = event.parent
+        blocks: list[_Block] = []
+        for position, block in enumerate(event.hashes, first):
+            entry = self._blocks.get(block)
+            if entry is None:
+                assert origin is not None, "a block that nobody holds needs an origin"
+                ids = list(origin.token_ids[position * self._size : (position + 1) * self._size])
+                entry = self._blocks[block] = _Block(parent, ids, origin.adapter, origin.extra_keys(position))
+            entry.copies[event.medium] = entry.copies.get(event.medium, 0) + 1
+            blocks.append(entry)
+            parent = block
+        name = blocks[0].lora_name
+        return BlockStored(
+            block_hashes=list(event.hashes),
+            parent_block_hash=event.parent,
+            token_ids=[token for entry in blocks for token in entry.token_ids],
+            block_size=self._size,
+            lora_id=1 if name else None,
+            medium=event.medium,
+            lora_name=name,
+            extra_keys=[entry.extra_keys for entry in blocks],
+            group_idx=_GROUP,
+            kv_cache_spec_kind=_KIND,
+        )
+
+    def _drop(self, block: int, medium: str) -> None:
+        entry = self._blocks[block]
+        if entry.copies[medium] > 1:
+            entry.copies[medium] -= 1
+            return
+        del entry.copies[medium]
+        if not entry.copies:
+            del self._blocks[block]

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible router in front of a pool."""

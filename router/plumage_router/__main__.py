@@ -1,0 +1,33 @@
+"""`python -m plumage_router --config FILE.json`: one router process."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+
+from plumage.errors import ConfigurationError
+from plumage_router.config import load_config
+from plumage_router.server import serve
+
+
+def main() -> int:
+    """0 after an orderly end, 2 when the configuration can't work."""
+    parser = argparse.ArgumentParser(prog="plumage_router", description="The router in front of one pool.")
+    parser.add_argument("--config", type=Path, required=True, help="a JSON file, see plumage_router.config")
+    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    arguments = parser.parse_args()
+    logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        uvloop.run(serve(load_config(arguments.config)))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The control surface: health, metrics, models, status and explanations, with FastAPI behind the bridge.
+
+Errors have OpenAI's form here too. What tells about traffic (`/plumage/v1/…`) needs the admin key where one is set.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from plumage_router.errors import error_object
+from plumage_router.gateway import Gateway
+from plumage_router.status import exposition, status_document
+
+__all__ = ["make_app"]
+
+CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
+
+
+def make_app(gateway: Gateway) -> FastAPI:
+    """The application for one gateway."""
+    app = FastAPI(title="Plumage router", version="v1alpha1", redoc_url=None)
+    _add_errors(app)
+    _add_public(app, gateway)
+    _add_admin(app, gateway)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(StarletteHTTPException)
+    async def plain(request: Request, error: StarletteHTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        return _error(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        param = ".".join(map(str, first["loc"][1:]))
+        return _error(400, f"{param}: {first['msg']}", code="invalid_type", param=param)
+
+
+def _add_public(app: FastAPI, gateway: Gateway) -> None:
+    model = gateway.config.model
+
+    def key(request: Request) -> None:
+        if gateway.auth.tenant(dict(request.scope["headers"])) is None:
+            raise HTTPException(401, "A valid API key is needed.", headers={"www-authenticate": "Bearer"})
+
+    @app.get("/health", summary="200 while the router serves and a replica can be chosen")
+    async def health() -> Response:
+        ready = gateway.serving and bool(gateway.fleet.candidates(gateway.tick))
+        return Response(
+            status_code=200 if ready else 503, media_type="text/plain", content="ok" if ready else "no replica"
+        )
+
+    @app.get("/metrics", summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(exposition(gateway), media_type="text/plain; version=0.0.4")
+
+    @app.get("/v1/models", dependencies=[Depends(key)])
+    async def models() -> dict[str, Any]:
+        names = (model.name, *model.aliases, *model.adapters)
+        return {"object": "list", "data": [_model(name) for name in names]}
+
+    @app.get("/v1/models/{name:path}", dependencies=[Depends(key)])
+    async def one_model(name: str) -> dict[str, Any]:
+        if name not in (model.name, *model.aliases, *model.adapters):
+            raise HTTPException(404, f"The model {name[:128]!r} does not exist here.")
+        return _model(name)
+
+
+def _add_admin(app: FastAPI, gateway: Gateway) -> None:
+    def admin(request: Request) -> None:
+        if not gateway.auth.is_admin(dict(request.scope["headers"])):
+            raise HTTPException(401, "The admin key is needed.", headers={"www-authenticate": "Bearer"})
+
+    guarded: dict[str, Any] = {"dependencies": [Depends(admin)]}
+
+    @app.get("/plumage/v1/status", **guarded)
+    async def status(decisions: Annotated[int, Query(ge=0, le=1000)] = 10) -> dict[str, Any]:
+        return status_document(gateway, decisions=decisions)
+
+    @app.get("/plumage/v1/explain/{request_id:path}", **guarded)
+    async def explain(request_id: str) -> dict[str, Any]:
+        record = gateway.audit.find(request_id)
+        if record is None:
+            kept = gateway.config.audit_size
+            raise HTTPException(404, f"The request is not among the last {kept} that this router saw.")
+        return record.document()
+
+    @app.get("/plumage/v1/hottest", **guarded)
+    async def hottest(number: Annotated[int, Query(ge=1, le=1000)] = 20) -> dict[str, Any]:
+        return {"pool": gateway.config.pool, "hottest": gateway.hottest.top(number)}
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": "plumage"}
+
+
+def _error(
+    status: int,
+    message: str,
+    *,
+    code: str | None = None,
+    param: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    body = error_object(status, message, code=code, param=param)
+    return Response(body, status_code=status, media_type="application/json", headers=headers)

@@ -1,0 +1,198 @@
+"""One try of a request on one replica: its connection, its clock, its account.
+
+Status and headers are held until the first body byte that is no comment. Until then a failure costs the client nothing,
+and the exchange may try another replica; from then on bytes pass through and a failure ends the answer.
+A kept connection that the engine closed in the same moment says nothing about the engine: a fresh one is tried, once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from plumage_router.clock import monotonic
+from plumage_router.decide import Decider, Decision
+from plumage_router.metrics import Metrics
+from plumage_router.replicas import Fleet, Replica
+from plumage_router.upstream import UpstreamConnection
+from plumage_router.usage import JsonTail, StreamFilter
+
+__all__ = ["Attempt", "Course"]
+
+_EVENTS = b"text/event-stream"
+
+
+class Course(Protocol):
+    """The exchange that an attempt belongs to."""
+
+    decider: Decider
+    fleet: Fleet
+    metrics: Metrics
+
+    def request_for(self, replica: Replica) -> tuple[bytes, bytes]:
+        """Head and body to send."""
+        ...
+
+    def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
+        """The first body bytes, with what came before them."""
+        ...
+
+    def more(self, data: bytes) -> None: ...
+
+    def complete(self, attempt: Attempt) -> None: ...
+
+    def attempt_failed(self, attempt: Attempt, reason: str) -> None: ...
+
+
+class Attempt:
+    """A `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned."""
+
+    __slots__ = (
+        "_connection",
+        "_course",
+        "_fresh",
+        "_headers",
+        "_over",
+        "_paused",
+        "_reader",
+        "_status",
+        "decision",
+        "first_at",
+        "last_at",
+        "replica",
+        "sent_at",
+        "started",
+    )
+
+    def __init__(self, course: Course, decision: Decision, replica: Replica) -> None:
+        self._course = course
+        self._connection: UpstreamConnection | None = None
+        self._reader: StreamFilter | JsonTail | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._status = 0
+        self._fresh = False
+        self._over = False
+        self._paused = False
+        self.decision = decision
+        self.replica = replica
+        self.started = False
+        self.sent_at = decision.ticket.routed_at
+        self.first_at = 0.0
+        self.last_at = 0.0
+
+    def start(self) -> None:
+        self.replica.breaker.started()
+        self.replica.totals.routed += 1
+        self.replica.pool.send(self)
+
+    @property
+    def usage(self) -> JsonTail | StreamFilter:
+        assert self._reader is not None
+        return self._reader
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    def abandon(self) -> None:
+        """The client left: the engine is told by the closed connection, the policy that nothing was learned."""
+        if not self._over:
+            self.replica.breaker.abandoned()
+            self._end(failed=True)
+
+    def give_up(self, reason: str) -> None:
+        """Somebody else knows that this will not end well (a stalled engine, a deadline)."""
+        self._fail(reason)
+
+    # -- the connection's side ----------------------------------------------------------------------------------------
+
+    def connected(self, connection: UpstreamConnection) -> None:
+        if self._over:
+            self.replica.pool.release(connection)
+            return
+        self._connection = connection
+        head, body = self._course.request_for(self.replica)
+        connection.send(self, head, body)
+
+    def unreachable(self, reason: str) -> None:
+        self._fail(reason, certain=True)
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        if status >= 500:
+            self._fail(f"it answered {status}")
+        elif status in (401, 403):
+            self._fail("it does not accept this router's key")
+        else:
+            self._status, self._headers = status, headers
+            events = headers.get(b"content-type", b"").startswith(_EVENTS)
+            wanted = self.decision.prompt.wants_usage
+            self._reader = StreamFilter(keep_usage=wanted) if events else JsonTail()
+
+    def body(self, data: bytes) -> None:
+        if self._over:
+            return
+        assert self._reader is not None
+        data = self._reader.feed(data)
+        if data:
+            self._pass_on(data)
+
+    def answered(self) -> None:
+        if self._over:
+            return
+        assert self._reader is not None
+        rest = self._reader.end()
+        if rest or not self.started:
+            self._pass_on(rest)
+        self._connection = None
+        self.last_at = monotonic()
+        self._end(failed=False)
+        self._course.complete(self)
+
+    def lost(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.reused and not connection.heard and not self._fresh:
+            self._fresh = True
+            self.replica.pool.send(self, fresh=True)
+            return
+        self._fail(reason)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _pass_on(self, data: bytes) -> None:
+        if self.started:
+            self._course.more(data)
+            return
+        self.started = True
+        self.first_at = monotonic()
+        self.replica.breaker.succeeded()
+        self._course.decider.first_token(self.decision, self.first_at)
+        self._course.begin(self, self._status, self._headers, data)
+
+    def _fail(self, reason: str, *, certain: bool = False) -> None:
+        if self._over:
+            return
+        self.replica.breaker.failed(monotonic(), certain=certain)
+        self._course.fleet.changed()
+        self._end(failed=True)
+        self._course.attempt_failed(self, reason)
+
+    def _end(self, *, failed: bool) -> None:
+        """Settles the account, once."""
+        self._over = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+        now, decider = monotonic(), self._course.decider
+        if failed:
+            self.replica.totals.failed += 1
+            decider.failed(self.decision, now, computed=self.started)
+        else:
+            assert self._reader is not None
+            self.replica.totals.finished += 1
+            decider.finished(self.decision, now, self._reader.usage)
+        self._course.fleet.release(self.replica)

@@ -1,0 +1,160 @@
+"""Why each of the last requests went where it went: a bounded ring, by request id.
+
+A record keeps references to what the decision was made from (small lists that exist anyway) and becomes text only when
+somebody asks. It holds no prompt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plumage.routing.interface import ReplicaState
+from plumage_router.decide import Decision
+from plumage_router.replicas import Load
+
+__all__ = ["Audit", "Record"]
+
+SHOWN = 16  # candidates kept of a large fleet: the best
+
+
+@dataclass(slots=True)
+class Record:
+    """One request. Times in seconds; `outcome`: Running | Finished | Failed | Aborted | Truncated."""
+
+    request_id: str
+    at: float
+    model: str
+    tenant: str
+    policy: str
+    replica: str
+    tokens: float
+    hit_tokens: float
+    chunks: int
+    matched_chunks: int
+    predicted_ttft: float | None
+    predicted_latency: float | None
+    fleet: Sequence[ReplicaState]  # the candidates, with …
+    hits: Mapping[int, float]  # … the tokens that each slot holds …
+    scores: Sequence[float]  # … and each one's score, where the policy gives one
+    considered: int
+    degraded: bool
+    decision_seconds: float = 0.0
+    failures: list[tuple[str, str]] = field(default_factory=list)  # replica, reason
+    outcome: str = "Running"
+    ttft: float | None = None
+    latency: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def candidates(self) -> list[tuple[str, float, float | None]]:
+        """Each replica considered, the tokens it holds, its score."""
+        scores: Sequence[float | None] = self.scores or [None] * len(self.fleet)
+        return [(_name(s), self.hits.get(s.slot, 0.0), score) for s, score in zip(self.fleet, scores, strict=True)]
+
+    def why(self) -> str:
+        """One line for people."""
+        if self.failures:
+            failed = ", ".join(f"{replica}: {reason}" for replica, reason in self.failures)
+            return f"retried after {failed}"
+        best = max((hit for _, hit, _ in self.candidates), default=0.0)
+        held = f"holds {self.hit_tokens:.0f} of ~{self.tokens:.0f} prompt tokens"
+        if best <= 0:
+            return f"nobody holds its prefix; {self.policy} chose among {self.considered}"
+        if self.hit_tokens >= best:
+            return f"{held}, the most of {self.considered}"
+        scored = "scored worse" if self.scores else "was not chosen"
+        return f"{held}; another holds {best:.0f} but {scored} ({self.policy})"
+
+    def document(self) -> dict[str, Any]:
+        """The record as JSON, with the spelling of the API."""
+        return {
+            "requestId": self.request_id,
+            "at": self.at,
+            "model": self.model,
+            "tenant": self.tenant,
+            "policy": self.policy,
+            "replica": self.replica,
+            "why": self.why(),
+            "promptTokens": {"estimated": round(self.tokens), "actual": self.prompt_tokens},
+            "hitTokens": {"predicted": round(self.hit_tokens), "actual": self.cached_tokens},
+            "chunks": {"prompt": self.chunks, "matched": self.matched_chunks},
+            "ttft": {"predicted": self.predicted_ttft, "actual": self.ttft},
+            "latency": {"predicted": self.predicted_latency, "actual": self.latency},
+            "candidates": [
+                {"replica": name, "hitTokens": round(hit), "score": score} for name, hit, score in self.candidates
+            ],
+            "considered": self.considered,
+            "degraded": self.degraded,
+            "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
+            "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
+            "outcome": self.outcome,
+        }
+
+
+def _best(fleet: Sequence[ReplicaState], scores: Sequence[float]) -> tuple[Sequence[ReplicaState], Sequence[float]]:
+    """Of a large fleet the candidates with the best scores, so that a record stays small."""
+    if not scores:
+        return fleet[:SHOWN], ()
+    best = heapq.nsmallest(SHOWN, range(len(fleet)), key=scores.__getitem__)
+    return [fleet[index] for index in best], [scores[index] for index in best]
+
+
+def _name(state: object) -> str:
+    return state.name if isinstance(state, Load) else ""
+
+
+class Audit:
+    """The last `size` records. `note` replaces nothing: a request id that comes twice finds its latest."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ring: deque[Record] = deque()
+        self._by_id: dict[str, Record] = {}
+
+    def note(
+        self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
+    ) -> Record:
+        """A decision was made; the record is filled in as the request goes on."""
+        ticket = decision.ticket
+        fleet, scores = decision.candidates, decision.scores
+        if len(fleet) > SHOWN:
+            fleet, scores = _best(fleet, scores)
+        record = Record(
+            request_id,
+            at,
+            decision.prompt.model,
+            tenant,
+            policy,
+            _name(decision.load),
+            decision.tokens,
+            ticket.hit_tokens,
+            len(decision.prompt.chunks),
+            decision.depth,
+            ticket.predicted_ttft,
+            ticket.predicted_latency,
+            fleet,
+            decision.hits,
+            scores,
+            len(decision.candidates),
+            degraded,
+        )
+        if len(self._ring) >= self._size:
+            oldest = self._ring.popleft()
+            if self._by_id.get(oldest.request_id) is oldest:
+                del self._by_id[oldest.request_id]
+        self._ring.append(record)
+        self._by_id[request_id] = record
+        return record
+
+    def find(self, request_id: str) -> Record | None:
+        return self._by_id.get(request_id)
+
+    def latest(self, count: int) -> Iterator[Record]:
+        """The newest records, newest first."""
+        for index in range(len(self._ring) - 1, max(-1, len(self._ring) - 1 - count), -1):
+            yield self._ring[index]

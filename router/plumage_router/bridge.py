@@ -1,0 +1,107 @@
+"""Everything that is no completion goes to an ASGI application behind the same port, in the same process.
+
+The control surface (health, metrics, models, admin) is rare and convenient to write with FastAPI; it must not cost the
+completion path anything. Requests are whole when they get here, answers are collected before they are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from plumage_router.client import ClientConnection, Request
+from plumage_router.errors import error_object
+from plumage_router.wire import JSON
+
+__all__ = ["Application", "BridgedRequest"]
+
+log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+_HOP_BY_HOP = frozenset((b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"date"))
+
+
+class BridgedRequest:
+    """A `Handler` that runs the application for one request."""
+
+    def __init__(
+        self, application: Application, request: Request, client: ClientConnection, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._application = application
+        self._request = request
+        self._client = client
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+        self._asked = False
+        self._status = 500
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._run())
+
+    def pause(self) -> None:
+        return  # the answer is whole and small
+
+    def resume(self) -> None:
+        return
+
+    def abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._application(self._scope(), self._receive, self._send)
+        except Exception:
+            log.exception("the control surface failed on %s", self._request.target[:256])
+            self._status, self._headers = 500, [(b"content-type", JSON)]
+            self._body = [error_object(500, "The router failed on this request.", code="internal")]
+        lines = b"".join(b"%b: %b\r\n" % (n, v) for n, v in self._headers if n.lower() not in _HOP_BY_HOP)
+        request = self._request
+        self._client.respond(
+            self._status,
+            lines,
+            b"".join(self._body),
+            keep_alive=request.keep_alive,
+            head_only=request.method == b"HEAD",
+        )
+
+    def _scope(self) -> dict[str, Any]:
+        request = self._request
+        path, _, query = request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.0" if request.http10 else "1.1",
+            "method": request.method.decode("latin-1"),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1")),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(request.headers.items()),
+            "client": None,
+            "server": None,
+            "state": {},
+        }
+
+    async def _receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        await asyncio.Event().wait()  # ends with the task when the client leaves
+        raise AssertionError
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self._body.append(bytes(message.get("body", b"")))

@@ -1,0 +1,384 @@
+"""The client's side of a connection: bytes in, whole requests out, answers in order.
+
+The parser's callbacks only collect; requests are served after the parser has returned, one at a time and in the order
+they came (pipelining), so an answer can never overtake another. A request that breaks a rule is answered with an error
+object after those before it, and the connection ends: what follows a broken message can't be trusted.
+
+Every state has a deadline (a client that trickles bytes, or takes none, is cut off) and every buffer a bound. The end
+of the client's stream counts as its leaving: the handler is told at once, so that the engine stops working for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from typing import Any, Protocol, cast
+
+import httptools
+
+from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage_router.errors import RequestError, bad_request, overloaded
+from plumage_router.wire import CONTINUE, JSON, response_head
+
+__all__ = ["ClientConnection", "Handler", "Host", "Request"]
+
+log = logging.getLogger(__name__)
+
+LINGER = 1.0  # seconds a refused client has to read its answer before the connection is cut
+_SINGLE = frozenset((b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect"))
+
+
+class Request:
+    """A whole request. `headers`: lower-case names; repeated list headers are joined, repeated others refused."""
+
+    __slots__ = ("body", "headers", "http10", "keep_alive", "method", "size", "target")
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.size = 0  # body bytes so far, counted against the host's buffer bound
+        self.keep_alive = False
+        self.http10 = False
+
+
+class Handler(Protocol):
+    """Who answers one request. It ends with `ClientConnection.done`, exactly once, unless it was aborted."""
+
+    def start(self) -> None: ...
+
+    def pause(self) -> None:
+        """The client reads too slowly: stop producing."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None:
+        """The client is gone: drop everything."""
+        ...
+
+
+class Host(Protocol):
+    """What a connection needs of the process around it. `tick`: a coarse clock, seconds, good enough for deadlines."""
+
+    limits: LimitsConfig
+    timeouts: TimeoutsConfig
+    tick: float
+    date: bytes
+    buffered: int
+
+    def opened(self, connection: ClientConnection) -> RequestError | None:
+        """Counts the connection in; an error instead when there are too many."""
+        ...
+
+    def closed(self, connection: ClientConnection) -> None: ...
+
+    def handler(self, request: Request, connection: ClientConnection) -> Handler: ...
+
+    def refused(self, error: RequestError) -> None:
+        """Told of each request refused before it had a handler."""
+        ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client connection; `deadline` is read by the host's sweeper, which then calls `expire`."""
+
+    __slots__ = (
+        "_bodies",
+        "_closing",
+        "_head_bytes",
+        "_host",
+        "_in_head",
+        "_loop",
+        "_parser",
+        "_refusal",
+        "_request",
+        "_served",
+        "_serving",
+        "_transport",
+        "_waiting",
+        "deadline",
+    )
+
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        self._host = host
+        self._loop = loop
+        self._transport = cast(asyncio.Transport, None)
+        self._parser: Any = None
+        self._request: Request | None = None
+        self._bodies: list[bytes] = []
+        self._in_head = False
+        self._head_bytes = 0
+        self._waiting: deque[Request] = deque()
+        self._serving: Handler | None = None
+        self._served: Request | None = None
+        self._refusal: RequestError | None = None
+        self._closing = False
+        self.deadline = math.inf
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._parser = httptools.HttpRequestParser(self)
+        self.deadline = self._host.tick + self._host.timeouts.header
+        error = self._host.opened(self)
+        if error is not None:
+            self._refuse(error)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None or self._closing:
+            return  # thrown away: an answer that ends the connection is on its way
+        counted = self._in_head
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # refused when the head was complete
+        except httptools.HttpParserError as error:
+            self._refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
+        if self._in_head and counted:
+            self._count_head(len(data))
+        if self._waiting and self._serving is None:
+            self._serve()
+
+    def eof_received(self) -> None:
+        return None  # the transport closes itself; `connection_lost` tells the handler
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._closing = True
+        self._drop_unread()
+        while self._waiting:
+            self._host.buffered -= self._waiting.popleft().size
+        handler, self._serving = self._serving, None
+        if self._served is not None:
+            self._host.buffered -= self._served.size
+            self._served = None
+        if handler is not None:
+            handler.abort()
+        self._host.closed(self)
+
+    def pause_writing(self) -> None:
+        self.deadline = self._host.tick + self._host.timeouts.write
+        if self._serving is not None:
+            self._serving.pause()
+
+    def resume_writing(self) -> None:
+        self.deadline = math.inf if self._serving is not None else self._host.tick + self._host.timeouts.keep_alive
+        if self._serving is not None:
+            self._serving.resume()
+
+    # -- the parser's side --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._refusal is not None:
+            return
+        if len(self._waiting) >= self._host.limits.max_pipelined:
+            self._refuse(bad_request("Too many pipelined requests.", code="pipelining"))
+            return
+        self._request = Request()
+        self._in_head = True
+        self._head_bytes = 0
+        if self._serving is None:
+            self.deadline = self._host.tick + self._host.timeouts.header
+
+    def on_url(self, part: bytes) -> None:
+        if self._request is not None:
+            self._request.target += part
+            self._count_head(len(part))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        request = self._request
+        if request is None:
+            return
+        self._head_bytes += len(name) + len(value) + 4
+        limits = self._host.limits
+        if self._head_bytes > limits.max_header_bytes or len(request.headers) >= limits.max_headers:
+            self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
+            return
+        if not self._in_head:
+            return  # a trailer: counted, never believed
+        name = name.lower()
+        if name in request.headers:
+            self._repeat(request, name, value)
+        else:
+            request.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        if request is None:
+            return
+        self._in_head = False
+        parser = self._parser
+        if parser.should_upgrade():
+            self._refuse(bad_request("Upgrading the connection is not supported.", code="upgrade"))
+            return
+        request.method = parser.get_method()
+        request.keep_alive = parser.should_keep_alive()
+        if parser.get_http_version() != "1.1":
+            request.http10 = True
+            request.keep_alive = False
+        self._check_head(request)
+
+    def on_body(self, data: bytes) -> None:
+        request = self._request
+        if request is None:
+            return
+        size = len(data)
+        request.size += size
+        self._host.buffered += size
+        if request.size > self._host.limits.max_body_bytes:
+            self._refuse(self._too_large())
+        elif self._host.buffered > self._host.limits.max_buffered_bytes:
+            self._refuse(overloaded("Too much is waiting to be sent on."))
+        else:
+            self._bodies.append(data)
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        if request is None:
+            return
+        bodies = self._bodies
+        if bodies:
+            request.body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+            self._bodies = []
+        self._waiting.append(request)
+
+    # -- the handler's side -------------------------------------------------------------------------------------------
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._transport
+
+    def respond(self, status: int, headers: bytes, body: bytes, *, keep_alive: bool, head_only: bool = False) -> None:
+        """A whole answer at once; ends the request. `headers` are ready lines."""
+        head = response_head(status, headers, self._host.date, length=len(body), keep_alive=keep_alive)
+        self._transport.write(head if head_only else head + body)
+        self.done(keep_alive=keep_alive)
+
+    def done(self, *, keep_alive: bool) -> None:
+        """The handler's answer is written out. Not keeping alive closes the connection once it is sent."""
+        self._serving = None
+        if self._served is not None:
+            self._host.buffered -= self._served.size
+            self._served = None
+        if not keep_alive:
+            self._linger()
+        elif self._waiting:
+            self._loop.call_soon(self._serve_next)
+        elif self._refusal is not None:
+            self._answer_refusal()
+        elif self._request is None:
+            self.deadline = self._host.tick + self._host.timeouts.keep_alive
+        else:
+            self.deadline = self._host.tick + self._host.timeouts.body
+
+    def cut(self) -> None:
+        """Ends the connection in the middle of an answer, so that the client sees that it is not whole."""
+        self._serving = None
+        self._closing = True
+        self.deadline = self._host.tick + LINGER
+        self._transport.close()
+
+    def expire(self) -> None:
+        """The deadline passed: a client in the middle of a request is told, all others are just cut off."""
+        self.deadline = math.inf
+        if self._request is not None and self._serving is None and self._refusal is None:
+            self._refuse(RequestError(408, "The request did not arrive in time.", code="request_timeout"))
+        else:
+            self._transport.abort()
+
+    def close_when_idle(self) -> bool:
+        """For shutting down: closes a connection between requests. True when it was one."""
+        if self._serving is not None or self._waiting or self._request is not None:
+            return False
+        self._transport.close()
+        return True
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _serve_next(self) -> None:
+        if self._waiting and self._serving is None and not self._closing:
+            self._serve()
+
+    def _serve(self) -> None:
+        request = self._waiting.popleft()
+        self.deadline = math.inf
+        self._served = request
+        handler = self._serving = self._host.handler(request, self)
+        handler.start()
+
+    def _repeat(self, request: Request, name: bytes, value: bytes) -> None:
+        if name in _SINGLE:
+            self._refuse(bad_request(f"The header {name.decode('latin-1')} is repeated.", code="repeated_header"))
+        else:
+            request.headers[name] += b", " + value
+
+    def _check_head(self, request: Request) -> None:
+        headers = request.headers
+        self.deadline = self._host.tick + self._host.timeouts.body if self._serving is None else self.deadline
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._host.limits.max_body_bytes:
+            self._refuse(self._too_large())
+        elif not request.http10 and b"host" not in headers:
+            self._refuse(bad_request("The Host header is missing.", code="malformed_http"))
+        elif b"expect" in headers:
+            self._expect(headers[b"expect"], request)
+
+    def _expect(self, expectation: bytes, request: Request) -> None:
+        if expectation.lower() != b"100-continue":
+            self._refuse(RequestError(417, "Only 100-continue can be expected.", code="expectation"))
+        elif not request.http10 and self._serving is None and not self._waiting:
+            self._transport.write(CONTINUE)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._host.limits.max_header_bytes:
+            self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
+
+    def _too_large(self) -> RequestError:
+        bound = self._host.limits.max_body_bytes
+        return RequestError(413, f"The body is larger than {bound} bytes.", code="body_too_large")
+
+    def _refuse(self, error: RequestError) -> None:
+        """No further request is read; the error is sent once those before it are answered."""
+        if self._refusal is not None:
+            return
+        self._refusal = error
+        self._in_head = False
+        self._drop_unread()
+        self._host.refused(error)
+        if self._serving is None and not self._waiting:
+            self._answer_refusal()
+
+    def _answer_refusal(self) -> None:
+        error = self._refusal
+        assert error is not None
+        headers = b"content-type: %b\r\n" % JSON
+        if error.retry_after is not None:
+            headers += b"retry-after: %d\r\n" % error.retry_after
+        body = error.body()
+        head = response_head(error.status, headers, self._host.date, length=len(body), keep_alive=False)
+        self._transport.write(head + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Sends what is written and our end; the client's own end, or a second, closes the rest. Closing at once with
+        unread bytes would reset the connection and could eat the answer."""
+        self._closing = True
+        self.deadline = self._host.tick + LINGER
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _drop_unread(self) -> None:
+        if self._request is not None:
+            self._host.buffered -= self._request.size
+            self._request = None
+        self._bodies = []
+
+
+def _reason(error: Exception) -> str:
+    """The parser's own words, without what a client sent."""
+    return str(error).split(":", 1)[0] or "unreadable"

@@ -1,0 +1,138 @@
+"""What a router is told at start: one JSON file, validated at once, never changed while it runs.
+
+Keys that may be rotated (API keys, the admin key, the engines' key) are files, read again when they change; the
+replicas are a file too (`membership.py`). Every bound the router holds is a field here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from plumage.errors import ConfigurationError
+
+__all__ = [
+    "AuthConfig",
+    "BreakerConfig",
+    "LimitsConfig",
+    "ListenConfig",
+    "ModelConfig",
+    "PolicyConfig",
+    "RouterConfig",
+    "TimeoutsConfig",
+    "load_config",
+]
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class ListenConfig(_Section):
+    """A TCP port, a Unix socket, or both. Port 0 lets the system choose; the choice is logged."""
+
+    host: str = "127.0.0.1"
+    port: int | None = Field(default=8000, ge=0, le=65_535)
+    uds: str | None = None
+    backlog: Count = 4096
+
+
+class ModelConfig(_Section):
+    """`name` is the base model: it seeds every chunk chain. `aliases` are other names clients may use for it;
+    `adapters` are LoRA names, each with a chain of its own. `model_folder` holds template and tokenizer."""
+
+    name: str = Field(min_length=1)
+    model_folder: str
+    adapters: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    allow_media: bool = Field(default=False, description="let media URLs pass; the engine will fetch them")
+
+
+class PolicyConfig(_Section):
+    """`options` go to the policy's constructor as they are (see `plumage.routing`)."""
+
+    name: str = "Lbgr"
+    options: dict[str, Any] = Field(default_factory=dict)
+    lbgr: dict[str, Any] = Field(default_factory=dict)
+
+
+class AuthConfig(_Section):
+    """Both files absent: everybody is let in, as on one machine. See `auth.py` for the files' form."""
+
+    api_keys_file: Path | None = None
+    admin_key_file: Path | None = None
+
+
+class LimitsConfig(_Section):
+    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies."""
+
+    max_connections: Count = 10_000
+    max_in_flight: Count = 4_096
+    max_body_bytes: Count = 8 * 1024 * 1024
+    max_buffered_bytes: Count = 512 * 1024 * 1024
+    max_header_bytes: Count = 32 * 1024
+    max_headers: Count = 100
+    max_pipelined: Count = 16
+    max_idle_per_replica: Count = 256
+    max_attempts: Count = 4
+    max_directory_chunks: Count = 1_000_000
+
+
+class TimeoutsConfig(_Section):
+    """Seconds. A long answer is no fault: nothing here limits the time to the first byte but `request`."""
+
+    header: Seconds = 10.0
+    body: Seconds = 60.0
+    keep_alive: Seconds = 75.0
+    write: Seconds = 60.0
+    connect: Seconds = 2.0
+    idle_upstream: Seconds = 60.0
+    request: Seconds = 3_600.0
+    probe: Seconds = 2.0
+    probe_interval: Seconds = 1.0
+    drain: Seconds = 30.0
+    pending_owner: Seconds = 10.0
+
+
+class BreakerConfig(_Section):
+    """A replica that failed `failures` times in a row is left alone, first for `base` seconds, at most for `cap`."""
+
+    failures: Count = 3
+    base: Seconds = 0.5
+    cap: Seconds = 15.0
+
+
+class RouterConfig(_Section):
+    """The whole file. `directory_url` null means degraded on purpose: no cache knowledge but this router's own."""
+
+    listen: ListenConfig = ListenConfig()
+    pool: str = Field(min_length=1)
+    router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
+    model: ModelConfig
+    membership_file: Path
+    directory_url: str | None = None
+    policy: PolicyConfig = PolicyConfig()
+    auth: AuthConfig = AuthConfig()
+    limits: LimitsConfig = LimitsConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    engine_api_key_file: Path | None = None
+    seed: int | None = Field(default=None, description="seed of the policy's randomness; null draws one")
+    audit_size: Count = 4_096
+
+
+def load_config(path: Path) -> RouterConfig:
+    """The file's content, or a ConfigurationError with every mistake in it."""
+    try:
+        return RouterConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the router's configuration {path}: {error.strerror}") from error
+    except ValidationError as error:
+        lines = (f"  - {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
+        raise ConfigurationError(f"{path} is not a router configuration:\n" + "\n".join(lines)) from error

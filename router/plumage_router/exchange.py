@@ -1,0 +1,286 @@
+"""One completion request, from its last byte in to its last byte out.
+
+authenticate → read → decide → send; on a failure before the first body byte, decide again without the replicas tried.
+The exchange owns the client's side; each try on a replica is an `Attempt`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from plumage_router.attempt import Attempt
+from plumage_router.audit import Record
+from plumage_router.auth import Tenant
+from plumage_router.client import ClientConnection, Request
+from plumage_router.clock import monotonic
+from plumage_router.errors import RequestError, error_object, no_replica, upstream_failed
+from plumage_router.prompt import Prompt
+from plumage_router.replicas import Replica
+from plumage_router.wire import JSON, LAST_CHUNK, chunk, response_head
+
+if TYPE_CHECKING:
+    from plumage_router.gateway import Gateway
+
+__all__ = ["Exchange"]
+
+log = logging.getLogger(__name__)
+
+_FORWARDED = (b"traceparent", b"tracestate", b"accept")
+_PASSED_BACK = (b"cache-control", b"retry-after", b"x-accel-buffering")
+_CUT_SHORT = b"data: %b\n\n" % error_object(502, "The engine failed before its answer was whole.", code="truncated")
+
+
+class Exchange:
+    """A `Handler` of one client connection and the `Course` of its attempts."""
+
+    __slots__ = (
+        "_attempt",
+        "_chunked",
+        "_client",
+        "_events",
+        "_explain",
+        "_failures",
+        "_gateway",
+        "_keep_alive",
+        "_paused",
+        "_prompt",
+        "_record",
+        "_request",
+        "_request_id",
+        "_tenant",
+        "_tried",
+        "arrived",
+        "decider",
+        "fleet",
+        "metrics",
+    )
+
+    def __init__(self, gateway: Gateway, request: Request, client: ClientConnection) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._client = client
+        self.decider = gateway.decider
+        self.fleet = gateway.fleet
+        self.metrics = gateway.metrics
+        self._attempt: Attempt | None = None
+        self._record: Record | None = None
+        self._tried: list[Replica] = []
+        self._failures: list[tuple[str, str]] = []
+        self._keep_alive = request.keep_alive
+        self._chunked = False
+        self._events = False
+        self._paused = False
+        self._explain = False
+        self._prompt: Prompt | None = None
+        self._tenant: Tenant | None = None
+        self._request_id = ""
+        self.arrived = monotonic()
+
+    @property
+    def replica(self) -> Replica | None:
+        """Where the request is now."""
+        return self._attempt.replica if self._attempt is not None else None
+
+    @property
+    def answering(self) -> bool:
+        """Did the client get its first byte?"""
+        return self._attempt is not None and self._attempt.started
+
+    # -- the client's side --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        gateway = self._gateway
+        self.metrics.requests += 1
+        try:
+            self._request_id = gateway.request_id(self._request)
+            self._admit()
+        except RequestError as error:
+            self._refuse(error)
+        except Exception:
+            log.exception("request %s: reading it failed", self._request_id)
+            self._refuse(RequestError(500, "The router failed on this request.", code="internal"))
+        else:
+            gateway.flights.add(self)
+            self._try()
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def abort(self) -> None:
+        self.metrics.aborted += 1
+        self._end("Aborted")
+
+    def expire(self) -> None:
+        """The request took longer than any may."""
+        if self.answering:
+            self._truncate("it took too long")
+        else:
+            self._fail(RequestError(504, "The request took too long.", code="timeout"))
+
+    def leave_silent(self) -> None:
+        """No first byte will come from there: try elsewhere."""
+        if self._attempt is not None:
+            stalled = self.replica is not None and self.replica.stalled
+            self._attempt.give_up("its engine is stalled" if stalled else "its health check fails")
+
+    # -- the attempts' side -------------------------------------------------------------------------------------------
+
+    def request_for(self, replica: Replica) -> tuple[bytes, bytes]:
+        assert self._prompt is not None
+        payload = self._prompt.payload
+        head = self._gateway.upstream_head(self._prompt.path, replica)
+        headers = self._request.headers
+        for name in _FORWARDED:
+            if name in headers:
+                head += b"%b: %b\r\n" % (name, headers[name])
+        identified = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
+        return identified % (head, self._request_id.encode(), len(payload)), payload
+
+    def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
+        kind = headers.get(b"content-type", JSON)
+        self._events = kind.startswith(b"text/event-stream")
+        length = None if self._events or b"content-length" not in headers else int(headers[b"content-length"])
+        self._chunked = length is None and not self._request.http10
+        self._keep_alive = self._keep_alive and self._gateway.serving and (length is not None or self._chunked)
+        lines = b"content-type: %b\r\nx-request-id: %b\r\n" % (kind, self._request_id.encode())
+        for name in _PASSED_BACK:
+            if name in headers:
+                lines += b"%b: %b\r\n" % (name, headers[name])
+        if self._explain and self._record is not None:
+            lines += b"x-plumage-explain: %b\r\n" % _header_json(self._record.document())
+        head = response_head(
+            status, lines, self._gateway.date, length=length, keep_alive=self._keep_alive, chunked=self._chunked
+        )
+        self.metrics.responses[status] += 1
+        self.metrics.ttft.observe(attempt.first_at - self.arrived)
+        if data:
+            data = chunk(data) if self._chunked else data
+        self._client.transport.write(head + data)
+
+    def more(self, data: bytes) -> None:
+        self._client.transport.write(chunk(data) if self._chunked else data)
+
+    def complete(self, attempt: Attempt) -> None:
+        if self._chunked:
+            self._client.transport.write(LAST_CHUNK)
+        self._learn(attempt)
+        self._end("Finished")
+        self._client.done(keep_alive=self._keep_alive)
+
+    def attempt_failed(self, attempt: Attempt, reason: str) -> None:
+        self._failures.append((attempt.replica.id, reason))
+        self._tried.append(attempt.replica)
+        if attempt.started:
+            self._truncate(reason)
+        elif len(self._failures) >= self._gateway.limits.max_attempts:
+            self._fail(upstream_failed(reason, len(self._failures)))
+        else:
+            self.metrics.retries[reason] += 1
+            self._try()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        gateway, request = self._gateway, self._request
+        self._tenant = tenant = gateway.authenticate(request)
+        self._explain = gateway.wants_explanation(request)
+        gateway.check_load()
+        gateway.check_media_type(request)
+        self._prompt = gateway.reader.read(
+            request.target.partition(b"?")[0], request.body, salt=tenant.salt, tenant=gateway.auth.enabled
+        )
+
+    def _try(self) -> None:
+        now = monotonic()
+        candidates = self.fleet.candidates(now, self._tried)
+        if not candidates:
+            self._fail(self._nobody(now))
+            return
+        assert self._prompt is not None
+        decision = self.decider.decide(self._prompt, candidates, now, len(self._failures) + 1)
+        decided = monotonic()
+        record = self._record
+        if record is not None:
+            record.outcome = "Retried"
+        self.metrics.decision.observe(decided - (self.arrived if record is None else now))
+        record = self._record = self._gateway.note(decision, self._request_id, self._tenant)
+        record.decision_seconds = decided - self.arrived
+        record.failures = self._failures
+        attempt = self._attempt = Attempt(self, decision, self.fleet.at(decision.ticket.slot))
+        if self._paused:
+            attempt.pause()
+        attempt.start()
+
+    def _nobody(self, now: float) -> RequestError:
+        if self._failures:
+            return upstream_failed(self._failures[-1][1], len(self._failures))
+        return no_replica(self.fleet.why_none(now))
+
+    def _learn(self, attempt: Attempt) -> None:
+        usage, ticket, metrics, record = attempt.usage.usage, attempt.decision.ticket, self.metrics, self._record
+        metrics.latency.observe(attempt.last_at - self.arrived)
+        if ticket.predicted_ttft is not None:
+            metrics.ttft_error.observe(attempt.first_at - attempt.sent_at - ticket.predicted_ttft)
+        totals = attempt.replica.totals
+        totals.predicted_hit_tokens += int(ticket.hit_tokens)
+        metrics.predicted_hit_tokens += ticket.hit_tokens
+        if usage.prompt_tokens is not None:
+            metrics.prompt_tokens += usage.prompt_tokens
+            totals.prompt_tokens += usage.prompt_tokens
+        if usage.cached_tokens is not None:
+            metrics.actual_hit_tokens += usage.cached_tokens
+            metrics.hit_error.observe(usage.cached_tokens - ticket.hit_tokens)
+            totals.hit_tokens += usage.cached_tokens
+        else:
+            metrics.usage_missing += 1
+        if record is not None:
+            record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+
+    def _end(self, outcome: str) -> None:
+        """Out of the books; the attempt that is still open is given up."""
+        self._gateway.flights.discard(self)
+        attempt, record = self._attempt, self._record
+        self._attempt = None
+        if attempt is not None:
+            attempt.abandon()
+        if record is not None:
+            record.outcome = outcome
+            if attempt is not None and attempt.started:
+                record.ttft = attempt.first_at - self.arrived
+                record.latency = monotonic() - self.arrived
+
+    def _truncate(self, reason: str) -> None:
+        """The client has a part of the answer: say so in the stream if it can be said, and cut the connection."""
+        self.metrics.truncated += 1
+        log.warning("request %s: cut short, %s", self._request_id, reason)
+        if self._events:
+            self.more(_CUT_SHORT)
+        self._end("Truncated")
+        self._client.cut()
+
+    def _fail(self, error: RequestError) -> None:
+        self._end("Failed")
+        self._refuse(error)
+
+    def _refuse(self, error: RequestError) -> None:
+        self._gateway.count_error(error)
+        self._client.respond(
+            error.status,
+            self._gateway.error_headers(error, self._request_id),
+            error.body(),
+            keep_alive=self._keep_alive and self._gateway.serving,
+        )
+
+
+def _header_json(document: dict[str, Any]) -> bytes:
+    """JSON that may stand in a header: one line of ASCII."""
+    return json.dumps(document, separators=(",", ":")).encode("ascii")

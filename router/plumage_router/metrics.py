@@ -1,0 +1,113 @@
+"""What the router counts, in plain integers; the Prometheus form is made only when somebody scrapes.
+
+A client library's counters take locks and look up labels at every step, which the completion path can't afford. Here
+an observation is a bisection and two additions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+
+__all__ = ["Histogram", "Metrics"]
+
+_PREFIX = "plumage_router_"
+_DECISION = (25e-6, 50e-6, 75e-6, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05)
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
+_ERROR = (-10.0, -5.0, -2.0, -1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_TOKENS = (-4096, -1024, -512, -256, -128, -64, -16, 0, 16, 64, 128, 256, 512, 1024, 4096)
+
+
+class Histogram:
+    """Cumulative buckets, as Prometheus reads them."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def lines(self, name: str) -> Iterator[str]:
+        seen = 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            seen += count
+            yield f'{name}_bucket{{le="{bound:g}"}} {seen}'
+        yield f'{name}_bucket{{le="+Inf"}} {self.count}'
+        yield f"{name}_sum {self.total:.9g}"
+        yield f"{name}_count {self.count}"
+
+
+class Metrics:
+    """All of one router's counters. Errors are ours (told by `code`); `responses` are what clients got, by status."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.responses: Counter[int] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.aborted = 0
+        self.truncated = 0
+        self.usage_missing = 0
+        self.predicted_hit_tokens = 0.0
+        self.actual_hit_tokens = 0.0
+        self.prompt_tokens = 0.0
+        self.decision = Histogram(_DECISION)
+        self.ttft = Histogram(_SECONDS)
+        self.latency = Histogram(_SECONDS)
+        self.ttft_error = Histogram(_ERROR)
+        self.hit_error = Histogram(_TOKENS)
+
+    def lines(self) -> Iterator[str]:
+        """The text exposition of what is counted here."""
+        for name, text, value in self._single():
+            yield from _head(name, "counter", text)
+            yield f"{_PREFIX}{name} {value:.12g}"
+        for name, text, label, values in self._labelled():
+            yield from _head(name, "counter", text)
+            for key, count in sorted(values.items(), key=str):
+                yield f'{_PREFIX}{name}{{{label}="{key}"}} {count}'
+        for name, text, histogram in self._histograms():
+            yield from _head(name, "histogram", text)
+            yield from histogram.lines(_PREFIX + name)
+
+    def _single(self) -> tuple[tuple[str, str, float], ...]:
+        return (
+            ("requests_total", "Completion requests begun.", self.requests),
+            ("aborted_total", "Clients that left early.", self.aborted),
+            ("truncated_total", "Answers cut short by an engine's failure.", self.truncated),
+            ("usage_missing_total", "Answers without cached_tokens.", self.usage_missing),
+            ("prompt_tokens_total", "Prompt tokens as engines counted them.", self.prompt_tokens),
+            ("hit_tokens_predicted_total", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
+            ("hit_tokens_actual_total", "Prompt tokens that were in the cache.", self.actual_hit_tokens),
+        )
+
+    def _labelled(self) -> tuple[tuple[str, str, str, Counter[int] | Counter[str]], ...]:
+        return (
+            ("responses_total", "Responses by status.", "status", self.responses),
+            ("errors_total", "Errors the router answered itself.", "code", self.errors),
+            ("retries_total", "Attempts that failed and were followed by another.", "reason", self.retries),
+        )
+
+    def _histograms(self) -> tuple[tuple[str, str, Histogram], ...]:
+        return (
+            ("decision_seconds", "Reading a request and choosing its replica.", self.decision),
+            ("ttft_seconds", "Request read to the first body byte.", self.ttft),
+            ("latency_seconds", "Request read to the last body byte.", self.latency),
+            ("ttft_error_seconds", "Actual minus predicted TTFT.", self.ttft_error),
+            ("hit_error_tokens", "Actual minus predicted hit tokens.", self.hit_error),
+        )
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {_PREFIX}{name} {text}"
+    yield f"# TYPE {_PREFIX}{name} {kind}"

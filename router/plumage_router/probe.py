@@ -1,0 +1,69 @@
+"""The router's own look at each engine: GET /health, once an interval, whatever the directory says.
+
+Two failures in a row make a replica unhealthy, one success makes it healthy again and closes its breaker, so that an
+engine that came back is used within an interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from plumage_router.breaker import BreakerState
+from plumage_router.replicas import Fleet, Replica
+
+__all__ = ["Prober"]
+
+FAILURES = 2
+AT_ONCE = 64
+_REQUEST = b"GET /health HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
+
+
+class Prober:
+    """Probes every replica of a fleet."""
+
+    def __init__(self, fleet: Fleet, *, interval: float, timeout: float) -> None:
+        self._fleet = fleet
+        self._interval = interval
+        self._timeout = timeout
+        self._failures: Counter[str] = Counter()
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Probes for ever."""
+        while True:
+            await asyncio.sleep(self._interval)
+            await asyncio.gather(*(self._probe(replica) for replica in tuple(self._fleet)))
+            known = {replica.id for replica in self._fleet}
+            for gone in self._failures.keys() - known:
+                del self._failures[gone]
+
+    async def _probe(self, replica: Replica) -> None:
+        async with self._gate:
+            well = await self._ask(replica)
+        if well:
+            self._failures[replica.id] = 0
+            moved = not replica.healthy or replica.breaker.state is not BreakerState.CLOSED
+            replica.healthy = True
+            replica.breaker.succeeded()
+        else:
+            self._failures[replica.id] += 1
+            moved = replica.healthy and self._failures[replica.id] >= FAILURES
+            replica.healthy = replica.healthy and not moved
+        if moved:
+            self._fleet.changed()
+
+    async def _ask(self, replica: Replica) -> bool:
+        """Did the engine answer 200 in time?"""
+        host, port = replica.member.address()
+        try:
+            async with asyncio.timeout(self._timeout):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    writer.write(_REQUEST)
+                    line = await reader.readline()
+                finally:
+                    writer.transport.abort()
+        except (OSError, TimeoutError, ValueError):
+            return False
+        return line.split(b" ", 2)[1:2] == [b"200"]

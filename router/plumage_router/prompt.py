@@ -1,0 +1,161 @@
+"""What a request says: parse → check → render → hash, for everything that depends on the request alone.
+
+A retry decides again without reading again. Nothing is tokenized: the prompt stays bytes, and its chain of byte chunks
+is what the directory is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from plumage.hashing.chunks import chain, seed
+from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage_router.body import parse_body, splice
+from plumage_router.errors import RequestError, bad_field, bad_request, unknown_model
+from plumage_router.fields import (
+    CHAT,
+    COMPLETION,
+    Check,
+    check_fields,
+    check_messages,
+    check_prompt,
+    check_template_options,
+)
+
+__all__ = ["CHAT_PATH", "COMPLETION_PATH", "Prompt", "PromptReader", "Renderer"]
+
+CHAT_PATH = b"/v1/chat/completions"
+COMPLETION_PATH = b"/v1/completions"
+KEPT_SEEDS = 4096  # one for each adapter and tenant
+
+
+class Renderer(Protocol):
+    """Turns a request into the bytes the engine will tokenize (`plumage.rendering.ChatRenderer`)."""
+
+    def render_chat(self, body: Mapping[str, Any]) -> bytes: ...
+
+    def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A request, read and found good. `payload` goes to the engine. `stream`, `wants_usage`: what the client asked."""
+
+    path: bytes
+    model: str
+    payload: bytes
+    stream: bool
+    wants_usage: bool
+    text: bytes
+    chunks: Sequence[int]
+
+
+class PromptReader:
+    """What a request says, given the model behind this router. `context`: the model's longest prompt in tokens;
+    `longest_token`: bytes of its longest token, which make a refusal by size certain instead of guessed."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        model: str,
+        *,
+        aliases: Sequence[str] = (),
+        adapters: Sequence[str] = (),
+        context: int | None = None,
+        longest_token: int = 0,
+        allow_media: bool = False,
+    ) -> None:
+        self._renderer = renderer
+        self._model = model
+        self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}
+        self._aliases = frozenset(aliases)
+        self._context = context
+        self._longest_token = longest_token
+        self._allow_media = allow_media
+        self._seeds: dict[tuple[str, str], int] = {}
+
+    def read(self, path: bytes, raw: bytes, *, salt: str = "", tenant: bool = False) -> Prompt:
+        """The request in `raw`, or RequestError. `tenant`: keys are in use, so `salt` is set for the client."""
+        body = parse_body(raw)
+        self.check(path, body, tenant=tenant)
+        text = self.render(path, body)
+        own_salt = salt or body.get("cache_salt") or ""
+        chunks = self.chain(text, body["model"], own_salt)
+        options = body.get("stream_options")
+        return Prompt(
+            path,
+            body["model"],
+            self._payload(raw, body, salt),
+            body.get("stream") is True,
+            options is not None and options.get("include_usage") is True,
+            text,
+            chunks,
+        )
+
+    def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> None:
+        """Every rule that needs no rendering."""
+        allowed: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
+        check_fields(body, allowed)
+        name = body.get("model")
+        if name is None:
+            raise bad_field("model", "it is missing.", code="missing_field")
+        if name not in self._served:
+            raise unknown_model(name[:128], self._model)
+        if tenant and body.get("cache_salt") is not None:
+            raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
+        if path == CHAT_PATH:
+            check_template_options(body.get("chat_template_kwargs"))
+            check_messages(body.get("messages"), allow_media=self._allow_media)
+        else:
+            check_prompt(body.get("prompt"))
+
+    def render(self, path: bytes, body: Mapping[str, Any]) -> bytes:
+        """The prompt's bytes as the engine will see them; of several prompts the first. Empty where rendering would
+        cost too much here: the request is then routed without knowledge of caches."""
+        try:
+            text = self._renderer.render_chat(body) if path == CHAT_PATH else self._render_prompt(body)
+        except TemplateError as error:
+            raise bad_request(f"The model's chat template refuses these messages: {_brief(error)}.") from None
+        except RenderLimitError:
+            return b""
+        if self._context and self._longest_token and len(text) > self._context * self._longest_token:
+            raise self._too_long()
+        return text
+
+    def chain(self, text: bytes, model: str, salt: str) -> list[int]:
+        """The byte-chunk chain of a rendered prompt."""
+        adapter = self._served[model]
+        start = self._seeds.get((adapter, salt))
+        if start is None:
+            start = seed(self._model, adapter, salt)
+            if len(self._seeds) < KEPT_SEEDS:
+                self._seeds[adapter, salt] = start
+        return chain(text, start)
+
+    def _render_prompt(self, body: Mapping[str, Any]) -> bytes:
+        prompt = body["prompt"]
+        if isinstance(prompt, list) and not isinstance(prompt[0], int):
+            prompt = prompt[0]
+        if self._context and isinstance(prompt, list) and len(prompt) > self._context:
+            raise self._too_long()
+        return self._renderer.render_completion(prompt, body.get("add_special_tokens") is not False)
+
+    def _too_long(self) -> RequestError:
+        message = f"The prompt is longer than the model's context of {self._context} tokens."
+        return bad_request(message, code="context_length_exceeded")
+
+    def _payload(self, raw: bytes, body: dict[str, Any], salt: str) -> bytes:
+        if body["model"] in self._aliases or (salt and "cache_salt" in body):
+            body = {**body, "model": self._model if body["model"] in self._aliases else body["model"]}
+            if salt:
+                body["cache_salt"] = salt
+            return orjson.dumps(body)
+        return splice(raw, {"cache_salt": salt}) if salt else raw
+
+
+def _brief(error: Exception) -> str:
+    return str(error).split("\n", 1)[0][:200] or type(error).__name__

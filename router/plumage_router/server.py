@@ -1,0 +1,254 @@
+"""A router's life: build the parts, listen, keep the background tasks running, drain, leave nothing behind.
+
+Accepting is paused when connections pass their bound by more than a few (the system's queue then holds newcomers back)
+by closing the event loop's handle on the listening socket while the socket itself stays open. SIGTERM and SIGINT stop
+accepting, let what is under way finish up to the drain timeout, and then cut it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import resource
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from plumage.directory.mirror import Mirror
+from plumage.errors import ConfigurationError
+from plumage.routing import make_policy
+from plumage_router.app import make_app
+from plumage_router.auth import Auth, read_secret
+from plumage_router.breaker import Breaker
+from plumage_router.client import ClientConnection
+from plumage_router.config import ListenConfig, PolicyConfig, RouterConfig
+from plumage_router.decide import Decider
+from plumage_router.directory import DirectoryLink
+from plumage_router.gateway import TICK, Gateway
+from plumage_router.membership import MembershipFile
+from plumage_router.model import load_reader
+from plumage_router.probe import Prober
+from plumage_router.replicas import Fleet
+from plumage_router.upstream import Pool
+
+__all__ = ["Router", "serve"]
+
+log = logging.getLogger(__name__)
+
+RESTART = 1.0  # seconds until a background task that failed is begun again
+ROTATION = 2.0  # seconds between looks at key files
+SPARE_FILES = 512  # descriptors for engines, the directory and the process itself
+
+
+class Router:
+    """One router in one event loop. `await start()`, then `await stop()`."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        limits, timeouts = config.limits, config.timeouts
+        self.fleet = Fleet(
+            lambda host, port: Pool(
+                host, port, self._loop, max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect
+            ),
+            lambda: Breaker(config.breaker),
+        )
+        policy = make_policy(config.policy.name, rng=random.Random(config.seed), **_options(config.policy))
+        mirror = Mirror(limits.max_directory_chunks)
+        self.gateway = Gateway(
+            config,
+            auth=Auth(config.auth),
+            fleet=self.fleet,
+            reader=load_reader(config.model),
+            decider=Decider(mirror, policy, self.fleet.load_of, pending=timeouts.pending_owner),
+            policy=policy,
+            loop=self._loop,
+        )
+        self.gateway.application = make_app(self.gateway)
+        self.gateway.pause_accepting = lambda: self._loop.call_soon(self._stop_accepting)
+        self.membership = MembershipFile(config.membership_file, config.pool, self.fleet)
+        self.gateway.membership_error = lambda: self.membership.error
+        self.fleet.listen(self._replica_moved)
+        self.directory = DirectoryLink(
+            config.directory_url,
+            pool=config.pool,
+            router=self.gateway.name,
+            fleet=self.fleet,
+            decider=self.gateway.decider,
+        )
+        self.gateway.is_degraded = lambda: self.directory.degraded
+        self._prober = Prober(self.fleet, interval=timeouts.probe_interval, timeout=timeouts.probe)
+        self._listening: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens: `HOST:PORT` or a path."""
+        return [_address(sock) for sock in self._listening]
+
+    async def start(self) -> None:
+        self._raise_file_limit()
+        self._read_engine_key()
+        self.directory.start()
+        self.membership.poll()
+        self._listening = _bind(self.config.listen)
+        await self._accept()
+        works = (self.membership.run, self.directory.run, self._prober.run, self._tick, self._rotate)
+        for work in works:
+            self._tasks.append(self._loop.create_task(self._forever(work)))
+        log.info("pool %s: listening on %s", self.config.pool, ", ".join(self.addresses))
+
+    async def stop(self, drain: float | None = None) -> None:
+        """Stops accepting, waits for what is under way up to `drain` seconds, closes everything."""
+        gateway = self.gateway
+        gateway.serving = False
+        self._stop_accepting()
+        while self._listening:
+            _close_listener(self._listening.pop())
+        deadline = self._loop.time() + (self.config.timeouts.drain if drain is None else drain)
+        while gateway.connections and self._loop.time() < deadline:
+            for connection in tuple(gateway.connections):
+                connection.close_when_idle()
+            await asyncio.sleep(0.02)
+        if gateway.connections:
+            log.warning("drain timeout: cutting off %d connections", len(gateway.connections))
+        for connection in tuple(gateway.connections):
+            connection.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.directory.close()
+        self.fleet.close()
+        await asyncio.sleep(0)  # lets the aborted transports tell their protocols
+
+    def _replica_moved(self, replica: Any, came: bool) -> None:
+        if not came:
+            self.gateway.policy.forget(replica.slot)
+
+    async def _accept(self) -> None:
+        def connection() -> ClientConnection:
+            return ClientConnection(self.gateway, self._loop)
+
+        for sock in self._listening:
+            handle = sock.dup()
+            create = self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
+            self._servers.append(await create(connection, sock=handle, backlog=self.config.listen.backlog))
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def _tick(self) -> None:
+        gateway = self.gateway
+        while True:
+            await asyncio.sleep(TICK)
+            gateway.sweep()
+            if not self._servers and gateway.serving and gateway.has_room:
+                await self._accept()
+
+    async def _rotate(self) -> None:
+        while True:
+            await asyncio.sleep(ROTATION)
+            self.gateway.auth.refresh()
+            try:
+                self._read_engine_key()
+            except ConfigurationError as error:
+                log.warning("%s; keeping the key known before", error)
+
+    async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a background task; one that fails is named and begun again, for requests must not depend on it."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("a background task of the router failed; it is begun again")
+            await asyncio.sleep(RESTART)
+
+    def _read_engine_key(self) -> None:
+        path = self.config.engine_api_key_file
+        key = read_secret(path, "the engines' API key") if path else None
+        if key != self.gateway.engine_key:
+            self.gateway.use_engine_key(key)
+
+    def _raise_file_limit(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limits = self.config.limits
+        wanted = limits.max_connections + limits.max_in_flight + SPARE_FILES
+        if soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            log.warning("at most %d open files are allowed, %d may be needed: raise `ulimit -n`", soft, wanted)
+
+
+def _options(policy: PolicyConfig) -> dict[str, Any]:
+    return {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
+
+
+def _bind(listen: ListenConfig) -> list[socket.socket]:
+    """The listening sockets; ConfigurationError says which address can't be had."""
+    bound = []
+    if listen.port is not None:
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        try:
+            bound.append(socket.create_server((listen.host, listen.port), family=family, backlog=listen.backlog))
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another port"
+            ) from error
+    if listen.uds is not None:
+        Path(listen.uds).unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(listen.uds)
+        sock.listen(listen.backlog)
+        bound.append(sock)
+    if not bound:
+        raise ConfigurationError("listen: give a port, a uds path, or both")
+    for sock in bound:
+        _tune(sock)
+    return bound
+
+
+def _tune(sock: socket.socket) -> None:
+    """Accepted sockets inherit these: no delay for small writes, and a peer that vanished is found out."""
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def _close_listener(sock: socket.socket) -> None:
+    path = sock.getsockname() if sock.family == socket.AF_UNIX else None
+    sock.close()
+    if path:
+        Path(path).unlink(missing_ok=True)
+
+
+def _address(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+
+
+async def serve(config: RouterConfig) -> None:
+    """Runs a router until SIGTERM or SIGINT."""
+    router = Router(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopping.set)
+    await router.start()
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked at again: shorter pauses
+    gc.set_threshold(50_000, 20, 50)
+    await stopping.wait()
+    await router.stop()

@@ -1,0 +1,131 @@
+"""What the router tells people and scrapers about itself: the status document and the metrics' text.
+
+Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in tokens:
+    {"pool", "router", "policy", "model", "serving", "directory": "Fresh" | "Degraded", "membershipError": str | null,
+     "replicas": [{"id", "state", "why", "breaker", "cacheKnown", "running", "waiting", "kvUsage", "inFlight", "routed",
+                   "finished", "failed", "promptTokens", "hitTokens", "predictedHitTokens", "hitRatio"}],
+     "decisions": [the last ones, newest first, as `Record.document`],
+     "hottest": [{"chunk", "tokens", "count"}],
+     "totals": {"requests", "inFlight", "connections", "retries", "aborted", "truncated", "errors", "promptTokens",
+                "hitTokens", "predictedHitTokens", "hitRatio", "decisionMeanMicroseconds", "bytesPerToken"}}
+`state` is Ready | Warming | Draining | Stalled | Unhealthy; `why` says why a replica is not chosen, null when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from plumage_router.breaker import BreakerState
+from plumage_router.clock import monotonic
+from plumage_router.gateway import Gateway
+from plumage_router.replicas import Replica
+
+__all__ = ["exposition", "status_document"]
+
+HOTTEST = 10
+
+
+def status_document(gateway: Gateway, *, decisions: int) -> dict[str, Any]:
+    """The document above."""
+    now = monotonic()
+    return {
+        "pool": gateway.config.pool,
+        "router": gateway.name,
+        "policy": gateway.policy.name,
+        "model": gateway.config.model.name,
+        "serving": gateway.serving,
+        "directory": "Degraded" if gateway.degraded else "Fresh",
+        "membershipError": gateway.membership_error(),
+        "replicas": [_replica(replica, now) for replica in gateway.fleet],
+        "decisions": [record.document() for record in gateway.audit.latest(decisions)],
+        "hottest": gateway.hottest.top(HOTTEST),
+        "totals": _totals(gateway),
+    }
+
+
+def _replica(replica: Replica, now: float) -> dict[str, Any]:
+    load, totals = replica.load, replica.totals
+    return {
+        "id": replica.id,
+        "state": replica.shown_state,
+        "why": replica.reason(now),
+        "breaker": replica.breaker.state,
+        "cacheKnown": replica.cache_known,
+        "running": load.running,
+        "waiting": load.waiting,
+        "kvUsage": round(load.kv_usage, 4),
+        "inFlight": load.routed,
+        "routed": totals.routed,
+        "finished": totals.finished,
+        "failed": totals.failed,
+        "promptTokens": totals.prompt_tokens,
+        "hitTokens": totals.hit_tokens,
+        "predictedHitTokens": totals.predicted_hit_tokens,
+        "hitRatio": _ratio(totals.hit_tokens, totals.prompt_tokens),
+    }
+
+
+def _totals(gateway: Gateway) -> dict[str, Any]:
+    metrics = gateway.metrics
+    decisions = metrics.decision.count
+    return {
+        "requests": metrics.requests,
+        "inFlight": len(gateway.flights),
+        "connections": len(gateway.connections),
+        "retries": sum(metrics.retries.values()),
+        "aborted": metrics.aborted,
+        "truncated": metrics.truncated,
+        "errors": dict(metrics.errors),
+        "promptTokens": int(metrics.prompt_tokens),
+        "hitTokens": int(metrics.actual_hit_tokens),
+        "predictedHitTokens": int(metrics.predicted_hit_tokens),
+        "hitRatio": _ratio(metrics.actual_hit_tokens, metrics.prompt_tokens),
+        "decisionMeanMicroseconds": round(metrics.decision.total / decisions * 1e6, 1) if decisions else None,
+        "bytesPerToken": round(gateway.decider.rate.bytes_per_token, 3),
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def exposition(gateway: Gateway) -> str:
+    """Everything in Prometheus' text form."""
+    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), ""))
+
+
+def _gauges(gateway: Gateway) -> Iterator[str]:
+    single = (
+        ("in_flight", "Requests under way.", len(gateway.flights)),
+        ("connections", "Client connections.", len(gateway.connections)),
+        ("buffered_bytes", "Request bodies held.", gateway.buffered),
+        ("degraded", "1 while the directory is away or too old.", int(gateway.degraded)),
+        ("mirror_chunks", "Chunks in the mirror.", len(gateway.decider.mirror)),
+        ("bytes_per_token", "Bytes a prompt token, learned.", gateway.decider.rate.bytes_per_token),
+    )
+    for name, text, value in single:
+        yield f"# HELP plumage_router_{name} {text}"
+        yield f"# TYPE plumage_router_{name} gauge"
+        yield f"plumage_router_{name} {value:.12g}"
+    yield from _per_replica(gateway)
+
+
+def _per_replica(gateway: Gateway) -> Iterator[str]:
+    columns = (
+        ("replica_in_flight", "gauge", lambda r: r.load.routed),
+        ("replica_routed_total", "counter", lambda r: r.totals.routed),
+        ("replica_failed_total", "counter", lambda r: r.totals.failed),
+        ("replica_hit_tokens_total", "counter", lambda r: r.totals.hit_tokens),
+        ("replica_prompt_tokens_total", "counter", lambda r: r.totals.prompt_tokens),
+        ("replica_breaker_open", "gauge", lambda r: int(r.breaker.state is not BreakerState.CLOSED)),
+        ("replica_ready", "gauge", lambda r: int(r.shown_state == "Ready")),
+    )
+    for name, kind, read in columns:
+        yield f"# TYPE plumage_router_{name} {kind}"
+        for replica in gateway.fleet:
+            yield f'plumage_router_{name}{{replica="{_escaped(replica.id)}"}} {read(replica)}'
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

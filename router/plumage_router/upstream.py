@@ -1,0 +1,266 @@
+"""The engine's side: connections that are kept and reused, one exchange on each at a time.
+
+A pool belongs to one replica. The newest idle connection is used first, so that the oldest fall to the idle bound. An
+answer's bytes reach the exchange as they come, parsed by the C parser: nothing behind the answer's end is ever handed
+on, and a connection with anything left over is closed, so that one request's answer can't become another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Protocol, cast
+
+import httptools
+
+__all__ = ["Pool", "Receiver", "UpstreamConnection"]
+
+log = logging.getLogger(__name__)
+
+
+class Receiver(Protocol):
+    """Who an answer is for. After `answered` or `lost` the connection is no longer the receiver's."""
+
+    def connected(self, connection: UpstreamConnection) -> None: ...
+
+    def unreachable(self, reason: str) -> None:
+        """No connection could be made."""
+        ...
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None: ...
+
+    def body(self, data: bytes) -> None: ...
+
+    def answered(self) -> None:
+        """The answer is whole."""
+        ...
+
+    def lost(self, reason: str) -> None:
+        """The connection broke, or the answer can't be read."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine. `reused`: an answer came over it before; `heard`: a byte of this one came."""
+
+    __slots__ = (
+        "_complete",
+        "_ends_with_connection",
+        "_headers",
+        "_interim",
+        "_keep_alive",
+        "_parser",
+        "_paused",
+        "_pool",
+        "_receiver",
+        "_transport",
+        "heard",
+        "idle_since",
+        "reused",
+    )
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._transport = cast(asyncio.Transport, None)
+        self._parser: Any = None
+        self._receiver: Receiver | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._complete = False
+        self._interim = False
+        self._keep_alive = False
+        self._paused = False
+        self._ends_with_connection = False
+        self.reused = False
+        self.heard = False
+        self.idle_since = 0.0
+
+    def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
+        """Sends a request; the answer goes to `receiver`."""
+        self._receiver = receiver
+        self._complete = self.heard = False
+        self._transport.writelines((head, body))
+
+    def pause(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abandon(self) -> None:
+        """Nobody wants the answer: closing is how an engine learns that it can stop."""
+        self._receiver = None
+        self._transport.abort()
+
+    @property
+    def usable(self) -> bool:
+        return not self._transport.is_closing()
+
+    # -- the transport's side -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._parser = httptools.HttpResponseParser(self)
+        self._pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            self._transport.abort()  # bytes nobody asked for
+            return
+        self.heard = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if isinstance(error, httptools.HttpParserCallbackError):
+                log.error("reading an answer failed", exc_info=error.__context__)
+            self._fail("its answer could not be read")
+            return
+        if self._complete and self._receiver is receiver:
+            self._finish(receiver)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._pool.closed(self)
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return
+        if error is None and self._ends_with_connection:
+            receiver.answered()
+        else:
+            receiver.lost("the connection was lost")
+
+    # -- the parser's side --------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise ValueError("an answer nobody asked for")
+        self._headers = {}
+        self._ends_with_connection = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._interim = status < 200
+        if self._interim or self._receiver is None:
+            return
+        headers = self._headers
+        self._keep_alive = self._parser.should_keep_alive()
+        framed = b"content-length" in headers or b"transfer-encoding" in headers
+        self._ends_with_connection = not framed and status not in (204, 304)
+        self._receiver.head(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.body(data)
+
+    def on_message_complete(self) -> None:
+        self._complete = not self._interim
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _finish(self, receiver: Receiver) -> None:
+        self._receiver = None
+        if self._keep_alive and not self._transport.is_closing():
+            self.reused = True
+            self.resume()
+            self._pool.release(self)
+        else:
+            self._transport.close()
+        receiver.answered()
+
+    def _fail(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._transport.abort()
+        if receiver is not None:
+            receiver.lost(reason)
+
+
+class Pool:
+    """Connections to one engine. At most `max_idle` wait idle; those in use are bounded by the router's in-flight."""
+
+    def __init__(
+        self, host: str, port: int, loop: asyncio.AbstractEventLoop, *, max_idle: int, connect_timeout: float
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._loop = loop
+        self._max_idle = max_idle
+        self._timeout = connect_timeout
+        self._idle: list[UpstreamConnection] = []
+        self._all: set[UpstreamConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def send(self, receiver: Receiver, *, fresh: bool = False) -> None:
+        """Calls `receiver.connected` at once with an idle connection, or later with a new one."""
+        idle = self._idle
+        while idle and not fresh:
+            connection = idle.pop()
+            if connection.usable:
+                receiver.connected(connection)
+                return
+        task = self._loop.create_task(self._connect(receiver))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Back to the idle ones, unless there are enough."""
+        if self._closed or len(self._idle) >= self._max_idle:
+            connection.abandon()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        self._all.add(connection)
+
+    def closed(self, connection: UpstreamConnection) -> None:
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def trim(self, older_than: float) -> None:
+        """Closes connections that have been idle since before `older_than`."""
+        stale = [c for c in self._idle if c.idle_since < older_than]
+        for connection in stale:
+            connection.abandon()
+
+    def close(self) -> None:
+        """Closes the idle ones now and the others when their answer is whole."""
+        self._closed = True
+        for connection in tuple(self._idle):
+            connection.abandon()
+
+    def abort(self) -> None:
+        """Closes all of them now."""
+        self._closed = True
+        for task in tuple(self._connecting):
+            task.cancel()
+        for connection in tuple(self._all):
+            connection.abandon()
+
+    async def _connect(self, receiver: Receiver) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                _, connection = await self._loop.create_connection(
+                    lambda: UpstreamConnection(self), self._host, self._port
+                )
+        except TimeoutError:
+            receiver.unreachable("connecting took too long")
+        except OSError as error:
+            receiver.unreachable(_word(error))
+        else:
+            sock = connection._transport.get_extra_info("socket")
+            if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            receiver.connected(connection)
+
+
+def _word(error: OSError) -> str:
+    return "the connection was refused" if isinstance(error, ConnectionRefusedError) else "it could not be reached"

@@ -1,0 +1,134 @@
+"""What an engine says it used, read out of its answer on the way through.
+
+Engines report token counts in the `usage` object: at the end of a JSON body, or in the last event of a stream. The
+usage event of a stream whose client did not ask for it is taken out (engines are told to always send one, for the
+router). Numbers are found by pattern, not by parsing whole answers: inside a JSON string every quote is escaped, so the
+patterns can't match what a model wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import orjson
+
+__all__ = ["JsonTail", "StreamFilter", "Usage"]
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})')
+_EVENT_BOUND = 1 << 20  # an event longer than this passes through unread
+_TAIL = 4096
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts as the engine told them; None where it told nothing."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    def read(self, data: bytes) -> None:
+        """Takes what `data` says; an engine that reports details but no `cached_tokens` leaves None."""
+        self.prompt_tokens = _last(_PROMPT, data, self.prompt_tokens)
+        self.cached_tokens = _last(_CACHED, data, self.cached_tokens)
+
+
+def _last(pattern: re.Pattern[bytes], data: bytes, known: int | None) -> int | None:
+    found = pattern.findall(data)
+    return int(found[-1]) if found else known
+
+
+class JsonTail:
+    """Reads the usage of a JSON body from its last bytes; passes everything through."""
+
+    __slots__ = ("_tail", "usage")
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes:
+        self._tail = data if len(data) >= _TAIL else (self._tail + data)[-_TAIL:]
+        return data
+
+    def end(self) -> bytes:
+        self.usage.read(self._tail[-_TAIL:])
+        self._tail = b""
+        return b""
+
+
+class StreamFilter:
+    """Server-sent events in pieces of any size. `feed` returns what the client gets: nothing until the first event that
+    is no comment, whole events afterwards, without the usage event unless `keep_usage`."""
+
+    __slots__ = ("_keep_usage", "_rest", "_started", "usage")
+
+    def __init__(self, *, keep_usage: bool) -> None:
+        self.usage = Usage()
+        self._keep_usage = keep_usage
+        self._rest = b""
+        self._started = False
+
+    def feed(self, data: bytes) -> bytes:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if not self._started:
+            data = self._skip_comments(data)
+            if not data:
+                return data
+        if data.endswith(b"\n\n"):
+            return data if b'"usage"' not in data else self._whole(data)
+        end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
+        if end < 4:
+            end = 0
+        if len(data) - end > _EVENT_BOUND:
+            return data
+        self._rest = data[end:]
+        return self._whole(data[:end])
+
+    def end(self) -> bytes:
+        """What is left when the stream ends inside an event."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _skip_comments(self, data: bytes) -> bytes:
+        """Cuts off leading comment and empty lines; an unfinished line is kept as the rest."""
+        while data:
+            line_end = data.find(b"\n")
+            if line_end < 0 and (data[:1] == b":" or data == b"\r"):
+                self._rest = data[:1]  # the rest of a comment is not worth keeping
+                return b""
+            if data[:1] != b":" and data[:line_end].strip() != b"":
+                self._started = True
+                return data
+            if line_end < 0:
+                self._started = True
+                return data
+            data = data[line_end + 1 :]
+        return data
+
+    def _whole(self, data: bytes) -> bytes:
+        """Whole events: takes the usage, drops its event where nobody asked for it."""
+        if _USAGE.search(data) is None:
+            return data
+        separator = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
+        events = data.split(separator)
+        kept = [event for event in events if not self._is_usage(event)]
+        return separator.join(kept)
+
+    def _is_usage(self, event: bytes) -> bool:
+        """Reads an event's usage; True when the event holds nothing else and is to be dropped."""
+        if _USAGE.search(event) is None:
+            return False
+        payload = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
+        try:
+            message = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            return False
+        if not isinstance(message, dict) or not isinstance(message.get("usage"), dict):
+            return False
+        self.usage.read(payload[payload.rfind(b'"usage"') :])
+        return not self._keep_usage and message.get("choices") == []

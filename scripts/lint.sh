@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# What CI calls lint: style, types, and who may import whom.
+set -euo pipefail
+bin="${BIN:-.venv/bin}"
+echo "lint: ruff";          "$bin/ruff" format --check . && "$bin/ruff" check .
+echo "lint: mypy --strict"; "$bin/mypy" core router engine operator cli bench
+echo "lint: import-linter"; "$bin/lint-imports" --no-logo 2>/dev/null || "$bin/lint-imports"
+test ! -e operator/__init__.py || { echo "lint: operator/__init__.py shadows the standard library" >&2; exit 1; }

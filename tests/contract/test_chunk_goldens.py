@@ -1,0 +1,54 @@
+"""Golden vectors of the byte-chunk chain: routers and agents of different versions share these keys.
+
+A change here is a change of the directory's schema version, never a fix of this file.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from plumage.hashing.chunks import CHUNK, chain, seed
+
+SEEDS = {
+    ("m", "", ""): 0x533749DD3F17BB88,
+    ("meta-llama/Llama-3.1-8B-Instruct", "", ""): 0x542E9BD16D39D83D,
+    ("m", "lora-a", ""): 0x2F643CC9A321708F,
+    ("m", "", "tenant-b"): 0x5F242422DC7B4E5E,
+    ("m", "lora-a", "tenant-b"): 0x734D0A74F548A67E,
+    ("modèle 🙂", "é", "ß"): 0x8EBE76F35D5D92C2,
+    ("ab", "c", ""): 0x7D4C669CEDDF937B,
+    ("a", "bc", ""): 0xCA7DECD72162EF31,
+}
+
+CHAINS = {
+    "zeros, with a tail": (
+        bytes(3 * 256 + 17),
+        ("m", "", ""),
+        [0xB0B53B29C17398F2, 0x615EC9FD287F7B54, 0xE47762784DB1A3E0],
+    ),
+    "a ramp, whole chunks": (
+        bytes(i * 7 % 256 for i in range(1024)),
+        ("m", "", ""),
+        [0xD90510CC8277B503, 0x8D1EAA80ED9509C6, 0x7CC05BE7B170E106, 0x50C88AAF64B77AE7],
+    ),
+    "characters cut by the chunk's end": (
+        ("naïve café 日本語 🙂 " * 40).encode(),
+        ("modèle 🙂", "é", "ß"),
+        [0xE5C745BD0FA1247E, 0xB05A6B14B9AAADD0, 0x46D222162951DCB2, 0x8AF0A33D107971F1],
+    ),
+}
+
+
+def test_a_chunk_is_256_bytes() -> None:
+    assert CHUNK == 256
+
+
+@pytest.mark.parametrize("fields", SEEDS, ids=repr)
+def test_seed_is_golden(fields: tuple[str, str, str]) -> None:
+    assert seed(*fields) == SEEDS[fields]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chain_is_golden(name: str) -> None:
+    data, fields, expected = CHAINS[name]
+    assert chain(data, seed(*fields)) == expected

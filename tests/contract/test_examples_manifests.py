@@ -1,0 +1,37 @@
+"""The manifests under examples/ are right as they are, and each is one that a person may run or apply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plumage.api.v1alpha1 import InferencePool, load_manifests
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_is_a_right_manifest(path: Path) -> None:
+    assert load_manifests(path.read_text(), path.name)
+
+
+def test_local_example_is_what_the_readme_says() -> None:
+    path = next(path for path in EXAMPLES if path.name == "local.yaml")
+    (pool,) = load_manifests(path.read_text(), path.name)
+    assert isinstance(pool, InferencePool)
+    assert pool.spec.replicas == 4
+    assert pool.spec.model.uri == "builtin://tiny-chat"
+    assert (pool.spec.router.policy, pool.spec.engine.eviction.policy) == ("Lbgr", "Hotness")
+
+
+def test_the_baseline_differs_in_policies_only() -> None:
+    ours, baseline = (
+        load_manifests((EXAMPLES[0].parent / name).read_text(), name)[0]
+        for name in ("local.yaml", "round-robin-lru.yaml")
+    )
+    assert isinstance(ours, InferencePool)
+    assert isinstance(baseline, InferencePool)
+    assert ours.spec.engine.simulator == baseline.spec.engine.simulator
+    assert ours.spec.initial_replicas == baseline.spec.initial_replicas
+    assert ours.metadata == baseline.metadata

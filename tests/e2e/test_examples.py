@@ -1,0 +1,34 @@
+"""Every example that one machine can run, runs as it is and answers; local.yaml does so in the other tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.pool import Pool, leftovers, load, lost, prompts, whole
+
+from plumage_cli.files import read_pool
+from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
+
+pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(120)]
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+LOCAL = [path for path in EXAMPLES if path.name not in ("gateway.yaml", "local.yaml")]
+
+
+@pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.name)
+async def test_example_runs(path: Path, runtime: Path) -> None:
+    manifest = read_pool(path)
+    refuse_what_needs_a_cluster(manifest, path.name)
+    assert unused(manifest) == []
+    pool = Pool(runtime, path.name)
+    try:
+        await pool.until(whole(manifest.spec.initial_replicas))
+        again = prompts(2, seed=1) * 3
+        outcomes = await load(pool, again, model=manifest.spec.model.served_name)
+        assert lost(outcomes) == []
+        assert len(outcomes) == 6
+    finally:
+        status = pool.stop()
+        pool.process.kill()
+    assert status == 0, pool.output
+    assert leftovers(runtime) == []

@@ -1,0 +1,144 @@
+"""`plumage up` from start to end: scaling, drains, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
+
+pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def pool(runtime: Path) -> Iterator[Pool]:
+    pool = Pool(runtime, spec__replicas=2)
+    try:
+        pool.wait(whole(2))
+        yield pool
+    finally:
+        pool.process.kill()
+        pool.finish()
+
+
+async def test_scaling_under_load_loses_nothing(pool: Pool) -> None:
+    async def scale() -> list[str]:
+        said = []
+        for replicas in (4, 1):
+            done = await asyncio.to_thread(pool.run, "scale", str(replicas))
+            assert done.returncode == 0, done.stderr
+            said.append(done.stdout)
+        return said
+
+    sessions = [session for wave in range(12) for session in prompts(4, seed=wave, at=0.5 * wave)]
+    outcomes, said = await asyncio.gather(load(pool, sessions), scale())
+    assert lost(outcomes) == []
+    assert sum(outcome.cut for outcome in outcomes) == 0, "a drained replica ends what it began"
+    assert said[0].startswith("pool chat has 4 replica(s)")
+    assert said[1].startswith("pool chat has 1 replica(s)")
+    await pool.until(whole(1))
+    assert len(json.loads((pool.folder / "membership.json").read_text())["replicas"]) == 1
+
+
+async def test_scaling_up_that_fails_leaves_the_pool_as_it_was(pool: Pool) -> None:
+    (pool.folder / "engine-chat-2.json").mkdir()
+    done = await asyncio.to_thread(pool.run, "scale", "3")
+    assert done.returncode == 1
+    assert "is the disk full?" in done.stderr
+    await pool.until(whole(2))
+    assert lost(await load(pool, prompts(4, seed=9))) == []
+
+
+async def test_ctrl_c_ends_what_is_in_flight_and_leaves_nothing(pool: Pool) -> None:
+    pids = pool.pids()
+    async with openai.AsyncOpenAI(base_url=f"{pool.url}/v1", api_key="any", max_retries=0) as client:
+        stream = await client.chat.completions.create(
+            model="tiny-chat",
+            messages=[{"role": "user", "content": "Tell me something long."}],
+            stream=True,
+            max_tokens=60,
+        )
+        finished = None
+        async for chunk in stream:
+            if finished is None:
+                pool.process.send_signal(signal.SIGINT)
+            finished = chunk.choices[0].finish_reason if chunk.choices else finished
+            finished = finished or "begun"
+    assert finished in ("stop", "length")
+    assert await asyncio.to_thread(pool.stop, signal.SIGCONT) == 0
+    assert gone(pids) == {}
+    assert not pool.folder.exists()
+    assert leftovers(pool.runtime) == []
+
+
+async def test_kill_minus_nine_of_the_parent_leaves_nothing(pool: Pool) -> None:
+    pids = pool.pids()
+    assert len(pids) == 7
+    pool.process.kill()
+    pool.process.wait()
+    assert gone(pids) == {}
+    assert leftovers(pool.runtime) == []
+    async with asyncio.timeout(30.0):  # its sweeper removes keys and logs
+        while pool.folder.exists():  # noqa: ASYNC110 - a folder has no event to wait for
+            await asyncio.sleep(0.05)
+    again = Pool(pool.runtime, "minimal.yaml")
+    try:
+        await again.until(whole(1))
+        assert sorted(path.name for path in again.folder.glob("engine-*.json")) == ["engine-chat-0.json"]
+    finally:
+        assert await asyncio.to_thread(again.stop) == 0
+        again.process.kill()
+        again.finish()
+    assert not again.folder.exists()
+
+
+async def test_status_explain_and_doctor_find_the_pool(pool: Pool) -> None:
+    async with httpx.AsyncClient() as client:
+        reply = await client.post(
+            f"{pool.url}/v1/chat/completions",
+            json={"model": "tiny-chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4},
+            headers={"X-Request-Id": "my-request"},
+            timeout=30.0,
+        )
+    assert reply.status_code == 200
+    assert reply.headers["x-request-id"] == "my-request"
+    status, explained, doctor, other = await asyncio.gather(
+        *(
+            asyncio.to_thread(pool.run, *words)
+            for words in (("status",), ("explain", "my-request"), ("doctor",), ("explain", "nobody"))
+        )
+    )
+    assert "chat-0" in status.stdout
+    assert "chat-1" in status.stdout
+    assert explained.stdout.startswith("request my-request for tiny-chat → chat-")
+    assert "why: " in explained.stdout
+    assert "pool chat is up" in doctor.stdout
+    assert other.returncode == 1
+    assert "does not know request nobody" in other.stderr
+    second = await asyncio.to_thread(pool.run, "up", "examples/minimal.yaml", f"--port={pool.port + 1}")
+    assert second.returncode == 1
+    assert "pool chat is up already" in second.stderr
+
+
+def test_a_port_in_use_says_so_and_leaves_nothing(runtime: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        pool = Pool.__new__(Pool)
+        pool.runtime, pool.name, pool.environment = runtime, "chat", {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+        port = taken.getsockname()[1]
+        done = pool.run("up", "examples/minimal.yaml", f"--port={port}")
+    assert done.returncode == 1
+    assert f"port {port} is in use" in done.stderr
+    assert "choose another one with --port" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert leftovers(runtime) == []
+    assert not pool.folder.exists()

@@ -1,0 +1,172 @@
+"""What the agent's tests run on: a real directory server, simulated engines as processes, and a ZMQ publisher that
+speaks as vLLM does and can lose, repeat and reorder what it sends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import zmq
+
+from plumage.directory.server import LocalServer
+from plumage.models import resolve
+
+MODEL = "tiny"
+
+
+class FaultyPublisher:
+    """`publish` sends and keeps; `lose` only keeps; `send` sends a kept batch (again). `kept` bounds the replay."""
+
+    def __init__(self, folder: Path, kept: int = 10_000, replay: bool = True) -> None:
+        self.endpoint, self.replay_endpoint = f"ipc://{folder}/events", f"ipc://{folder}/replay"
+        self.replays = 0
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept)
+        self._next = 0
+        self._context = zmq.Context()
+        self._pub = self._context.socket(zmq.PUB)
+        self._pub.bind(self.endpoint)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve if replay else self._stop.wait)
+        self._thread.start()
+
+    def lose(self, *events: dict[str, Any]) -> int:
+        seq, self._next = self._next, self._next + 1
+        self._kept.append((seq, msgspec.msgpack.encode([time.time(), events, 0])))
+        return seq
+
+    def publish(self, *events: dict[str, Any]) -> int:
+        seq = self.lose(*events)
+        self.send(seq)
+        return seq
+
+    def send(self, seq: int) -> None:
+        payload = next(payload for number, payload in self._kept if number == seq)
+        self._pub.send_multipart([b"kv@pod", seq.to_bytes(8, "big"), payload])
+
+    def send_raw(self, *frames: bytes) -> None:
+        self._pub.send_multipart(list(frames))
+
+    def _serve(self) -> None:
+        router = self._context.socket(zmq.ROUTER)
+        router.set_hwm(0)
+        router.bind(self.replay_endpoint)
+        while not self._stop.is_set():
+            if router.poll(20):
+                client, _, start = router.recv_multipart()
+                self.replays += 1
+                for seq, payload in list(self._kept):
+                    if seq >= int.from_bytes(start, "big"):
+                        router.send_multipart([client, b"", seq.to_bytes(8, "big"), payload])
+                router.send_multipart([client, b"", b"\xff" * 8, b""])
+        router.close(linger=100)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._pub.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture
+def start_publisher(tmp_path: Path) -> Iterator[Callable[..., FaultyPublisher]]:
+    """Starts publishers on the same two endpoints, one after the other: an engine and its restarts."""
+    started: list[FaultyPublisher] = []
+
+    def start(**options: Any) -> FaultyPublisher:
+        started.append(FaultyPublisher(tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for publisher in started:
+        if not publisher._pub.closed:
+            publisher.close()
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+def find_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    return find_port
+
+
+class Engine:
+    """A simulated engine as a process of its own, on the wall clock."""
+
+    def __init__(self, folder: Path, port: int, **settings: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.url = f"http://127.0.0.1:{port}"
+        self.events, self.replay = f"ipc://{folder}/e", f"ipc://{folder}/r"
+        self._config = folder / "engine.json"
+        base = {"model": MODEL, "modelFolder": str(resolve("builtin://tiny-chat")), "port": port, "cacheBlocks": 2000}
+        self._config.write_text(
+            json.dumps({**base, "eventsEndpoint": self.events, "replayEndpoint": self.replay, **settings})
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Engine:
+        command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(self._config)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/health", timeout=1).status_code == 200:
+                    return self
+            time.sleep(0.05)
+        raise AssertionError("the engine did not start")
+
+    def ask(self, prompt: str, **fields: Any) -> dict[str, Any]:
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, **fields}
+        reply = httpx.post(f"{self.url}/v1/completions", json=body, timeout=30)
+        assert reply.status_code == 200, reply.text
+        return dict(reply.json()["usage"])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """For tests that neither fill nor stop it."""
+    engine = Engine(tmp_path_factory.mktemp("shared"), find_port())
+    try:
+        yield engine.start()
+    finally:
+        engine.kill()
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Callable[..., Engine]]:
+    engines: list[Engine] = []
+
+    def make(**settings: Any) -> Engine:
+        engines.append(Engine(tmp_path / f"engine-{len(engines)}", free_port(), **settings))
+        return engines[-1].start()
+
+    yield make
+    for engine in engines:
+        engine.kill()

@@ -1,0 +1,348 @@
+"""One agent beside one simulated engine, into a real directory server; what a router would read is asserted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from plumage.directory.mirror import Mirror
+from plumage.directory.schema import State
+from plumage.directory.server import LocalServer
+from plumage.directory.sync import DirectorySync, ReplicaView
+from plumage.hashing.chunks import chain, seed
+from plumage.models import resolve
+from plumage.rendering import ChatRenderer, ModelFolder
+from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.app import make_app
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.tokenizer import read_tokenizer
+
+pytestmark = pytest.mark.redis
+
+BOS = ModelFolder.load(resolve("builtin://tiny-chat")).around[0]
+TEXT = read_tokenizer("builtin://tiny-chat")
+
+
+def prose(number: int, words: int = 500) -> str:
+    rng = random.Random(number)
+    return "".join(rng.choice(("the ", "cache ", "holds ", "a ", "prefix, ", "é🙂 ", "日本 ")) for _ in range(words))
+
+
+def chunks_of(prompt: str, salt: str = "") -> list[int]:
+    return chain((BOS + prompt).encode(), seed("tiny", salt=salt))
+
+
+class Router:
+    """What a router knows of the replica by way of the directory."""
+
+    def __init__(self, sync: DirectorySync) -> None:
+        self.sync = sync
+
+    @property
+    def view(self) -> ReplicaView:
+        return self.sync.view("chat-0")
+
+    def hit(self, prompt: str, salt: str = "") -> tuple[int, int]:
+        """Leading (chunks, tokens)."""
+        return self.sync.mirror.match(chunks_of(prompt, salt)).get(0, (0, 0))
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest) -> str:
+    """Each test has a pool of its own in the one server."""
+    return request.node.name.partition("[")[0]
+
+
+@pytest.fixture
+async def router(directory: LocalServer, pool: str) -> AsyncIterator[Router]:
+    async with DirectorySync(directory.url, pool=pool, mirror=Mirror(10_000), poll_seconds=0.05) as sync:
+        sync.set_replicas({"chat-0": 0})
+        yield Router(sync)
+
+
+def settings(directory: LocalServer, pool: str, engine: Any, **changes: Any) -> AgentConfig:
+    base = {
+        "pool": pool, "replica": "chat-0", "model": "tiny", "modelFolder": "builtin://tiny-chat",
+        "engineUrl": engine.url, "eventsEndpoint": engine.events, "replayEndpoint": engine.replay,
+        "directoryUrl": directory.url, "listen": {"port": 0}, "heartbeatSeconds": 0.2, "loadSeconds": 0.05,
+    }  # fmt: skip
+    return AgentConfig.model_validate({**base, **changes})
+
+
+@asynccontextmanager
+async def running(config: AgentConfig) -> AsyncIterator[Agent]:
+    agent = Agent(config, TEXT, random.Random(1))
+    agent.start()
+    try:
+        yield agent
+    finally:
+        await agent.close()
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], object] = str) -> None:
+    for _ in range(4000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"did not happen within 40 s: {what()}")
+
+
+async def ask(engine: Any, prompt: str, **fields: Any) -> dict[str, Any]:
+    return await asyncio.to_thread(engine.ask, prompt, **fields)
+
+
+async def test_a_router_learns_what_the_engine_holds(directory, pool, router, shared_engine) -> None:
+    engine = shared_engine
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: router.view.state is State.READY, agent.stats)
+        prompt = prose(1)
+        usage = await ask(engine, prompt)
+        whole = len(chunks_of(prompt))
+        await until(lambda: router.hit(prompt)[0] >= whole - 1, lambda: (router.hit(prompt), whole, agent.stats()))
+        predicted = router.hit(prompt)[1]
+        actual = (await ask(engine, prompt))["prompt_tokens_details"]["cached_tokens"]
+        assert abs(predicted - actual) <= 256, (predicted, actual, usage)
+        assert router.hit(prose(999)) == (0, 0)
+        assert router.hit(prompt, salt="tenant") == (0, 0)
+        await until(lambda: router.view.chunks == agent.writer.count)
+
+
+async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_engine) -> None:
+    """Multi-turn chats, a shared system prompt, raw completions, odd text, a cache that evicts: what the router
+    predicts before sending is what the engine then finds cached, but for the last chunk, which is rarely whole."""
+    engine = make_engine(cacheBlocks=400)
+    renderer = ChatRenderer.from_folder(ModelFolder.load(resolve("builtin://tiny-chat")), clock=datetime.now)
+    rng, chats, errors, predicted_sum, actual_sum = random.Random(7), [], [], 0, 0
+    async with (
+        running(settings(directory, pool, engine)) as agent,
+        httpx.AsyncClient(base_url=engine.url, timeout=30) as client,
+    ):
+        await until(lambda: agent.ready)
+        for number in range(40):
+            path, body, rendered = next_request(rng, chats, number, renderer)
+            _, predicted = router.sync.mirror.match(chain(rendered, seed("tiny"))).get(0, (0, 0))
+            reply = (await client.post(path, json=body)).json()
+            actual = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+            errors.append(predicted - actual)
+            predicted_sum, actual_sum = predicted_sum + predicted, actual_sum + actual
+            await until(lambda: settled(agent, router), agent.stats)
+    assert actual_sum > 5_000
+    assert abs(predicted_sum - actual_sum) < 0.15 * actual_sum, (predicted_sum, actual_sum, sorted(errors))
+    assert -256 <= min(errors) <= max(errors) <= 16, sorted(errors)
+
+
+def next_request(
+    rng: random.Random, chats: list[list[dict[str, str]]], number: int, renderer: ChatRenderer
+) -> tuple[str, dict[str, Any], bytes]:
+    """A chat that goes on, a new one, or a raw completion."""
+    if rng.random() < 0.2:
+        prompt = prose(1000 + rng.randrange(3), 150)
+        return (
+            "/v1/completions",
+            {"model": "tiny", "prompt": prompt, "max_tokens": 2},
+            renderer.render_completion(prompt),
+        )
+    if chats and rng.random() < 0.6:
+        chat = [*rng.choice(chats[-6:]), {"role": "assistant", "content": prose(number, 20)}]
+    else:
+        chat = [{"role": "system", "content": prose(2000, 120)}]
+    chat = [*chat, {"role": "user", "content": prose(3000 + number, 30) + " <|im_end|>\r\n\u00a0"}]
+    chats.append(chat)
+    body = {"model": "tiny", "messages": chat, "max_tokens": 8}
+    return "/v1/chat/completions", body, renderer.render_chat(body)
+
+
+def settled(agent: Agent, router: Router) -> bool:
+    """The engine is idle and the router has heard of everything."""
+    view = router.view
+    return agent.load.running == 0 and view.cache_known and view.chunks == agent.writer.count == len(router.sync.mirror)
+
+
+async def test_salts_part_the_tenants(directory, pool, router, shared_engine) -> None:
+    async with running(settings(directory, pool, shared_engine)) as agent:
+        await until(lambda: agent.ready)
+        await ask(shared_engine, prose(20), cache_salt="tenant")
+        await ask(shared_engine, prose(20) + "more", cache_salt="tenant")
+        await until(lambda: router.hit(prose(20), "tenant")[0] > 0, agent.stats)
+        assert router.hit(prose(20)) == (0, 0)
+        assert agent.hottest(100_000).prefixes == []
+
+
+async def test_evicted_blocks_leave_the_directory(directory, pool, router, make_engine) -> None:
+    engine = make_engine(cacheBlocks=60)
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: agent.ready)
+        for number in range(1, 5):
+            await ask(engine, prose(number, 200))
+            await until(lambda number=number: router.hit(prose(number, 200))[0] > 0, agent.stats)
+        await until(lambda: router.hit(prose(1, 200)) == (0, 0), agent.stats)
+
+
+async def test_an_agent_that_comes_late_takes_over_what_is_there(directory, pool, router, make_engine) -> None:
+    engine = make_engine(eventsKept=1)
+    for number in range(4):
+        await ask(engine, prose(number))
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: all(router.hit(prose(number))[0] > 0 for number in range(4)), agent.stats)
+        assert agent.stream.counters.snapshots == 1
+
+
+async def test_a_restarted_engine_holds_nothing(directory, pool, router, make_engine) -> None:
+    engine = make_engine()
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: agent.ready)
+        await ask(engine, prose(1))
+        await until(lambda: router.hit(prose(1))[0] > 0)
+        epoch = router.view.epoch
+        engine.kill()
+        await until(lambda: router.view.state is State.UNHEALTHY, agent.stats)
+        await asyncio.to_thread(engine.start)
+        await until(lambda: router.view.state is State.READY and router.hit(prose(1))[0] == 0, agent.stats)
+        await until(lambda: router.view.epoch not in ("", epoch), lambda: router.view)
+        await ask(engine, prose(2))
+        await until(lambda: router.hit(prose(2))[0] > 0, agent.stats)
+        assert router.hit(prose(1)) == (0, 0)
+
+
+async def test_an_agent_that_stops_takes_its_word_back(directory, pool, router, shared_engine) -> None:
+    async with running(settings(directory, pool, shared_engine)) as agent:
+        await until(lambda: agent.ready)
+        await ask(shared_engine, prose(30))
+        await until(lambda: router.hit(prose(30))[0] > 0)
+    async with DirectorySync(directory.url, pool=pool, mirror=Mirror(1000), poll_seconds=0.05) as fresh:
+        fresh.set_replicas({"chat-0": 0})
+        await fresh.ready()
+        assert not fresh.view("chat-0").cache_known
+
+
+async def test_drain_waits_for_what_is_in_flight(directory, pool, router, make_engine) -> None:
+    engine = make_engine(device={"preset": "gpu", "timeScale": 5.0})
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: agent.ready)
+        request = asyncio.create_task(ask(engine, prose(1), max_tokens=10, ignore_eos=True))
+        await until(lambda: agent.load.running > 0, agent.stats)
+        late = await agent.drain(0.0)
+        assert late["drained"] is False
+        assert late["inFlight"] == 1
+        done = await agent.drain(20.0)
+        assert done["drained"] is True
+        assert request.done()
+        await until(lambda: router.view.state is State.DRAINING)
+        assert not agent.ready
+        await request
+
+
+async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, free_port, tmp_path: Path) -> None:
+    warm_engine, cold_engine = make_engine(), make_engine()
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    shared = prose(1, 900)
+    async with running(settings(directory, pool, warm_engine, tokenFile=str(token))) as peer:
+        await until(lambda: peer.ready)
+        for number in range(4):
+            await ask(warm_engine, shared + prose(10 + number, 60))
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        async with served(peer, free_port()) as url:
+            changes = {"replica": "chat-1", "tokenFile": str(token), "warmup": {"peers": ["http://127.0.0.1:9", url]}}
+            async with running(settings(directory, pool, cold_engine, **changes)) as late:
+                await until(lambda: late.ready, late.stats)
+                assert late.warmth is not None
+                assert late.warmth.prefixes == 1
+        usage = await ask(cold_engine, shared + prose(99, 60))
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
+
+
+async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, free_port, tmp_path: Path) -> None:
+    warm_engine = make_engine()
+    slow_engine = make_engine(device={"preset": "gpu", "timeScale": 1000.0})
+    async with running(settings(directory, pool, warm_engine)) as peer:
+        await until(lambda: peer.ready)
+        for number in range(3):
+            await ask(warm_engine, prose(1, 900) + prose(10 + number, 60))
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        async with served(peer, free_port()) as url:
+            changes = {"replica": "chat-1", "warmup": {"peers": [url], "timeoutSeconds": 0.5}}
+            async with running(settings(directory, pool, slow_engine, **changes)) as late:
+                await until(lambda: late.ready, late.stats)
+                assert late.warmth is not None
+                assert "stopped" in late.warmth.reason
+
+
+@asynccontextmanager
+async def served(agent: Agent, port: int) -> AsyncIterator[str]:
+    """The agent's own HTTP surface, as its process serves it."""
+    from plumage_engine.agent.__main__ import make_server
+
+    server = make_server(make_app(agent), "127.0.0.1", port)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+class TestHttp:
+    @pytest.fixture
+    async def surface(self, directory, pool, shared_engine, free_port, tmp_path: Path) -> AsyncIterator[Any]:
+        token = tmp_path / "token"
+        token.write_text("s3cret")
+        config = settings(directory, pool, shared_engine, tokenFile=str(token))
+        async with (
+            running(config) as agent,
+            served(agent, free_port()) as url,
+            httpx.AsyncClient(base_url=url) as client,
+        ):
+            await until(lambda: agent.ready)
+            yield client
+
+    async def test_health_needs_no_token_and_the_rest_does(self, surface: httpx.AsyncClient) -> None:
+        assert (await surface.get("/healthz")).status_code == 200
+        assert (await surface.get("/readyz")).json() == {"state": "Ready"}
+        for method, path in (("GET", "stats"), ("GET", "hottest"), ("POST", "drain")):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+                refused = await surface.request(method, f"/v1/plumage/{path}", headers=headers)
+                assert refused.status_code == 401
+                assert refused.json()["error"]["type"] == "authentication_error"
+
+    async def test_stats_and_bad_requests(self, surface: httpx.AsyncClient) -> None:
+        surface.headers["Authorization"] = "Bearer s3cret"
+        stats = (await surface.get("/v1/plumage/stats")).json()
+        assert stats["replica"] == "chat-0"
+        assert stats["state"] == "Ready"
+        assert "s3cret" not in str(stats)
+        for query in ("-1", "x", "1e3", "9" * 30):
+            assert (await surface.get(f"/v1/plumage/hottest?tokens={query}")).status_code == 400
+        for body in (b"[]", b"{", b'{"timeoutSeconds": "x"}', b'{"timeoutSeconds": -1}', b'{"timeoutSeconds": true}'):
+            assert (await surface.post("/v1/plumage/drain", content=body)).status_code == 400
+        assert (await surface.post("/v1/plumage/drain", content=b" " * 10_000)).status_code == 413
+        assert (await surface.get("/readyz")).json() == {"state": "Ready"}
+        drained = await surface.post("/v1/plumage/drain", json={"timeoutSeconds": 10}, timeout=20)
+        assert drained.json()["drained"] is True
+        assert (await surface.get("/readyz")).status_code == 503
+
+
+async def test_hotness_goes_to_the_pool_and_comes_back(directory, pool, make_engine) -> None:
+    busy, idle = make_engine(), make_engine()
+    shared = prose(50, 300)
+    async with (
+        running(settings(directory, pool, busy)) as here,
+        running(settings(directory, pool, idle, replica="chat-1", warmup={"enabled": False})) as there,
+    ):
+        await until(lambda: here.ready and there.ready)
+        for number in range(4):
+            await ask(busy, shared + prose(60 + number, 60))
+        for number in range(2):
+            await ask(idle, shared + prose(70 + number, 60))
+        await until(lambda: max(there.hotness.uses().values(), default=0) >= 3, there.hotness.uses)
+        assert [uses for _, uses in there.holdings.index.heat.hottest(5)] == [1]
+        assert there.hottest(100_000).prefixes[0].uses >= 3

@@ -1,0 +1,348 @@
+"""The event stream against a real publisher that loses, repeats, reorders, forgets and restarts.
+
+Each test asserts the history that the sink ends up with, never how it got there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from plumage_engine.agent.events import EventStream
+from plumage_engine.agent.wire import EventBatch, Removed, Row, Snapshot, Stored
+
+
+class Held:
+    """A sink that knows what is cached after all it was told."""
+
+    def __init__(self) -> None:
+        self.blocks: set[Any] = set()
+        self.resets = 0
+        self.loads = 0
+
+    def apply(self, batch: EventBatch) -> None:
+        for event in batch.events:
+            if isinstance(event, Stored):
+                assert not self.blocks & set(event.block_hashes), "applied twice"
+                self.blocks |= set(event.block_hashes)
+            elif isinstance(event, Removed):
+                self.blocks -= set(event.block_hashes)
+
+    def load(self, snapshot: Snapshot) -> None:
+        self.loads += 1
+        self.blocks = {row.block_hash for row in snapshot.blocks}
+
+    def reset(self) -> None:
+        self.resets += 1
+        self.blocks = set()
+
+    def settle(self) -> None:
+        pass
+
+
+def stored(*hashes: int) -> dict[str, Any]:
+    return {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None, "token_ids": [], "block_size": 4}
+
+
+def removed(*hashes: int) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"}
+
+
+def snapshot_of(seq: int, *hashes: int) -> Snapshot:
+    return Snapshot(1, seq, 4, [Row(number, None, []) for number in hashes])
+
+
+@asynccontextmanager
+async def following(publisher: Any, sink: Held, snapshot: Snapshot | None = None, replay: bool = True, **options: Any):
+    async def engine_snapshot() -> Snapshot | None:
+        return snapshot
+
+    resume = options.pop("resume", None)
+    stream = EventStream(
+        publisher.endpoint, publisher.replay_endpoint if replay else None, sink, engine_snapshot, **options
+    )
+    if resume is not None:
+        stream.resume(*resume)
+    task = asyncio.create_task(stream.run())
+    try:
+        yield stream
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool], what: Callable[[], object] = str) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"did not happen within 30 s: {what()}")
+
+
+async def at(stream: EventStream, seq: int) -> None:
+    await until(lambda: stream.last == seq and stream.synced.is_set(), lambda: (stream.last, stream.counters))
+
+
+@pytest.fixture
+def sink() -> Held:
+    return Held()
+
+
+Start = Callable[..., Any]
+
+
+async def test_live_batches_arrive_in_order(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    async with following(publisher, sink) as stream:
+        await at(stream, -1)
+        for number in range(300):
+            publisher.publish(stored(number), *([removed(number - 10)] if number >= 10 else []))
+        await at(stream, 299)
+    assert sink.blocks == set(range(290, 300))
+    assert (stream.counters.gaps, sink.loads, sink.resets) == (0, 0, 0)
+
+
+async def test_an_agent_that_comes_late_gets_the_whole_history(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    for number in range(2000):
+        publisher.publish(stored(number))
+    async with following(publisher, sink) as stream:
+        await at(stream, 1999)
+    assert sink.blocks == set(range(2000))
+
+
+async def test_lost_batches_are_replayed(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    async with following(publisher, sink, snapshot_of(99, 7)) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        publisher.lose(stored(2))
+        publisher.lose(removed(1))
+        publisher.publish(stored(3))
+        await at(stream, 3)
+    assert sink.blocks == {2, 3}
+    assert (stream.counters.gaps, sink.loads, sink.resets) == (1, 0, 0)
+
+
+async def test_repeated_and_reordered_batches_change_nothing(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    async with following(publisher, sink) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        late = publisher.lose(stored(2))
+        publisher.publish(stored(3))
+        publisher.send(late)
+        publisher.send(0)
+        publisher.publish(stored(4))
+        await at(stream, 3)
+        await until(lambda: stream.counters.repeats >= 2)
+    assert sink.blocks == {1, 2, 3, 4}
+    assert sink.resets == 0
+
+
+async def test_a_gap_beyond_the_replay_takes_a_snapshot(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher(kept=2)
+    async with following(publisher, sink, snapshot_of(8, 40, 41)) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        await at(stream, 0)
+        for number in range(2, 10):
+            publisher.lose(stored(number))
+        publisher.publish(stored(10))
+        await at(stream, 9)
+    assert sink.blocks == {40, 41, 10}
+    assert (sink.loads, sink.resets) == (1, 0)
+
+
+async def test_without_a_snapshot_it_starts_over_with_what_is_left(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher(kept=2)
+    async with following(publisher, sink) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        await at(stream, 0)
+        for number in range(2, 10):
+            publisher.lose(stored(number))
+        publisher.publish(stored(10))
+        await at(stream, 9)
+    assert sink.blocks == {9, 10}
+    assert stream.counters.starts_over == 1
+
+
+async def test_without_replay_it_starts_over_with_live_batches(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    publisher.publish(stored(1))
+    async with following(publisher, sink, replay=False) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(2))
+        publisher.publish(stored(3))
+        await at(stream, 2)
+        assert sink.blocks == {2, 3}
+        publisher.lose(stored(4))
+        publisher.publish(stored(5))
+        await at(stream, 4)
+    assert sink.blocks == {5}
+
+
+async def test_a_replay_endpoint_that_never_answers_is_done_without(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher(replay=False)
+    async with following(publisher, sink, patience=0.1) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        await at(stream, 0)
+    assert sink.blocks == {1}
+
+
+async def test_a_restarted_engine_clears_what_the_old_one_held(start_publisher: Start, sink: Held) -> None:
+    old = start_publisher()
+    async with following(old, sink) as stream:
+        await at(stream, -1)
+        for number in range(5):
+            old.publish(stored(number))
+        await at(stream, 4)
+        old.close()
+        new = start_publisher()
+        new.publish(stored(100))
+        await until(lambda: sink.blocks == {100}, lambda: (sink.blocks, stream.counters))
+        new.publish(stored(101))
+        await at(stream, 1)
+    assert sink.blocks == {100, 101}
+    assert sink.resets == 1
+
+
+async def test_a_restarted_engine_that_is_idle_is_noticed(start_publisher: Start, sink: Held) -> None:
+    old = start_publisher()
+    async with following(old, sink) as stream:
+        await at(stream, -1)
+        old.publish(stored(1))
+        await at(stream, 0)
+        old.close()
+        start_publisher()
+        await until(lambda: sink.resets == 1)
+        await at(stream, -1)
+    assert sink.blocks == set()
+
+
+async def test_a_restarted_engine_that_counted_on_unheard_is_noticed(start_publisher: Start, sink: Held) -> None:
+    """Its next number is the one that is expected, which must not be enough."""
+    old = start_publisher()
+    async with following(old, sink) as stream:
+        await at(stream, -1)
+        for number in range(3):
+            old.publish(stored(number))
+        await at(stream, 2)
+        old.close()
+        new = start_publisher()
+        for number in range(100, 106):
+            new.publish(stored(number))
+        await at(stream, 5)
+    assert sink.blocks == set(range(100, 106))
+    assert sink.resets == 1
+
+
+async def test_an_engine_that_starts_later_is_found(start_publisher: Start, sink: Held, tmp_path: Any) -> None:
+    publisher = start_publisher()
+    publisher.close()
+    async with following(publisher, sink) as stream:
+        await asyncio.sleep(0.2)
+        late = start_publisher()
+        late.publish(stored(1))
+        await at(stream, 0)
+    assert sink.blocks == {1}
+
+
+async def test_only_the_topic_is_followed_and_rubbish_is_counted(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    async with following(publisher, sink, topic="kv@pod") as stream:
+        await at(stream, -1)
+        publisher.send_raw(b"kv@other", (0).to_bytes(8, "big"), b"\x93\x00\x90\x00")
+        publisher.send_raw(b"kv@pod", b"alone")
+        publisher.send_raw(b"kv@pod", (0).to_bytes(8, "big"), b"rubbish")
+        publisher.publish(stored(1))
+        await at(stream, 0)
+    assert sink.blocks == {1}
+    assert stream.counters.malformed == 2
+
+
+async def test_live_batches_during_a_snapshot_apply_after_it(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher(kept=1)
+    asked = asyncio.Event()
+    answer: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+
+    async def slow_snapshot() -> Snapshot:
+        asked.set()
+        return await asyncio.shield(answer)
+
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[EventStream]:
+        stream = EventStream(publisher.endpoint, publisher.replay_endpoint, sink, slow_snapshot)
+        task = asyncio.create_task(stream.run())
+        yield stream
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    publisher.lose(stored(1))
+    publisher.lose(stored(2))
+    async with slow() as stream:
+        await asyncio.wait_for(asked.wait(), 10)
+        publisher.publish(stored(3))
+        publisher.publish(removed(1))
+        await asyncio.sleep(0.1)
+        answer.set_result(snapshot_of(2, 1, 2, 3))
+        await at(stream, 3)
+    assert sink.blocks == {2, 3}
+
+
+async def test_a_stream_resumes_where_another_ended(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher(kept=3)
+    async with following(publisher, sink) as stream:
+        await at(stream, -1)
+        for number in range(5):
+            publisher.publish(stored(number))
+        await at(stream, 4)
+        position = stream.position
+    publisher.publish(stored(5))
+    async with following(publisher, sink, resume=position) as stream:
+        await at(stream, 5)
+    assert sink.blocks == set(range(6))
+    assert sink.resets == 0
+
+
+async def test_what_another_stream_left_is_thrown_away_if_the_engine_restarted(
+    start_publisher: Start, sink: Held
+) -> None:
+    old = start_publisher()
+    async with following(old, sink) as stream:
+        await at(stream, -1)
+        old.publish(stored(1))
+        await at(stream, 0)
+        position = stream.position
+    old.close()
+    new = start_publisher()
+    new.publish(stored(100))
+    new.publish(stored(101))
+    async with following(new, sink, resume=position) as stream:
+        await at(stream, 1)
+    assert sink.blocks == {100, 101}
+    assert sink.resets == 1
+
+
+async def test_an_error_of_the_sink_ends_the_stream(start_publisher: Start) -> None:
+    class Broken(Held):
+        def apply(self, batch: EventBatch) -> None:
+            raise RuntimeError("a bug")
+
+    publisher = start_publisher()
+    publisher.publish(stored(1))
+
+    async def none() -> None:
+        return None
+
+    stream = EventStream(publisher.endpoint, publisher.replay_endpoint, Broken(), none)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await asyncio.wait_for(stream.run(), 10)

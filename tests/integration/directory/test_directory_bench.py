@@ -1,0 +1,20 @@
+"""`bench directory` in small: its parts run, nothing is lost on the way, and entries are as small as they should be."""
+
+from __future__ import annotations
+
+from plumage_bench.directory.lag import measure_lag
+from plumage_bench.directory.size import measure_size
+
+
+async def test_sizes() -> None:
+    size = await measure_size(entries=120_000, owners=4, replicas=4, colds=1, seed=1)
+    assert size.entries == 120_000
+    assert size.server_bytes - size.heat_bytes < 30
+    assert 0 < size.log_bytes < 12
+    assert size.router_bytes > 0
+
+
+def test_every_event_reaches_the_router() -> None:
+    lag = measure_lag(rate=1000, seconds=1.0, seed=1)
+    assert len(lag.sorted) > 100
+    assert lag.sorted[0] > 0

@@ -1,0 +1,237 @@
+"""The same directory on a Cluster of three, behind Sentinels that fail over, and over TLS with an ACL user."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from plumage.directory.schema import Change, Keys, State, Tier
+from plumage.directory.server import LocalServer
+from plumage.directory.sync import DirectorySync
+from plumage.directory.writer import DirectoryWriter
+
+RNG = random.Random(1)
+CHAIN = [RNG.getrandbits(64) for _ in range(10)]
+WHOLE = (10, 640)
+SLOTS = 16384
+# All that agents and routers need, as `connection` says.
+ACL = (
+    "~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hget +hmget +hgetall "
+    "+xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping"
+)
+
+
+def held(chain: Sequence[int]) -> list[Change]:
+    return [Change(chunk, Tier.GPU, 64 * (depth + 1)) for depth, chunk in enumerate(chain)]
+
+
+def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
+    follower = router._replicas[writer.keys.replica].follower
+    return (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
+
+
+def eventually(condition: Callable[[], bool], within: float = 20.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(binary: Path, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[list[int]]:
+    """Three primaries that share the slots."""
+    ports = free_ports(3)
+    with ExitStack() as stack:
+        clients = []
+        for port in ports:
+            options = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes")
+            stack.enter_context(LocalServer(tmp_path / str(port), binary=binary, options=options))
+            clients.append(stack.enter_context(redis.Redis(port=port)))
+        for number, client in enumerate(clients):
+            share = range(number * SLOTS // 3, (number + 1) * SLOTS // 3)
+            client.execute_command("CLUSTER ADDSLOTS", *share)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0])
+        eventually(lambda: all(b"cluster_state:ok" in raw(client, "CLUSTER INFO") for client in clients))
+        eventually(lambda: all(raw(client, "CLUSTER NODES").count(b"connected") == 3 for client in clients))
+        yield ports
+
+
+def raw(client: redis.Redis, command: str) -> bytes:
+    """The reply as the server sent it; the client would parse it."""
+    connection = client.connection_pool.get_connection()
+    try:
+        connection.send_command(*command.split())
+        reply: bytes = connection.read_response()
+        return reply
+    finally:
+        client.connection_pool.release(connection)
+
+
+async def test_a_cluster_of_three(cluster: list[int], world_at: Any, until: Any) -> None:
+    world = world_at("redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in cluster))
+    names = [f"chat-{number}" for number in range(8)]
+    writers = [await world.writer(name, heartbeat_seconds=0.2) for name in names]
+    router = await world.router(*names)
+    for depth, writer in enumerate(writers):
+        writer.publish(held(CHAIN[: depth + 1]))
+    wanted = {slot: (slot + 1, 64 * (slot + 1)) for slot in range(8)}
+    await until(lambda: router.mirror.match(CHAIN) == wanted)
+    for writer in writers:
+        writer.publish(held(CHAIN))
+        writer.report(state=State.READY)
+    await until(lambda: router.mirror.match(CHAIN) == dict.fromkeys(range(8), WHOLE))
+    await until(lambda: all(router.view(name).state is State.READY for name in names))
+    sizes = []
+    for port in cluster:
+        with redis.Redis(port=port) as node:
+            sizes.append(node.dbsize())
+    assert sum(sizes) == 8 * 4
+    assert sum(size > 0 for size in sizes) >= 2, f"replicas are spread over the nodes: {sizes}"
+    assert not router.degraded
+
+
+async def test_a_replica_leaves_a_cluster(cluster: list[int], world_at: Any, until: Any) -> None:
+    world = world_at(f"redis+cluster://127.0.0.1:{cluster[0]}")
+    writers = [await world.writer(name) for name in ("r0", "r1")]
+    router = await world.router("r0", "r1")
+    for writer in writers:
+        writer.publish(held(CHAIN))
+    await until(lambda: set(router.mirror.match(CHAIN)) == {0, 1})
+    router.set_replicas({"r1": 1})
+    assert router.mirror.match(CHAIN) == {1: WHOLE}
+    writers[1].publish([Change(CHAIN[-1], Tier.GONE)])
+    await until(lambda: router.mirror.match(CHAIN) == {1: (9, 576)})
+
+
+class Sentinels:
+    """A primary, its replica and a Sentinel that watches them."""
+
+    def __init__(self, binary: Path, ports: list[int], folder: Path) -> None:
+        self.primary_port, self.replica_port, self.port = ports
+        listen = ("--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0", "--port")
+        self.primary = LocalServer(folder / "a", binary=binary, options=(*listen, str(self.primary_port)))
+        follow = ("--replicaof", f"127.0.0.1 {self.primary_port}")
+        self.replica = LocalServer(folder / "b", binary=binary, options=(*listen, str(self.replica_port), *follow))
+        self._binary, self._folder = binary, folder
+        self._sentinel: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Sentinels:
+        self.primary.start()
+        self.replica.start()
+        with redis.Redis(port=self.replica_port) as client:
+            eventually(lambda: client.info("replication")["master_link_status"] == "up")
+        config = self._folder / "sentinel.conf"
+        config.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
+            f"sentinel monitor fleet 127.0.0.1 {self.primary_port} 1\n"
+            "sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n"
+        )
+        command = [self._binary, config, "--sentinel"]
+        self._sentinel = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        eventually(self._knows_the_replica)
+        return self
+
+    def _knows_the_replica(self) -> bool:
+        try:
+            with redis.Redis(port=self.port) as client:
+                return int(client.sentinel_master("fleet")["num-slaves"]) == 1
+        except redis.RedisError:
+            return False
+
+    def __exit__(self, *_: object) -> None:
+        if self._sentinel is not None:
+            self._sentinel.kill()
+            self._sentinel.wait(10)
+        self.replica.stop()
+        self.primary.stop()
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/fleet"
+
+
+@pytest.fixture
+def sentinels(binary: Path, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[Sentinels]:
+    with Sentinels(binary, free_ports(3), tmp_path) as found:
+        yield found
+
+
+async def test_a_failover(sentinels: Sentinels, world_at: Any, until: Any) -> None:
+    world = world_at(sentinels.url)
+    writer, router = await world.writer(heartbeat_seconds=0.2), await world.router()
+    writer.publish(held(CHAIN[:6]))
+    await until(lambda: in_step(writer, router))
+    await asyncio.to_thread(sentinels.primary.stop)
+    writer.publish(held(CHAIN))
+    matches = set()
+
+    def whole_again() -> bool:
+        matches.add(router.mirror.match(CHAIN)[0])
+        return in_step(writer, router) and not router.degraded and not writer.degraded
+
+    await until(whole_again, within=30.0)
+    assert router.mirror.match(CHAIN) == {0: WHOLE}
+    assert matches <= {(6, 384), WHOLE}, "nothing was forgotten on the way"
+    await until(lambda: router.counts["snapshot_failover"] == 1)
+    with redis.Redis(port=sentinels.replica_port) as client:
+        assert client.info("replication")["role"] == "master"
+        assert client.exists(Keys("p", "r0").beat)
+
+
+@pytest.fixture
+def locked(binary: Path) -> Iterator[LocalServer]:
+    """A server that lets nobody in but the user `agent`."""
+    with LocalServer(binary=binary) as server, redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "agent", "on", ">p@ss word", *ACL.split())
+        client.execute_command("ACL", "SETUSER", "default", "off")
+        yield server
+
+
+@pytest.fixture
+async def tls_port(locked: LocalServer, certificates: Path, relay_to: Any) -> int:
+    """TLS in front of it: not every build of the server speaks TLS itself."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    port: int = await relay_to(locked.socket).listen_tls(context)
+    return port
+
+
+async def test_tls_and_an_acl_user(tls_port: int, certificates: Path, world_at: Any, until: Any) -> None:
+    url = f"rediss://agent:p%40ss%20word@127.0.0.1:{tls_port}?ssl_ca_certs={certificates / 'ca.pem'}"
+    world = world_at(url)
+    writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
+    writer.publish(held(CHAIN))
+    writer.report(state=State.READY)
+    await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE} and router.view("r0").state is State.READY)
+    for _ in range(200):
+        writer.publish([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(40)])
+    await until(lambda: in_step(writer, router))
+    assert not writer.degraded
+    assert writer.registrations == 1
+
+
+@pytest.mark.parametrize("wrong", ["password", "authority"])
+async def test_who_may_not_in_is_degraded_and_shows_no_secret(
+    tls_port: int, certificates: Path, world_at: Any, until: Any, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = "wr0ng-s3cret" if wrong == "password" else "p%40ss%20word"
+    trusted = f"?ssl_ca_certs={certificates / 'ca.pem'}" if wrong == "password" else ""
+    world = world_at(f"rediss://agent:{password}@127.0.0.1:{tls_port}{trusted}")
+    writer, router = await world.writer(), await world.router()
+    writer.publish(held(CHAIN))
+    await until(lambda: writer.degraded and router.counts["failures"] > 1)
+    assert router.degraded
+    assert router.mirror.match(CHAIN) == {}
+    assert "agent:***@127.0.0.1" in caplog.text
+    assert "s3cret" not in caplog.text
+    assert "p@ss" not in caplog.text

@@ -1,0 +1,243 @@
+"""What a client does wrong is answered with OpenAI's error object and the right status, and hurts nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+
+def _is_error(answer: Any, status: int, code: str) -> bool:
+    error = answer.error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (answer.status, error["code"]) == (status, code), error
+    return True
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", "invalid_json"),
+        (b"", "invalid_json"),
+        (b"[1]", "invalid_json"),
+        (b'"text"', "invalid_json"),
+        (b'{"model":"tiny","messages":[{"role":"user","content":"\xff"}]}', "invalid_json"),
+        (b'{"model":"tiny","messages":[{"role":"user","content":"\\ud800"}]}', "invalid_json"),
+        (b'{"model":"tiny","temperature":NaN,"messages":[]}', "invalid_json"),
+        (b'{"a":' * 2000 + b"1" + b"}" * 2000, "invalid_json"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, "invalid_json"),
+        (b'{"model":"tiny","model":"tiny","messages":[{"role":"user","content":"x"}]}', "duplicate_key"),
+        (b'{"model":"tiny","messages":[{"role":"user","role":"user","content":"x"}]}', "duplicate_key"),
+        (b'{"model":"tiny","mod\\u0065l":"x","messages":[{"role":"user","content":"x"}]}', "duplicate_key"),
+        (
+            b'{"model":"tiny","user":"a","user":"\\u0022\\u0022","messages":[{"role":"user","content":"x"}]}',
+            "duplicate_key",
+        ),
+    ],
+)
+async def test_unreadable_json(start: Any, body: bytes, code: str) -> None:
+    running = await start(engines=1)
+    assert _is_error(await running.post(body), 400, code)
+    assert running.engines[0].seen == []
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "code"),
+    [
+        ({"model": 7}, "model", "invalid_type"),
+        ({"model": None}, "model", "missing_field"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"max_tokens": "many"}, "max_tokens", "invalid_type"),
+        ({"max_tokens": True}, "max_tokens", "invalid_type"),
+        ({"temperature": [1]}, "temperature", "invalid_type"),
+        ({"messages": "hello"}, "messages", "invalid_type"),
+        ({"messages": []}, "messages", "invalid_type"),
+        ({"messages": [7]}, "messages[0]", "invalid_type"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "messages[0].role", None),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role", None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+            "invalid_type",
+        ),
+        ({"messages": [{"role": "user", "content": "x", "cache": 1}]}, "messages[0].cache", "field_not_allowed"),
+        ({"stream_options": []}, "stream_options", "invalid_type"),
+        ({"kv_transfer_params": {}}, "kv_transfer_params", "field_not_allowed"),
+        ({"vllm_xargs": {}}, "vllm_xargs", "field_not_allowed"),
+        ({"chat_template": "{{ x }}"}, "chat_template", "field_not_allowed"),
+        ({"priority": 1}, "priority", "field_not_allowed"),
+        ({"surprise": None}, "surprise", "field_not_allowed"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template", "field_not_allowed"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y"}}]}]},
+            "messages[0].content[0].image_url",
+            "media_url",
+        ),
+    ],
+)
+async def test_fields_that_are_wrong_or_not_allowed(
+    start: Any, kit: Any, change: dict[str, Any], param: str, code: str
+) -> None:
+    running = await start(engines=1)
+    answer = await running.post(kit.chat(**change))
+    assert answer.status == 400
+    assert (answer.error["param"], answer.error["code"]) == (param, code)
+    assert running.engines[0].seen == []
+
+
+@pytest.mark.parametrize("prompt", [7, "", [], [[]], ["a", 1], [1.5], [-1], {"a": 1}, None])
+async def test_a_raw_prompt_of_the_wrong_type(start: Any, prompt: Any) -> None:
+    running = await start(engines=1)
+    answer = await running.post({"model": "tiny", "prompt": prompt}, path="/v1/completions")
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+
+
+async def test_unknown_model(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    answer = await running.post(kit.chat(model="other"))
+    assert _is_error(answer, 404, "model_not_found")
+    assert answer.error["param"] == "model"
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_length_or_as_it_comes(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxBodyBytes": 1000})
+    assert _is_error(await running.post(kit.chat("x" * 2000)), 413, "body_too_large")
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert _is_error(await running.send(head + b"7d0\r\n" + b"x" * 2000), 413, "body_too_large")
+    await kit.until(lambda: running.router.gateway.buffered == 0)
+
+
+async def test_prompts_over_the_context(start: Any) -> None:
+    running = await start(engines=1)
+    ids = await running.post({"model": "tiny", "prompt": [5] * 40_000}, path="/v1/completions")
+    assert _is_error(ids, 400, "context_length_exceeded")
+    text = await running.post({"model": "tiny", "prompt": "word " * 800_000}, path="/v1/completions")
+    assert _is_error(text, 400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        b"content-length: 5\r\ncontent-length: 6\r\n",
+        b"content-length: 5\r\ncontent-length: 5\r\n",
+        b"content-length: -5\r\n",
+        b"content-length: 5x\r\n",
+        b"transfer-encoding: chunked, gzip\r\n",
+        b"transfer-encoding: xchunked\r\n",
+        b"transfer-encoding : chunked\r\n",
+        b"x-broken\r\n",
+        b"x-folded: a\r\n b\r\n",
+        b"x-null: a\x00b\r\n",
+    ],
+)
+async def test_messages_whose_end_is_in_doubt(start: Any, head: bytes) -> None:
+    running = await start(engines=1)
+    data = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n5\r\n{}   \r\n0\r\n\r\n"
+    reader, writer = await running.connect()
+    writer.write(data)
+    everything = await asyncio.wait_for(reader.read(), 10)
+    assert everything.startswith(b"HTTP/1.1 400 ")
+    assert everything.count(b"HTTP/1.1") == 1, "nothing behind a broken message may be taken for a request"
+    assert json.loads(everything.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "line", [b"GARBAGE\r\n\r\n", b"GET / HTTP/9.9\r\nhost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"]
+)
+async def test_what_is_no_http(start: Any, line: bytes) -> None:
+    running = await start(engines=1)
+    assert (await running.send(line)).status == 400
+
+
+async def test_a_request_without_host(start: Any) -> None:
+    running = await start(engines=1)
+    assert _is_error(await running.send(b"GET /health HTTP/1.1\r\n\r\n"), 400, "malformed_http")
+
+
+async def test_header_floods(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxHeaderBytes": 4096, "maxHeaders": 20})
+    many = b"".join(b"x-%d: y\r\n" % number for number in range(50))
+    assert _is_error(
+        await running.send(b"GET /health HTTP/1.1\r\nhost: x\r\n" + many + b"\r\n"), 431, "headers_too_large"
+    )
+    large = b"x-large: " + b"y" * 5000 + b"\r\n"
+    assert _is_error(
+        await running.send(b"GET /health HTTP/1.1\r\nhost: x\r\n" + large + b"\r\n"), 431, "headers_too_large"
+    )
+    address = b"GET /" + b"y" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert _is_error(await running.send(address), 431, "headers_too_large")
+
+
+async def test_one_header_without_end(start: Any) -> None:
+    running = await start(engines=1, limits={"maxHeaderBytes": 4096})
+    reader, writer = await running.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx-endless: ")
+    sent = 0
+    while not reader.at_eof() and sent < 10_000_000:
+        writer.write(b"y" * 4096)
+        sent += 4096
+        await asyncio.sleep(0.001)
+        if reader._buffer:  # type: ignore[attr-defined]
+            break
+    assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "authorization: Bearer a\r\nauthorization: Bearer b\r\n",
+        "host: y\r\n",
+        "content-type: text/plain\r\ncontent-type: a\r\n",
+    ],
+)
+async def test_headers_that_may_come_once(start: Any, lines: str) -> None:
+    running = await start(engines=1)
+    data = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{lines}content-length: 2\r\n\r\n{{}}".encode()
+    assert _is_error(await running.send(data), 400, "repeated_header")
+
+
+async def test_other_media_types_and_compressed_bodies(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    assert _is_error(await running.post(kit.chat(), content_type="text/plain"), 415, "media_type")
+    assert _is_error(await running.post(kit.chat(), content_encoding="gzip"), 415, "content_encoding")
+
+
+async def test_an_upgrade_is_refused(start: Any) -> None:
+    running = await start(engines=1)
+    data = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    assert (await running.send(data)).status == 400
+    assert (await running.send(b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n")).status == 400
+
+
+async def test_expectations(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxBodyBytes": 1000})
+    body = json.dumps(kit.chat()).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: %b\r\ncontent-length: %d\r\n\r\n"
+    reader, writer = await running.connect()
+    writer.write(head % (b"100-continue", len(body)))
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    assert (await kit.read_answer(reader)).status == 200
+    assert _is_error(await running.send(head % (b"100-continue", 5000)), 413, "body_too_large")
+    assert _is_error(await running.send(head % (b"200-ok", 10)), 417, "expectation")
+
+
+async def test_unknown_paths_and_methods(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    assert _is_error(await running.post(kit.chat(), path="/v1/embeddings"), 404, "not_found")
+    assert _is_error(await running.send(b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\n\r\n"), 404, "not_found")
+    assert _is_error(await running.send(b"DELETE /health HTTP/1.1\r\nhost: x\r\n\r\n"), 405, "method_not_allowed")
+
+
+async def test_after_all_that_the_router_serves(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    for bad in (b"{", b"\xff\xfe", b"GET", b"[]"):
+        await running.post(bad)
+    assert (await running.post(kit.chat())).status == 200
+    assert running.router.gateway.buffered == 0
+    assert not running.router.gateway.flights

@@ -1,0 +1,246 @@
+"""Completions through a running router: what the engine gets, what the client gets, streams and their usage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+
+
+async def test_the_official_client_streams_and_gets_whole_answers(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as client:
+        messages = [{"role": "user", "content": "hello"}]
+        whole = await client.chat.completions.create(model="tiny", messages=messages)
+        assert whole.choices[0].message.content.startswith("one two chat-")
+        words = []
+        async for part in await client.chat.completions.create(model="tiny", messages=messages, stream=True):
+            assert part.usage is None
+            words.append(part.choices[0].delta.content)
+        assert words[:2] == ["one ", "two "]
+        options = {"include_usage": True}
+        stream = await client.chat.completions.create(
+            model="tiny", messages=messages, stream=True, stream_options=options
+        )
+        parts = [part async for part in stream]
+        assert parts[-1].usage.prompt_tokens_details.cached_tokens == 64
+        assert [model.id async for model in await client.models.list()] == ["tiny"]
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="other", messages=messages)
+
+
+async def test_the_engine_gets_the_body_and_only_allowed_headers(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    body = kit.chat("hé", temperature=0.5)
+    answer = await running.post(
+        body,
+        authorization="Bearer secret",
+        x_request_id="mine-7",
+        traceparent="00-aa-bb-01",
+        x_data_parallel_rank="3",
+        cookie="a=b",
+        x_forwarded_for="1.2.3.4",
+        connection="keep-alive, x-evil",
+    )
+    assert (answer.status, answer.headers["x-request-id"]) == (200, "mine-7")
+    [seen] = running.engines[0].seen
+    assert seen.json == body
+    assert seen.headers.keys() == {"host", "content-type", "content-length", "x-request-id", "traceparent"}
+    assert seen.headers["x-request-id"] == "mine-7"
+
+
+async def test_request_ids_that_could_do_harm_are_replaced(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    answers = [await running.post(kit.chat(), x_request_id=given) for given in ("a b", "x" * 200, "é", "ok")]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert ids[3] == "ok"
+    assert len(set(ids)) == 4
+    assert not {"a b", "x" * 200, "é"} & set(ids)
+
+
+async def test_the_engines_key_is_the_routers_own(start: Any, kit: Any, tmp_path: Any) -> None:
+    key = tmp_path / "engine.key"
+    key.write_text("engine-secret\n")
+    running = await start(engines=1, engineApiKeyFile=str(key))
+    await running.post(kit.chat(), authorization="Bearer clients")
+    assert running.engines[0].seen[0].headers["authorization"] == "Bearer engine-secret"
+
+
+async def test_raw_completions_and_token_ids(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    for prompt in ("Once upon", [5, 6, 7], ["a", "b"], [[5, 6], [7]]):
+        answer = await running.post({"model": "tiny", "prompt": prompt}, path="/v1/completions")
+        assert answer.status == 200
+    assert [seen.json["prompt"] for seen in running.engines[0].seen] == [
+        "Once upon",
+        [5, 6, 7],
+        ["a", "b"],
+        [[5, 6], [7]],
+    ]
+    assert running.engines[0].seen[0].line == "POST /v1/completions HTTP/1.1"
+
+
+async def test_chunked_bodies_and_http_1_0(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    body = json.dumps(kit.chat(stream=True)).encode()
+    pieces = b"".join(kit.chunked(body[i : i + 7]) for i in range(0, len(body), 7))
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert (await running.send(head + pieces + b"0\r\n\r\n")).body.endswith(b"data: [DONE]\n\n")
+    reader, writer = await running.connect()
+    writer.write(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    everything = await asyncio.wait_for(reader.read(), 10)
+    assert b"transfer-encoding" not in everything
+    assert b"connection: close" in everything
+    assert everything.endswith(b"data: [DONE]\n\n")
+
+
+async def test_pipelined_requests_are_answered_in_order(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    reader, writer = await running.connect()
+    ids = [f"p{number}" for number in range(6)]
+    writer.write(b"".join(kit.request(kit.chat(stream=n % 2 == 0), x_request_id=i) for n, i in enumerate(ids)))
+    async with asyncio.timeout(10):
+        assert [(await kit.read_answer(reader)).headers["x-request-id"] for _ in ids] == ids
+
+
+async def test_too_many_pipelined_requests_end_the_connection_after_those_before(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxPipelined": 3})
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat()) * 8)
+    async with asyncio.timeout(10):
+        answers = [await kit.read_answer(reader) for _ in range(4)]
+        assert [answer.status for answer in answers] == [200, 200, 200, 400]
+        assert await reader.read() == b""
+
+
+async def test_comments_before_the_first_event_do_not_count_as_an_answer(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    go = asyncio.Event()
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(b": ping\n\n") + kit.chunked(b": pi"))
+        await go.wait()
+        writer.write(kit.chunked(b"ng\n\n" + kit.token("x")) + kit.chunked(kit.event("[DONE]")) + b"0\r\n\r\n")
+
+    running.engines[0].answer = answer
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await kit.until(lambda: running.engines[0].seen)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(1), 0.2)
+    go.set()
+    answer_ = await asyncio.wait_for(kit.read_answer(reader), 10)
+    assert answer_.body == kit.token("x") + kit.event("[DONE]")
+
+
+@pytest.mark.parametrize("size", [1, 3, 50, 10_000])
+@pytest.mark.parametrize("asked", [True, False])
+async def test_the_usage_event_is_passed_on_only_where_asked_for(start: Any, kit: Any, size: int, asked: bool) -> None:
+    running = await start(engines=1)
+    words = [kit.token("a"), kit.token('"usage": {"prompt_tokens": 1}'), kit.usage_event(), kit.event("[DONE]")]
+    stream = b"".join(words)
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        pieces = b"".join(kit.chunked(stream[i : i + size]) for i in range(0, len(stream), size))
+        writer.write(kit.STREAM_HEAD + pieces + b"0\r\n\r\n")
+
+    running.engines[0].answer = answer
+    got = await running.post(kit.chat(stream=True, stream_options={"include_usage": asked}))
+    assert got.body == (stream if asked else words[0] + words[1] + words[3])
+    assert running.router.gateway.metrics.actual_hit_tokens == 64
+    assert running.router.gateway.metrics.prompt_tokens == 100
+
+
+async def test_usage_of_a_whole_answer_is_read_and_the_answer_untouched(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    answer = await running.post(kit.chat())
+    assert answer.body == running.engines[0].whole().partition(b"\r\n\r\n")[2]
+    assert running.router.gateway.metrics.actual_hit_tokens == 64
+    assert running.router.gateway.decider.rate.bytes_per_token == 4.0, "a short prompt teaches nothing"
+    await running.post(kit.chat("x" * 1000))
+    assert running.router.gateway.decider.rate.bytes_per_token > 4.0
+
+
+async def test_an_engines_refusal_reaches_the_client(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    said = b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nserver: uvicorn\r\n"
+        writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(said), said))
+
+    for engine in running.engines:
+        engine.answer = answer
+    got = await running.post(kit.chat())
+    assert (got.status, got.body) == (400, said)
+    assert "server" not in got.headers
+    assert sum(len(engine.seen) for engine in running.engines) == 1
+
+
+async def test_an_answer_that_ends_with_its_connection(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{}")
+        writer.close()
+
+    running.engines[0].answer = answer
+    got = await running.post(kit.chat())
+    assert (got.status, got.body, got.headers["transfer-encoding"]) == (200, b"{}", "chunked")
+
+
+async def test_engine_connections_are_reused(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"probeInterval": 3600})
+    for _ in range(5):
+        await running.post(kit.chat())
+        await running.post(kit.chat(stream=True))
+    assert running.engines[0].connections == 1
+
+
+async def test_an_answer_behind_the_answer_is_thrown_away(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    engine = running.engines[0]
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(engine.whole() + b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged")
+
+    engine.answer = answer
+    first = await running.post(kit.chat())
+    engine.answer = engine.normally
+    second = await running.post(kit.chat())
+    assert b"forged" not in first.body + second.body
+    assert second.status == 200
+
+
+async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    sent = 0
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(kit.STREAM_HEAD)
+        piece = kit.chunked(kit.token("x" * 60_000))
+        for _ in range(800):
+            writer.write(piece)
+            await writer.drain()
+            sent += len(piece)
+        writer.write(b"0\r\n\r\n")
+
+    running.engines[0].answer = answer
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await reader.readexactly(1000)
+    before = -1
+    while sent != before:  # until nothing moves any more
+        before = sent
+        await asyncio.sleep(0.3)
+    assert sent < 30_000_000, "sockets and buffers are full, the rest waits in the engine"
+    async with asyncio.timeout(20):
+        total = 1000
+        while total < 48_000_000:
+            data = await reader.read(1 << 20)
+            assert data, "the stream went on when the client read on"
+            total += len(data)

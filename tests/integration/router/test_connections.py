@@ -1,0 +1,215 @@
+"""Connections are bounded in number, time and memory, whatever their clients do or leave undone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+
+async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
+    """A hundred are served; the others are told to come back or wait to be accepted, and none harms those served."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 12_000
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        reason = f"needs {wanted} open files, this machine allows {hard}: raise the hard limit (ulimit -Hn)"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    listen = {"port": 0, "backlog": 256}
+    running = await start(engines=1, limits={"maxConnections": 100}, timeouts={"header": 600}, listen=listen)
+    reader, writer = await running.connect()
+    most = 0
+    with ExitStack() as sockets:
+        for number in range(10_000):
+            sock = sockets.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", running.port))
+            if number % 100 == 0:
+                await asyncio.sleep(0.001)
+                most = max(most, len(running.router.gateway.connections))
+        writer.write(kit.request(kit.chat()))
+        assert (await asyncio.wait_for(kit.read_answer(reader), 20)).status == 200
+    assert 100 < most < 100 + 128 + 2 * 256
+    await kit.until(lambda: len(running.router.gateway.connections) <= 100, 30)
+    assert running.router.gateway.metrics.errors["overloaded"] > 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_connection_too_many_is_told_when_to_come_back(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxConnections": 2})
+    first = await running.connect()
+    await running.connect()
+    await kit.until(lambda: len(running.router.gateway.connections) == 2)
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "overloaded", "1")
+    first[1].close()
+    await kit.until(lambda: len(running.router.gateway.connections) < 2)
+    assert (await running.post(kit.chat())).status == 200
+
+
+async def test_accepting_pauses_and_goes_on(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxConnections": 1})
+    _, holder = await running.connect()
+    await kit.until(lambda: running.router.gateway.connections)
+    crowd = [await running.connect() for _ in range(300)]
+    await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
+    for _, writer in (*crowd, (None, holder)):
+        writer.transport.abort()
+    await kit.until(lambda: not running.router.gateway.connections)
+    assert (await running.post(kit.chat())).status == 200
+
+
+async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxInFlight": 1})
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    running.engines[0].answer = thinks
+    _, writer = await running.connect()
+    writer.write(kit.request(kit.chat()))
+    await kit.until(lambda: running.router.gateway.flights)
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (503, "overloaded")
+
+
+async def test_bodies_under_way_are_bounded_together(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxBufferedBytes": 10_000})
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
+    _, holder = await running.connect()
+    holder.write(head + b"x" * 8000)
+    await kit.until(lambda: running.router.gateway.buffered == 8000)
+    assert (await running.post(kit.chat("y" * 4000))).status == 503
+    holder.transport.abort()
+    await kit.until(lambda: running.router.gateway.buffered == 0)
+    assert (await running.post(kit.chat("y" * 4000))).status == 200
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"POST /v1/chat", b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-slow"], ids=len
+)
+async def test_a_client_that_does_not_finish_its_head(start: Any, kit: Any, begun: bytes) -> None:
+    running = await start(engines=1, timeouts={"header": 0.3})
+    reader, writer = await running.connect()
+    writer.write(begun)
+    said = await asyncio.wait_for(reader.read(), 10)
+    assert said.startswith(b"HTTP/1.1 408") if begun else said == b""
+    await kit.until(lambda: not running.router.gateway.connections)
+
+
+async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
+    """A byte now and then does not move the deadline."""
+    running = await start(engines=1, timeouts={"header": 0.4, "body": 0.4})
+    for begun in (b"POST /", b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n{"):
+        reader, writer = await running.connect()
+        writer.write(begun)
+        for _ in range(100):
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+            if writer.transport.is_closing() or running.router.gateway.metrics.errors["request_timeout"]:
+                break
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 408")
+        running.router.gateway.metrics.errors.clear()
+    assert running.router.gateway.buffered == 0
+
+
+async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"keepAlive": 0.3})
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat()))
+    await kit.read_answer(reader)
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
+async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"write": 0.5})
+
+    async def endless(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD)
+        while True:
+            writer.write(kit.chunked(kit.token("x" * 60_000)))
+            await writer.drain()
+
+    running.engines[0].answer = endless
+    with socket.create_connection(("127.0.0.1", running.port)) as deaf:
+        deaf.sendall(kit.request(kit.chat(stream=True)))
+        await kit.until(lambda: running.router.gateway.flights)
+        await kit.until(lambda: not running.router.gateway.flights)
+    await asyncio.wait_for(running.engines[0].closed.wait(), 10)
+
+
+async def test_a_long_answer_is_no_fault(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"header": 0.2, "body": 0.2, "keepAlive": 0.2, "write": 0.2})
+    engine = running.engines[0]
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.8)
+        writer.write(engine.whole())
+
+    engine.answer = slowly
+    assert (await running.post(kit.chat())).status == 200
+
+
+async def test_a_request_may_not_take_for_ever(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"request": 0.3})
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    running.engines[0].answer = thinks
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (504, "timeout")
+
+
+async def test_a_unix_socket_serves_too(start: Any, kit: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "router.sock")
+    running = await start(engines=1, listen={"port": None, "uds": path})
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(kit.request(kit.chat()))
+    assert (await kit.read_answer(reader)).status == 200
+    writer.transport.abort()
+    await running.router.stop(drain=0)
+    assert path not in map(str, tmp_path.iterdir())
+
+
+async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    go = asyncio.Event()
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("x")))
+        await go.wait()
+        writer.write(kit.chunked(kit.event("[DONE]")) + b"0\r\n\r\n")
+
+    running.engines[0].answer = slowly
+    reader, writer = await running.connect()
+    _, idle = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await reader.readuntil(b"data: ")
+    port = running.port
+    stopping = asyncio.ensure_future(running.router.stop(drain=10))
+    await kit.until(lambda: len(running.router.gateway.connections) == 1)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    go.set()
+    assert b"[DONE]" in await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    idle.close()
+    await asyncio.wait_for(stopping, 10)
+
+
+async def test_half_a_request_then_nothing_then_the_other_half(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    data = kit.request(kit.chat("x" * 3000))
+    reader, writer = await running.connect()
+    for at in range(0, len(data), 700):
+        writer.write(data[at : at + 700])
+        await asyncio.sleep(0.01)
+    assert (await kit.read_answer(reader)).status == 200
+    assert json.loads(running.engines[0].seen[0].body)["messages"][0]["content"] == "x" * 3000

@@ -1,0 +1,146 @@
+"""Keys, the admin's endpoints, explanations, metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "keys").write_text("# tenants\nacme  key-a\nglobex key-b # theirs\nkey-c\n")
+    (tmp_path / "admin").write_text("admin-key\n")
+    return {"apiKeysFile": str(tmp_path / "keys"), "adminKeyFile": str(tmp_path / "admin")}
+
+
+def replace(path: str, text: str) -> None:
+    Path(path).write_text(text)
+
+
+def get(path: str, key: str | None = None) -> bytes:
+    secret = f"authorization: Bearer {key}\r\n" if key else ""
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\n{secret}\r\n".encode()
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "key-a", "Basic key-a", "Bearer ", "Bearer key-a\x01"])
+async def test_without_a_valid_key_nothing_is_let_through(start: Any, kit: Any, keys: Any, given: str | None) -> None:
+    running = await start(engines=1, auth=keys)
+    answer = await running.post(kit.chat(), **({"authorization": given} if given else {}))
+    assert answer.status in (400, 401)
+    assert "key-a" not in answer.body.decode()
+    assert running.engines[0].seen == []
+    assert (await running.send(get("/v1/models"))).status == 401
+    assert (await running.send(get("/v1/models", "key-c"))).status == 200
+    assert (await running.send(get("/health"))).status == 200
+
+
+async def test_each_tenant_has_a_salt_of_its_own(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys)
+    for key in ("key-a", "key-b", "key-a"):
+        assert (await running.post(kit.chat("x" * 600), authorization=f"Bearer {key}")).status == 200
+    salts = [seen.json["cache_salt"] for seen in running.engines[0].seen]
+    assert salts[0] == salts[2] != salts[1]
+    records = list(running.router.gateway.audit.latest(3))
+    assert [record.tenant for record in records] == ["acme", "globex", "acme"]
+    assert [record.matched_chunks > 0 for record in records] == [True, False, False], "tenants share no chain"
+    refused = await running.post(kit.chat(cache_salt="mine"), authorization="Bearer key-a")
+    assert (refused.status, refused.error["param"]) == (400, "cache_salt")
+
+
+async def test_without_keys_a_client_may_set_its_salt(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    assert (await running.post(kit.chat(cache_salt="mine"))).status == 200
+    assert running.engines[0].seen[0].json["cache_salt"] == "mine"
+
+
+async def test_keys_are_read_again_when_their_file_changes(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys)
+    replace(keys["apiKeysFile"], "acme key-new\n")
+    running.router.gateway.auth.refresh()
+    assert (await running.post(kit.chat(), authorization="Bearer key-a")).status == 401
+    assert (await running.post(kit.chat(), authorization="Bearer key-new")).status == 200
+    replace(keys["apiKeysFile"], "one two three\n")
+    running.router.gateway.auth.refresh()
+    assert (await running.post(kit.chat(), authorization="Bearer key-new")).status == 200
+
+
+async def test_the_admins_endpoints_need_the_admins_key(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys)
+    for path in ("/plumage/v1/status", "/plumage/v1/explain/x", "/plumage/v1/hottest"):
+        assert (await running.send(get(path))).status == 401
+        assert (await running.send(get(path, "key-a"))).status == 401
+    assert (await running.send(get("/plumage/v1/status", "admin-key"))).json["pool"] == "chat"
+    refused = await running.post(kit.chat(), authorization="Bearer key-a", x_plumage_explain="1")
+    assert (refused.status, refused.error["code"]) == (403, "admin_key")
+
+
+async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=2, auth=keys, policy={"name": "PrefixAware"})
+    said = {"authorization": "Bearer key-a", "x_plumage_admin_key": "admin-key", "x_plumage_explain": "1"}
+    first = await running.post(kit.chat("a" * 2000), x_request_id="r-1", **said)
+    second = await running.post(kit.chat("a" * 2000, stream=True), x_request_id="r-2", **said)
+    import json
+
+    header = json.loads(second.headers["x-plumage-explain"])
+    assert first.status == second.status == 200
+    assert header["replica"] == json.loads(first.headers["x-plumage-explain"])["replica"]
+    assert header["chunks"]["matched"] == header["chunks"]["prompt"] > 5
+    later = (await running.send(get("/plumage/v1/explain/r-2", "admin-key"))).json
+    assert later["outcome"] == "Finished"
+    assert later["hitTokens"]["actual"] == 64
+    assert later["ttft"]["actual"] > 0
+    assert later["tenant"] == "acme"
+    assert "the most of 2" in later["why"]
+    assert (await running.send(get("/plumage/v1/explain/r-9", "admin-key"))).error["code"] == "not_found"
+    assert "x-plumage-explain" not in (await running.post(kit.chat(), authorization="Bearer key-a")).headers
+
+
+async def test_status_tells_what_happened(start: Any, kit: Any) -> None:
+    running = await start(engines=2, policy={"name": "PrefixAware"})
+    for _ in range(3):
+        await running.post(kit.chat("b" * 2000))
+    status = (await running.send(get("/plumage/v1/status?decisions=2"))).json
+    assert (status["policy"], status["directory"], status["serving"]) == ("PrefixAware", "Degraded", True)
+    assert sum(replica["routed"] for replica in status["replicas"]) == 3
+    assert {replica["state"] for replica in status["replicas"]} == {"Ready"}
+    assert len(status["decisions"]) == 2
+    assert status["hottest"][0]["count"] == 2
+    assert status["totals"]["requests"] == 3
+    assert status["totals"]["hitRatio"] == 0.64
+    assert (await running.send(get("/plumage/v1/status?decisions=x"))).status == 400
+
+
+async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    await running.post(kit.chat())
+    await running.post(b"{")
+    text = (await running.send(get("/metrics"))).body.decode()
+    line = re.compile(r'^(# (HELP|TYPE) .+|[a-z_]+(\{[a-z]+="[^"]*"\})? [-+0-9.e]+)$')
+    assert all(line.match(one) for one in text.splitlines()), text
+    assert 'plumage_router_responses_total{status="200"} 1' in text
+    assert 'plumage_router_errors_total{code="invalid_json"} 1' in text
+    assert 'plumage_router_decision_seconds_bucket{le="+Inf"} 1' in text
+    assert 'plumage_router_replica_ready{replica="chat-0"} 1' in text
+
+
+async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
+    running = await start(engines=1, model={"aliases": ["gpt-4"], "adapters": ["sql"]})
+    listed = (await running.send(get("/v1/models"))).json
+    assert [model["id"] for model in listed["data"]] == ["tiny", "gpt-4", "sql"]
+    assert (await running.send(get("/v1/models/sql"))).json["id"] == "sql"
+    assert (await running.send(get("/v1/models/other"))).status == 404
+    for model in ("tiny", "gpt-4", "sql"):
+        assert (await running.post(kit.chat("c" * 600, model=model))).status == 200
+    assert [seen.json["model"] for seen in running.engines[0].seen] == ["tiny", "tiny", "sql"]
+    matched = [record.matched_chunks > 0 for record in running.router.gateway.audit.latest(3)]
+    assert matched == [False, True, False], "an alias shares the base model's chain, an adapter does not"
+
+
+async def test_head_and_keep_alive_on_the_control_surface(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    reader, writer = await running.connect()
+    writer.write(get("/health") + get("/v1/models") + kit.request(kit.chat()))
+    assert [(await kit.read_answer(reader)).status for _ in range(3)] == [200, 200, 200]

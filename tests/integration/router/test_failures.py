@@ -1,0 +1,304 @@
+"""Engines that fail: a request without its first body byte succeeds elsewhere, one with it is cut and never mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import openai
+import pytest
+
+from plumage_router.breaker import BreakerState
+
+
+async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def test_an_engine_that_is_gone(start: Any, kit: Any) -> None:
+    running = await start(engines=3)
+    await running.engines[1].stop()
+    answers = [await running.post(kit.chat(stream=n % 2 == 0)) for n in range(6)]
+    assert [answer.status for answer in answers] == [200] * 6
+    assert running.router.gateway.metrics.retries["the connection was refused"] == 1, "its breaker opened at once"
+
+
+async def test_an_engine_that_dies_before_its_first_byte(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    running.engines[0].answer = _dies
+    answers = [await running.post(kit.chat()) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200] * 4
+    assert {answer.json["choices"][0]["message"]["content"] for answer in answers} == {"one two chat-1"}
+
+
+async def test_headers_alone_are_no_answer(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+
+    async def accepts_and_dies(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(b": ping\n\n"))
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    running.engines[0].answer = accepts_and_dies
+    for _ in range(2):
+        answer = await running.post(kit.chat(stream=True))
+        assert answer.status == 200
+        assert b"chat-1" in answer.body
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_an_engine_that_answers_with_a_server_error(start: Any, kit: Any, status: int) -> None:
+    running = await start(engines=2)
+
+    async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: 12\r\n\r\nTraceback..." % status)
+
+    running.engines[0].answer = fails
+    for _ in range(2):
+        assert (await running.post(kit.chat())).status == 200
+    running.engines[1].answer = fails
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
+    assert b"Traceback" not in answer.body
+
+
+async def test_an_answer_that_is_no_http(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+
+    async def garbage(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"I am a teapot\r\n\r\n")
+
+    running.engines[0].answer = garbage
+    for _ in range(2):
+        assert (await running.post(kit.chat())).status == 200
+
+
+async def test_after_the_first_byte_the_stream_is_cut_and_nothing_is_tried_again(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+
+    async def half(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("half")))
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    for engine in running.engines:
+        engine.answer = half
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    everything = await asyncio.wait_for(reader.read(), 10)
+    assert everything.startswith(b"HTTP/1.1 200 ")
+    assert everything.count(b"half") == 1
+    assert not everything.endswith(b"0\r\n\r\n"), "a cut stream must not look whole"
+    error = json.loads(everything.rpartition(b"data: ")[2].partition(b"\n\n")[0])
+    assert error["error"]["code"] == "truncated"
+    assert sum(len(engine.seen) for engine in running.engines) == 1
+    async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        messages = [{"role": "user", "content": "hello"}]
+        stream = await client.chat.completions.create(model="tiny", messages=messages, stream=True)
+        assert (await anext(stream)).choices[0].delta.content == "half"
+        with pytest.raises(openai.APIError):
+            await anext(stream)
+
+
+async def test_a_whole_answer_that_breaks_off_is_cut_short(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+
+    async def half(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{")
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    running.engines[0].answer = half
+    with pytest.raises(asyncio.IncompleteReadError):
+        await running.post(kit.chat())
+
+
+async def test_no_replica_can_take_it(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    running.write_members({"chat-0": "Draining"})
+    await kit.until(lambda: not running.router.fleet.candidates(0.0))
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (503, "no_replica")
+    assert "draining" in answer.error["message"]
+    assert int(answer.headers["retry-after"]) >= 1
+    assert (await running.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")).status == 503
+
+
+async def test_attempts_are_bounded(start: Any, kit: Any) -> None:
+    running = await start(engines=5, limits={"maxAttempts": 3})
+    for engine in running.engines:
+        engine.answer = _dies
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
+    assert sum(len(engine.seen) for engine in running.engines) == 3
+
+
+async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+
+    async def endless(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD)
+        while True:
+            writer.write(kit.chunked(kit.token("x")))
+            await asyncio.sleep(0.01)
+
+    engine = running.engines[0]
+    engine.answer = endless
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await reader.readuntil(b"data: ")
+    writer.transport.abort()
+    await asyncio.wait_for(engine.closed.wait(), 10)
+    await kit.until(lambda: not running.router.gateway.flights)
+    assert running.router.gateway.metrics.aborted == 1
+    assert running.router.fleet.load_of(0).routed == 0
+
+
+async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    engine = running.engines[0]
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    engine.answer = thinks
+    _, writer = await running.connect()
+    writer.write(kit.request(kit.chat()))
+    await kit.until(lambda: engine.seen)
+    writer.close()
+    await asyncio.wait_for(engine.closed.wait(), 10)
+    assert running.router.fleet.get("chat-0").breaker.state is BreakerState.CLOSED
+
+
+async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"probeInterval": 3600})
+    engine = running.engines[0]
+    await running.post(kit.chat())
+
+    async def closes_old_connections(seen: Any, writer: asyncio.StreamWriter) -> None:
+        engine.answer = engine.normally
+        writer.transport.abort()
+
+    engine.answer = closes_old_connections
+    assert (await running.post(kit.chat())).status == 200
+    assert running.router.gateway.metrics.retries.total() == 0
+
+
+async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> None:
+    running = await start(engines=2, timeouts={"probeInterval": 0.1})
+    dead, alive = running.engines
+    await dead.stop()
+    for _ in range(3):
+        assert (await running.post(kit.chat())).status == 200
+    replica = running.router.fleet.get("chat-0")
+    await kit.until(lambda: not replica.healthy)
+    assert replica.reason(0.0) is not None
+    before = len(alive.seen)
+    await dead.start()
+    await kit.until(lambda: replica.healthy and replica.breaker.state is BreakerState.CLOSED)
+    for _ in range(4):
+        await running.post(kit.chat())
+    assert len(alive.seen) == before + 2
+
+
+async def test_an_engine_that_is_sick_by_its_own_word_is_left_alone(start: Any, kit: Any) -> None:
+    running = await start(engines=2, timeouts={"probeInterval": 0.05})
+    running.engines[0].healthy = False
+    await kit.until(lambda: not running.router.fleet.get("chat-0").healthy)
+    for _ in range(4):
+        await running.post(kit.chat())
+    assert [len(engine.seen) for engine in running.engines] == [0, 4]
+
+
+async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    running.engines[0].answer = thinks
+    pending = asyncio.ensure_future(running.post(kit.chat()))
+    await kit.until(lambda: running.engines[0].seen)
+    running.router.fleet.get("chat-0").stalled = True  # as its agent says through the directory
+    running.router.fleet.changed()
+    answer = await asyncio.wait_for(pending, 10)
+    assert (answer.status, len(running.engines[1].seen)) == (200, 1)
+    await asyncio.wait_for(running.engines[0].closed.wait(), 10)
+
+
+async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> None:
+    """A listening socket whose queue is full: connecting hangs."""
+    running = await start(engines=1, timeouts={"connect": 0.2, "probeInterval": 3600})
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+            fillers.append(filler)
+        hanging = kit.Engine("chat-9")
+        hanging.port = port
+        running.engines.insert(0, hanging)
+        running.write_members()
+        await kit.until(lambda: running.router.fleet.get("chat-9"))
+        for _ in range(4):
+            assert (await running.post(kit.chat())).status == 200
+        for filler in fillers:
+            filler.close()
+    running.engines.remove(hanging)
+
+
+async def test_members_come_and_go(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    added = kit.Engine("chat-1")
+    await added.start()
+    running.engines.append(added)
+    running.write_members()
+    await kit.until(lambda: len(running.router.fleet) == 2)
+    for _ in range(4):
+        await running.post(kit.chat())
+    assert len(added.seen) == 2
+    running.engines.pop(0)
+    gone_port = running.router.fleet.get("chat-0").member.url
+    running.write_members()
+    await kit.until(lambda: len(running.router.fleet) == 1)
+    assert (await running.post(kit.chat())).json["choices"][0]["message"]["content"] == "one two chat-1"
+    assert gone_port != running.router.fleet.get("chat-1").member.url
+
+
+async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    go = asyncio.Event()
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("x")))
+        await go.wait()
+        writer.write(kit.chunked(kit.event("[DONE]")) + b"0\r\n\r\n")
+
+    leaving = running.engines[0]
+    leaving.answer = slowly
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    await reader.readuntil(b"data: ")
+    running.engines.pop(0)
+    running.write_members()
+    await kit.until(lambda: len(running.router.fleet) == 1)
+    go.set()
+    assert b"[DONE]" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+
+
+async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    for text in ("{", '{"pool":"other","replicas":[]}', '{"pool":"chat","replicas":[{"id":"a","url":"ftp://x"}]}'):
+        running.members.write_text(text)
+        await kit.until(lambda: running.router.membership.error)
+        assert (await running.post(kit.chat())).status == 200
+        running.router.membership.error = None
+    running.members.unlink()
+    await kit.until(lambda: running.router.membership.error)
+    assert (await running.post(kit.chat())).status == 200
+    running.write_members()
+    await kit.until(lambda: running.router.membership.error is None)

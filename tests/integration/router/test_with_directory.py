@@ -1,0 +1,138 @@
+"""The router beside a real directory: it follows what agents say, and goes on without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.directory.schema import Change, Load, State
+from plumage.directory.server import LocalServer
+from plumage.directory.writer import DirectoryWriter
+
+pytestmark = pytest.mark.redis
+
+PROMPT = "The same long beginning. " * 200
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def agents(server: LocalServer) -> AsyncIterator[list[DirectoryWriter]]:
+    """Two agents that say Ready."""
+    writers = [DirectoryWriter(server.url, pool="chat", replica=f"chat-{n}", heartbeat_seconds=0.2) for n in range(2)]
+    for writer in writers:
+        await writer.__aenter__()
+        writer.report(state=State.READY, load=Load())
+    yield writers
+    for writer in writers:
+        await writer.__aexit__(None, None, None)
+
+
+def _chain(running: Any, body: Any) -> list[int]:
+    reader = running.router.gateway.reader
+    return list(reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
+
+
+async def _hold(running: Any, kit: Any, writer: DirectoryWriter, chunks: list[int], slot: int) -> None:
+    writer.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
+    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
+
+
+async def test_requests_go_where_the_engines_say_the_prefix_is(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
+) -> None:
+    running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
+    await kit.until(lambda: not running.router.gateway.degraded)
+    chunks = _chain(running, kit.chat(PROMPT))
+    await _hold(running, kit, agents[1], chunks, running.router.fleet.get("chat-1").slot)
+    for _ in range(3):
+        assert (await running.post(kit.chat(PROMPT))).status == 200
+    assert [len(engine.seen) for engine in running.engines] == [0, 3]
+    record = next(running.router.gateway.audit.latest(1))
+    assert (record.hit_tokens, record.degraded) == (60 * len(chunks), False)
+    agents[1].publish([Change(chunk, 0) for chunk in chunks])
+    slot = running.router.fleet.get("chat-1").slot
+    await kit.until(lambda: slot not in running.router.gateway.decider.mirror.match(chunks))
+
+
+async def test_load_and_states_come_from_the_agents(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
+) -> None:
+    running = await start(engines=2, directoryUrl=server.url)
+    first, second = running.router.fleet.get("chat-0"), running.router.fleet.get("chat-1")
+    agents[0].report(load=Load(running=3, waiting=2, kv_usage=0.5))
+    await kit.until(lambda: (first.load.running, first.load.waiting, first.load.kv_usage) == (3, 2, 0.5))
+    agents[1].report(state=State.DRAINING)
+    await kit.until(lambda: second.shown_state == "Draining")
+    for _ in range(3):
+        await running.post(kit.chat())
+    assert [len(engine.seen) for engine in running.engines] == [3, 0]
+    agents[1].report(state=State.READY)
+    agents[0].report(state=State.STALLED)
+    await kit.until(lambda: first.shown_state == "Stalled" and second.shown_state == "Ready")
+    await running.post(kit.chat())
+    assert [len(engine.seen) for engine in running.engines] == [3, 1]
+
+
+async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
+) -> None:
+    running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
+    await kit.until(lambda: not running.router.gateway.degraded)
+    chunks = _chain(running, kit.chat(PROMPT))
+    slot = running.router.fleet.get("chat-1").slot
+    await _hold(running, kit, agents[1], chunks, slot)
+    await asyncio.to_thread(server.stop)
+    await kit.until(lambda: running.router.gateway.degraded)
+    for _ in range(4):
+        assert (await running.post(kit.chat(PROMPT))).status == 200
+    assert len(running.engines[1].seen) == 4, "what was known is still used"
+    for _ in range(2):
+        assert (await running.post(kit.chat("another " * 200))).status == 200
+    record = next(running.router.gateway.audit.latest(1))
+    assert record.matched_chunks > 0, "alone, the router goes by what it sent where"
+    await asyncio.to_thread(server.start)
+    await kit.until(lambda: not running.router.gateway.degraded, 20)
+    assert (await running.post(kit.chat(PROMPT))).status == 200
+    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 20)
+
+
+async def test_a_router_that_starts_without_its_directory(start: Any, kit: Any, tmp_path: Path) -> None:
+    running = await start(engines=2, directoryUrl=f"unix://{tmp_path}/nobody.sock")
+    for _ in range(4):
+        assert (await running.post(kit.chat())).status == 200
+    assert running.router.gateway.degraded
+    assert b"plumage_router_degraded 1" in (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body
+
+
+async def test_two_routers_count_each_others_work(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
+) -> None:
+    one = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
+    other = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
+    slots = [running.router.fleet.get("chat-0").slot for running in (one, other)]
+    await kit.until(lambda: not (one.router.gateway.degraded or other.router.gateway.degraded))
+    chunks = _chain(one, kit.chat(PROMPT))
+    assert (await one.post(kit.chat(PROMPT))).status == 200
+    chosen = next(one.router.gateway.audit.latest(1)).replica
+    slot = other.router.fleet.get(chosen).slot
+    await kit.until(lambda: other.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    one.router.gateway.decider.seconds_per_token = 0.01
+    for engine in one.engines:
+        engine.answer = thinks
+    _, writer = await one.connect()
+    writer.write(kit.request(kit.chat("busy " * 500)))
+    await kit.until(lambda: sum(other.router.fleet.load_of(slot).foreign_work for slot in slots) > 0.1)

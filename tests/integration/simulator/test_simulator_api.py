@@ -1,0 +1,276 @@
+"""The OpenAI API of a simulated engine, as the official client and as raw sockets see it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.simulator.conftest import API_KEY, Engine, running
+
+WORDS = "the parser reads a file and returns each line of it as a value "
+
+
+@pytest.fixture
+def client(engine: Engine) -> Any:
+    with openai.OpenAI(base_url=f"{engine.url}/v1", api_key=API_KEY, max_retries=0) as made:
+        yield made
+
+
+def test_the_official_client_streams_the_same_text_as_it_gets_whole(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": WORDS * 9}]
+    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=40)
+    chunks = list(client.chat.completions.create(model="tiny", messages=messages, max_tokens=40, stream=True))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert text.isascii()
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_cached_tokens_grow_with_what_was_seen_before(client: openai.OpenAI) -> None:
+    prompt = "cached " + WORDS * 12
+    seen = []
+    for _ in range(2):
+        answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        seen.append(answer.usage.prompt_tokens_details.cached_tokens)
+    assert answer.usage is not None
+    assert seen == [0, (answer.usage.prompt_tokens - 1) // 16 * 16]
+
+
+def test_the_next_turn_finds_the_answer_in_the_cache(engine: Engine) -> None:
+    question = "conversation " + WORDS * 10
+    first = engine.chat(question, max_tokens=64, ignore_eos=True)
+    answer = first["choices"][0]["message"]["content"]
+    second = engine.chat(question, answer, "and then?", max_tokens=4)
+    covered = first["usage"]["prompt_tokens"] + 63  # the last token of an answer has no KV
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == covered // 16 * 16
+
+
+def test_token_ids_are_a_prompt_too(engine: Engine) -> None:
+    body = {"model": "tiny", "prompt": list(range(300, 364)), "max_tokens": 2, "ignore_eos": True}
+    for cached in (0, 48):
+        answer = engine.client.post("/v1/completions", json=body).raise_for_status().json()
+        assert answer["usage"]["prompt_tokens"] == 64
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+
+
+def test_salts_and_models_do_not_share_blocks(engine: Engine) -> None:
+    prompt = "salted " + WORDS * 12
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 1}
+
+    def cached(**more: Any) -> int:
+        answer = engine.client.post("/v1/completions", json={**body, **more}).raise_for_status().json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached() == 0
+    assert cached(cache_salt="one") == 0
+    assert cached(cache_salt="two") == 0
+    assert cached(cache_salt="one") == cached() > 0
+
+
+def test_the_end_of_an_answer_is_what_the_client_said(engine: Engine) -> None:
+    def ask(**more: Any) -> tuple[str, str, int]:
+        answer = engine.chat("how does it end?", **more)
+        choice = answer["choices"][0]
+        return choice["message"]["content"], choice["finish_reason"], answer["usage"]["completion_tokens"]
+
+    natural, reason, length = ask()
+    assert reason == "stop"
+    longer, reason, tokens = ask(max_tokens=length + 5, ignore_eos=True)
+    assert (reason, tokens) == ("length", length + 5)
+    assert longer.startswith(natural)
+    words = longer.split(" ")
+    stop = f" {words[4]}"
+    cut, reason, tokens = ask(max_tokens=length + 5, ignore_eos=True, stop=[stop])
+    assert cut == longer[: longer.index(stop)]
+    assert reason == "stop"
+    assert ask(max_tokens=8, ignore_eos=True, seed=7)[0] != ask(max_tokens=8, ignore_eos=True)[0]
+    assert ask(max_tokens=8, ignore_eos=True, seed=7) == ask(max_tokens=8, ignore_eos=True, seed=7)
+
+
+def test_a_stream_always_ends_with_its_usage(engine: Engine) -> None:
+    body = {"model": "tiny", "prompt": "usage", "max_tokens": 3, "stream": True, "ignore_eos": True}
+    with engine.client.stream("POST", "/v1/completions", json=body) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    last = json.loads(lines[-2].removeprefix("data: "))
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 3
+    assert "cached_tokens" in last["usage"]["prompt_tokens_details"]
+
+
+def test_headers_come_at_accept_and_the_first_byte_with_the_first_token() -> None:
+    body = json.dumps({"model": "tiny", "prompt": WORDS * 30, "max_tokens": 2, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\ncontent-length: {len(body)}"
+    with running(device={"preset": "gpu", "timeScale": 200}) as slow:
+        with socket.create_connection(("127.0.0.1", slow.port)) as connection:
+            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+            got = b""
+            while b"\r\n\r\n" not in got:
+                got += connection.recv(4096)
+            assert got.startswith(b"HTTP/1.1 200")
+            assert got.endswith(b"\r\n\r\n")
+            assert slow.stats()["running"] == 1
+        slow.until(lambda stats: stats["running"] == 0)
+
+
+def test_a_client_that_goes_away_ends_its_request(engine: Engine) -> None:
+    body = {"model": "tiny", "prompt": "gone " + WORDS, "max_tokens": 3500, "stream": True, "ignore_eos": True}
+    generated = engine.stats()["generatedTokens"]
+    with engine.client.stream("POST", "/v1/completions", json=body) as response:
+        chunks = response.iter_bytes()  # kept: a generator that is dropped closes the connection
+        next(chunks)
+        assert engine.stats()["running"] == 1
+    assert engine.until(lambda stats: stats["running"] == 0)["kvUsage"] == 0
+    assert engine.stats()["generatedTokens"] - generated < 3500
+    whole = {**body, "stream": False}
+    with pytest.raises(httpx.ReadTimeout):
+        engine.client.post("/v1/completions", json=whole, timeout=0.2)
+    engine.until(lambda stats: stats["running"] == 0)
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
+BAD: list[tuple[str, Any, int, str | None]] = [
+    ("/v1/chat/completions", b"{", 400, None),
+    ("/v1/chat/completions", b"[]", 400, None),
+    ("/v1/chat/completions", {"model": "tiny"}, 400, "messages"),
+    ("/v1/chat/completions", {"model": "tiny", "messages": []}, 400, "messages"),
+    ("/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": 3}]}, 400, "messages"),
+    (
+        "/v1/chat/completions",
+        {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        },
+        400,
+        "messages",
+    ),
+    ("/v1/completions", {"model": "other", "prompt": "a"}, 404, "model"),
+    ("/v1/completions", {"model": "tiny", "prompt": ["a", "b"]}, 400, "prompt"),
+    ("/v1/completions", {"model": "tiny", "prompt": []}, 400, "prompt"),
+    ("/v1/completions", {"model": "tiny", "prompt": [1, 99_999]}, 400, "prompt"),
+    ("/v1/completions", {"model": "tiny", "prompt": [1, -1]}, 400, "prompt"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "n": 2}, 400, "n"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": True}, 400, "max_tokens"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "stream": "yes"}, 400, "stream"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "stop": [""]}, 400, "stop"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "logprobs": 3}, 400, "logprobs"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a " * 5000}, 400, "prompt"),
+    ("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 4096}, 400, "prompt"),
+    (
+        "/v1/completions",
+        {"model": "tiny", "prompt": "a", "response_format": {"type": "json_object"}},
+        400,
+        "response_format",
+    ),
+    ("/v1/nothing", {}, 404, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param"), BAD)
+def test_bad_requests_get_an_error_object(engine: Engine, path: str, body: Any, status: int, param: str | None) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = engine.client.post(path, content=data)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert error["code"] == status
+    assert error["param"] == param
+    assert error["message"]
+    assert engine.stats()["running"] == engine.stats()["waiting"] == 0
+
+
+def test_a_body_over_the_limit_is_refused() -> None:
+    with running(maxBodyBytes=2048) as small:
+        response = small.client.post("/v1/completions", json={"model": "tiny", "prompt": "a" * 4096})
+        assert response.status_code == 413
+
+
+def test_keys_guard_their_own_routes_only(engine: Engine) -> None:
+    with httpx.Client(base_url=engine.url) as anonymous:
+        assert anonymous.get("/health").status_code == 200
+        assert anonymous.get("/metrics").status_code == 200
+        assert anonymous.get("/v1/models").status_code == 401
+        assert anonymous.get("/v1/plumage/snapshot").status_code == 401
+    assert engine.client.get("/v1/plumage/snapshot").status_code == 401
+    assert engine.admin.get("/v1/models").status_code == 401
+    assert engine.client.get("/v1/models").json()["data"][0]["max_model_len"] == 4096
+
+
+def test_metrics_have_vllm_names_and_add_up(engine: Engine) -> None:
+    engine.chat("metrics " + WORDS * 5, max_tokens=5, ignore_eos=True)
+    families = {family.name: family for family in text_string_to_metric_families(engine.client.get("/metrics").text)}
+    stats = engine.stats()
+
+    def value(name: str) -> float:
+        return families[name].samples[0].value
+
+    assert value("vllm:num_requests_running") == 0
+    assert value("vllm:kv_cache_usage_perc") == 0
+    assert value("vllm:prefix_cache_queries") == stats["queryTokens"]
+    assert value("vllm:prefix_cache_hits") == stats["hitTokens"]
+    assert value("vllm:generation_tokens") == stats["generatedTokens"]
+    for name in ("time_to_first_token", "inter_token_latency", "request_queue_time", "e2e_request_latency"):
+        counts = {sample.name: sample.value for sample in families[f"vllm:{name}_seconds"].samples}
+        assert counts[f"vllm:{name}_seconds_count"] > 0
+    assert families["vllm:cache_config_info"].samples[0].labels["block_size"] == "16"
+
+
+def test_drain_waits_for_requests_and_takes_no_more() -> None:
+    body = {"model": "tiny", "prompt": "drain", "max_tokens": 400, "ignore_eos": True}
+    with running() as draining, ThreadPoolExecutor() as threads:
+        busy = threads.submit(draining.client.post, "/v1/completions", json=body)
+        draining.until(lambda stats: stats["running"] == 1)
+        first = draining.admin.post("/v1/plumage/drain", json={"timeoutSeconds": 0}).json()
+        assert first == {"drained": False, "inFlight": 1}
+        refused = draining.client.post("/v1/completions", json=body)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert draining.admin.post("/v1/plumage/drain", json={"timeoutSeconds": 30}).json()["drained"] is True
+        assert busy.result().status_code == 200
+        assert draining.admin.post("/v1/plumage/drain", content=b"[]").status_code == 400
+
+
+def test_sigterm_lets_requests_finish() -> None:
+    body = {"model": "tiny", "prompt": "term", "max_tokens": 600, "ignore_eos": True}
+    with running() as ending, ThreadPoolExecutor() as threads:
+        busy = threads.submit(ending.client.post, "/v1/completions", json=body)
+        ending.until(lambda stats: stats["running"] == 1)
+        ending.process.terminate()
+        assert busy.result().json()["usage"]["completion_tokens"] == 600
+        assert ending.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ("{", "no JSON"),
+        ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "colour": 1}', "colour"),
+        ('{"model": "a", "modelFolder": "/nowhere", "port": 1}', "tokenizer.json"),
+        ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "host": "0.0.0.0"}', "adminTokenFile"),
+        ('{"model": "a", "modelFolder": "/nowhere", "port": 1, "replayEndpoint": "ipc:///x"}', "eventsEndpoint"),
+    ],
+)
+def test_a_bad_configuration_says_what_to_change(tmp_path: Path, config: str, names: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(config)
+    command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert names in done.stderr
+    assert "Traceback" not in done.stderr

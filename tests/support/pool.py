@@ -1,0 +1,191 @@
+"""A pool as whole processes, started by the real command, and a real client's load on it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from plumage_cli.demo.client import Outcome, send_load
+from plumage_cli.demo.load import Session
+from plumage_cli.errors import CliError
+from plumage_cli.files import read_pool
+from plumage_cli.local.control import ask
+
+ROOT = Path(__file__).parents[2]
+UP_SECONDS = 60.0
+Condition = Callable[[dict[str, Any]], Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Pool:
+    """`plumage up` in a child process, with a state folder of its own."""
+
+    def __init__(self, runtime: Path, manifest: str = "local.yaml", **changes: object) -> None:
+        self.runtime = runtime
+        self.name = read_pool(ROOT / "examples" / manifest).metadata.name
+        self.port = free_port()
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "PYTHONWARNINGS": "default"}
+        sets = [f"--set={path.replace('__', '.')}={value}" for path, value in changes.items()]
+        command = ["up", str(ROOT / "examples" / manifest), f"--port={self.port}", *sets]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "plumage_cli", *command],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.output = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def folder(self) -> Path:
+        return self.runtime / "plumage" / self.name
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another `plumage` command beside it."""
+        command = [sys.executable, "-m", "plumage_cli", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90, check=False)
+
+    def view(self) -> dict[str, Any]:
+        return ask(self.folder, {"do": "status"}, timeout=5.0)
+
+    def wait(self, condition: Condition, seconds: float = UP_SECONDS) -> dict[str, Any]:
+        """The view, once it fulfils the condition."""
+        deadline = time.monotonic() + seconds
+        view: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"plumage up ended:\n{self.finish()}"
+            try:
+                view = self.view()
+                if condition(view):
+                    return view
+            except (CliError, KeyError):
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"not within {seconds} s: {json.dumps(view)[:4000]}")
+
+    async def until(self, condition: Condition, seconds: float = UP_SECONDS) -> dict[str, Any]:
+        return await asyncio.to_thread(self.wait, condition, seconds)
+
+    def pids(self) -> dict[str, int]:
+        """Every process of the pool by a name, the supervisor's included."""
+        view = self.view()
+        named = {"supervisor": view["pid"], "router": view["router"]["pid"], "directory": view["directory"]["pid"]}
+        for replica in view["replicas"]:
+            named[f"engine {replica['id']}"] = replica["engine"]["pid"]
+            named[f"agent {replica['id']}"] = replica["agent"]["pid"]
+        return {name: pid for name, pid in named.items() if pid is not None}
+
+    def stop(self, number: int = signal.SIGINT, seconds: float = 60.0) -> int:
+        """Ask it to end, as a person would; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        self.finish(seconds)
+        return self.process.returncode
+
+    def finish(self, seconds: float = 30.0) -> str:
+        if self.process.stdout is not None and not self.process.stdout.closed:
+            told, _ = self.process.communicate(timeout=seconds)
+            self.output += told
+        return self.output
+
+
+def whole(replicas: int) -> Condition:
+    """All replicas Ready, and the router knows it."""
+
+    def condition(view: dict[str, Any]) -> bool:
+        seen = view["traffic"].get("replicas", [])
+        return (
+            len(view["replicas"]) == replicas == len(seen)
+            and all(replica["state"] == "Ready" for replica in view["replicas"])
+            and all(replica["state"] == "Ready" and replica["why"] is None for replica in seen)
+            and view["traffic"]["directory"] == "Fresh"
+        )
+
+    return condition
+
+
+def gone(pids: dict[str, int], seconds: float = 10.0) -> dict[str, int]:
+    """Which of these processes still run after a while: none should."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        left = {name: pid for name, pid in pids.items() if _runs(pid)}
+        if not left:
+            return {}
+        time.sleep(0.05)
+    return left
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def leftovers(runtime: Path) -> list[str]:
+    """Processes that mention the state folder: nothing of a pool may outlive it."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if str(runtime) in command and process.info["pid"] != os.getpid():
+            found.append(command)
+    return found
+
+
+def prompts(count: int, *, seed: int, words: int = 500, at: float = 0.0, answer_tokens: int = 8) -> list[Session]:
+    """Requests that share nothing with each other, so that each has a prefill to lose."""
+    return [
+        Session(
+            at,
+            "unique",
+            f"{seed} {number} " + "lorem ipsum dolor " * (words // 3),
+            ("What then?",),
+            (0.0,),
+            answer_tokens,
+        )
+        for number in range(count)
+    ]
+
+
+async def load(
+    pool: Pool,
+    sessions: list[Session],
+    accident: Callable[[], None] | None = None,
+    after: int = 5,
+    model: str = "tiny-chat",
+) -> list[Outcome]:
+    """Send them; the accident happens once `after` requests are answered."""
+    answered = 0
+
+    def done(outcome: Outcome) -> None:
+        nonlocal answered
+        answered += 1
+        if accident is not None and answered == after:
+            accident()
+
+    return await send_load(pool.url, model, sessions, done=done)
+
+
+def lost(outcomes: list[Outcome]) -> list[str]:
+    return [outcome.error for outcome in outcomes if outcome.error is not None]

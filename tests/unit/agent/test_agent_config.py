@@ -1,0 +1,91 @@
+"""The agent's configuration: what it refuses, and that it shows no secret. Peers out of the membership file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_engine.agent.config import AgentConfig, WarmupConfig, read_secret
+from plumage_engine.agent.warmup import find_peers
+
+GOOD: dict[str, Any] = {
+    "pool": "chat",
+    "replica": "chat-0",
+    "model": "tiny",
+    "modelFolder": "builtin://tiny-chat",
+    "engineUrl": "http://127.0.0.1:8101",
+    "eventsEndpoint": "ipc:///run/events",
+    "directoryUrl": "unix:///run/directory.sock",
+    "listen": {"port": 8201},
+}
+
+
+def read(folder: Path, **changes: Any) -> AgentConfig:
+    path = folder / "agent.json"
+    path.write_text(json.dumps({**GOOD, **changes}))
+    return AgentConfig.read(path)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert (config.heartbeat_seconds, config.stalled_seconds, config.listen.host) == (2.0, 10.0, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"pool": ""}, "pool"),
+        ({"colour": 1}, "colour"),
+        ({"engineUrl": "127.0.0.1:8101"}, "engineUrl"),
+        ({"eventsEndpoint": "/run/events"}, "eventsEndpoint"),
+        ({"heartbeatSeconds": 60}, "heartbeatSeconds"),
+        ({"listen": {"port": 70000}}, "listen.port"),
+        ({"listen": {"port": 1, "host": "0.0.0.0"}}, "set tokenFile"),
+        ({"warmup": {"peers": ["peer"]}}, "warmup.peers"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        read(tmp_path, **changes)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    for path in (tmp_path / "absent.json", broken):
+        with pytest.raises(ConfigurationError, match=str(path)):
+            AgentConfig.read(path)
+
+
+def test_secrets_are_read_without_their_line_break_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+    secret = read_secret(path)
+    assert secret is not None
+    assert secret.get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(secret)
+    assert read_secret(None) is None
+    path.write_text(" \n")
+    for wrong in (path, tmp_path / "absent", tmp_path):
+        with pytest.raises(ConfigurationError, match=str(wrong)):
+            read_secret(wrong)
+
+
+def test_peers_are_the_other_members(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    members = [{"id": f"chat-{number}", "agent": f"http://127.0.0.1:{8201 + number}"} for number in range(3)]
+    path.write_text(json.dumps({"pool": "chat", "replicas": [*members, {"id": "chat-3"}]}))
+    config = WarmupConfig(peers=("http://other:1",), peers_file=path)
+    assert find_peers(config, "chat-0") == ["http://other:1", "http://127.0.0.1:8202", "http://127.0.0.1:8203"]
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"replicas": 3}', '{"replicas": ["x"]}'])
+def test_a_membership_file_that_is_none_is_nobody_to_ask(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "members.json"
+    if text is not None:
+        path.write_text(text)
+    assert find_peers(WarmupConfig(peers_file=path), "chat-0") == []

@@ -1,0 +1,49 @@
+"""Load out of vLLM's metrics page, and stalls out of loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumage_engine.agent.load import EngineLoad, StallWatch, parse_load
+
+PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="org/model {x}"} 3.0
+vllm:num_requests_running{engine="1",model_name="org/model {x}"} 2.0
+vllm:num_requests_waiting{engine="0"} 7.0 1700000000000
+vllm:num_requests_waiting_by_reason{reason="capacity"} 5.0
+vllm:kv_cache_usage_perc 0.25
+vllm:prefix_cache_queries_total{engine="0"} 1.5e+03
+vllm:prefix_cache_hits_total{engine="0"} 900.0
+vllm:iteration_tokens_total_count{engine="0"} 11
+vllm:generation_tokens_total{engine="0"} 200
+vllm:request_success_total{finished_reason="stop"} 1
+python_info{version="3.11"} 1.0
+"""
+
+
+def test_vllms_names_are_read_and_ranks_add_up() -> None:
+    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 1.0, 211.0)
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])
+def test_rubbish_is_no_load(text: str) -> None:
+    assert parse_load(text) == EngineLoad()
+
+
+def test_requests_without_a_step_are_a_stall() -> None:
+    watch = StallWatch(10.0)
+    busy = EngineLoad(running=1, steps=5)
+    assert [watch.look(busy, 0, now) for now in (0.0, 9.0, 10.0, 30.0)] == [False, False, True, True]
+    assert not watch.look(EngineLoad(running=1, steps=6), 0, 31.0)
+    assert not watch.look(EngineLoad(running=1, steps=6), 1, 45.0), "an event is progress too"
+    assert watch.look(EngineLoad(running=1, steps=6), 1, 55.0)
+
+
+def test_an_idle_engine_is_not_stalled_and_starts_afresh() -> None:
+    watch = StallWatch(10.0)
+    idle = EngineLoad(running=0, waiting=3, steps=5)
+    assert not watch.look(idle, 0, 0.0)
+    assert not watch.look(idle, 0, 100.0)
+    assert not watch.look(EngineLoad(running=1, steps=5), 0, 105.0)
+    assert watch.look(EngineLoad(running=1, steps=5), 0, 110.0)

@@ -1,0 +1,51 @@
+"""Holes, repeats and restarts by number and time."""
+
+from __future__ import annotations
+
+import pytest
+
+from plumage_engine.agent.sequence import Sequencer, Verdict
+
+
+def at(last: int, ts: float | None) -> Sequencer:
+    sequencer = Sequencer()
+    sequencer.advance(last, ts)
+    return sequencer
+
+
+@pytest.mark.parametrize(
+    ("sequencer", "seq", "ts", "verdict"),
+    [
+        (Sequencer(), 0, 1.0, Verdict.NEXT),
+        (Sequencer(), 3, 1.0, Verdict.GAP),
+        (at(4, 10.0), 5, 11.0, Verdict.NEXT),
+        (at(4, 10.0), 5, 9.0, Verdict.NEXT),
+        (at(4, 10.0), 7, 11.0, Verdict.GAP),
+        (at(4, 10.0), 4, 10.0, Verdict.REPEATED),
+        (at(4, 10.0), 2, 8.0, Verdict.REPEATED),
+        (at(4, 10.0), 0, 12.0, Verdict.RESTARTED),
+        (at(4, None), 2, 99.0, Verdict.REPEATED),
+    ],
+)
+def test_verdicts(sequencer: Sequencer, seq: int, ts: float, verdict: Verdict) -> None:
+    assert sequencer.judge(seq, ts) is verdict
+
+
+@pytest.mark.parametrize(
+    ("sequencer", "replayed", "continues"),
+    [
+        (Sequencer(), [], True),
+        (Sequencer(), [(0, 1.0), (1, 2.0)], True),
+        (Sequencer(), [(5, 1.0)], False),
+        (at(4, 10.0), [(4, 10.0), (5, 11.0)], True),
+        (at(4, None), [(4, 10.0)], True),
+        (at(4, 10.0), [(4, 12.0)], False),
+        (at(4, 10.0), [(6, 12.0)], False),
+        (at(4, 10.0), [], False),
+    ],
+    ids=["idle", "from the start", "late", "same engine", "after a snapshot", "another engine", "forgot", "restarted"],
+)
+def test_a_replay_must_begin_with_what_was_applied_last(
+    sequencer: Sequencer, replayed: list[tuple[int, float]], continues: bool
+) -> None:
+    assert sequencer.continues(replayed) is continues

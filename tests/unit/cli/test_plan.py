@@ -1,0 +1,150 @@
+"""The plan of a pool on one machine: pure, and in the terms that the processes understand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.api.v1alpha1 import load_pool
+from plumage.errors import ManifestError
+from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_router.config import RouterConfig
+
+SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
+
+
+def pool(spec: str = "") -> Any:
+    text = f"""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {{name: chat}}
+spec:
+  model: {{uri: "builtin://tiny-chat", aliases: [small], adapters: [{{name: law, uri: "file:///law"}}]}}
+{spec or '''  engine: {runtime: Simulator}'''}
+"""
+    return load_pool(text, "pool.yaml")
+
+
+def test_every_process_understands_its_settings() -> None:
+    replica = plan_replica(pool(), SITE, 2, 20_001, 20_002)
+    engine = SimulatorConfig.model_validate(dict(replica.engine.settings))
+    agent = AgentConfig.model_validate(dict(replica.agent.settings))
+    router = RouterConfig.model_validate(dict(plan_router(pool(), SITE, 8000).settings))
+    assert engine.engine_settings().eviction == "Hotness"
+    assert (engine.events_endpoint, engine.replay_endpoint) == (agent.events_endpoint, agent.replay_endpoint)
+    assert agent.engine_url == replica.engine.url
+    assert agent.replica == replica.id == "chat-2"
+    assert agent.model == engine.model == router.model.name == "tiny-chat"
+    assert str(router.membership_file) == str(agent.warmup.peers_file)
+    assert engine.adapters == router.model.adapters == ("law",)
+    assert router.model.aliases == ("small",)
+
+
+def test_replicas_differ_in_seed_ports_and_sockets() -> None:
+    first, second = (plan_replica(pool(), SITE, index, 20_001 + index, 20_101 + index) for index in (0, 1))
+    for field in ("seed", "port", "eventsEndpoint", "replayEndpoint"):
+        assert first.engine.settings[field] != second.engine.settings[field]
+
+
+def test_settings_reach_the_engine() -> None:
+    spec = """
+  engine:
+    runtime: Simulator
+    simulator: {blockSize: 32, cacheBlocks: 100, hostBlocks: 50, device: {preset: CPU, timeScalePercent: 25}}
+    feather: {policy: QLearning, chunkTokens: 128, maxWaitSeconds: 3, qLearning: {discountFactor: "0.5"}}
+    eviction: {policy: Hotness, hotness: {form: Paper, agingInterval: 7}}
+    hostMemory: {minFrequency: 4, promotion: "Off"}
+"""
+    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings))
+    settings = config.engine_settings()
+    assert (settings.block_size, settings.cache_blocks, settings.host_blocks) == (32, 100, 50)
+    assert settings.queue == "QLearning"
+    assert settings.queue_options["gamma"] == 0.5
+    assert settings.queue_options["max_wait"] == 3
+    assert settings.chunk_blocks == 4
+    assert settings.eviction == "HotnessPaper"
+    assert settings.eviction_options["aging_interval"] == 7
+    assert settings.eviction_options["block_tokens"] == 32
+    assert settings.tier_options["promotion"] == "Off"
+    assert config.device.time_scale == 0.25
+
+
+def test_without_host_memory_there_is_no_second_tier() -> None:
+    spec = "  engine: {runtime: Simulator, simulator: {hostBlocks: 50}}"
+    assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 0
+
+
+def test_host_memory_is_as_large_as_the_device_unless_said() -> None:
+    spec = "  engine: {runtime: Simulator, simulator: {cacheBlocks: 70}, hostMemory: {}}"
+    assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 70
+
+
+def test_what_one_machine_makes_no_use_of_is_named() -> None:
+    spec = """
+  engine: {runtime: Simulator, batchLimit: Static, hostMemory: {capacity: 1Gi}}
+  autoscaling: {maxReplicas: 3}
+  rollout: {drainTimeoutSeconds: 5}
+"""
+    assert unused(pool(spec)) == ["spec.autoscaling", "spec.engine.batchLimit", "spec.engine.hostMemory.capacity"]
+    assert unused(pool()) == []
+
+
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"])
+def test_the_engine_can_make_each_queue(policy: str) -> None:
+    import random
+
+    from plumage.batching import make_queue
+
+    spec = f"  engine: {{runtime: Simulator, feather: {{policy: {policy}, bandit: {{forgetting: SlidingWindow}}}}}}"
+    config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings))
+    settings = config.engine_settings()
+    assert len(make_queue(settings.queue, rng=random.Random(0), **settings.queue_options)) == 0
+
+
+@pytest.mark.parametrize("policy", ["Lbgr", "LbgrPaper", "LbgrCode", "PrefixAware", "RoundRobin", "LlmD", "KubeAI"])
+def test_the_router_can_make_each_policy(policy: str) -> None:
+    import random
+
+    from plumage.routing import make_policy
+
+    spec = (
+        f"  engine: {{runtime: Simulator}}\n  router: {{policy: {policy}, lbgr: {{missMillisecondsPerKilotoken: 200}}}}"
+    )
+    settings = plan_router(pool(spec), SITE, 8000).settings["policy"]
+    assert make_policy(settings["name"], rng=random.Random(0), **settings["lbgr"]).name == policy
+
+
+def test_a_host_for_all_addresses_is_reached_by_loopback() -> None:
+    plan = plan_router(pool(), SITE, 8000, host="0.0.0.0")
+    assert plan.settings["listen"]["host"] == "0.0.0.0"
+    assert plan.url == "http://127.0.0.1:8000"
+
+
+def test_what_needs_a_cluster_is_named_all_at_once() -> None:
+    spec = """
+  engine: {runtime: VLLM}
+  router: {auth: {adminKeyRef: {name: keys, key: admin}}}
+  directory: {redisRef: {url: "redis://redis:6379", passwordRef: {name: redis, key: password}}}
+"""
+    wanted = load_pool(
+        f"""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {{name: chat}}
+spec:
+  model: {{uri: "hf://Qwen/Qwen3-8B"}}
+{spec}""",
+        "pool.yaml",
+    )
+    with pytest.raises(ManifestError) as caught:
+        refuse_what_needs_a_cluster(wanted, "pool.yaml")
+    assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == [
+        "spec.engine.runtime",
+        "spec.router.auth",
+        "spec.directory.redisRef.passwordRef",
+        "spec.model.uri",
+    ]

@@ -1,0 +1,186 @@
+"""Traces: fetched by checksum, converted, described."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from plumage_cli.errors import CliError
+from plumage_cli.traces.convert import convert
+from plumage_cli.traces.describe import describe
+from plumage_cli.traces.fetch import fetch
+from plumage_cli.traces.record import Request, read_mooncake, write_mooncake
+
+CONTENT = bytes(range(256)) * 4000
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Serves CONTENT, by ranges; breaks the first `breaks` connections half way."""
+
+    breaks = 0
+    ranges: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        Server.ranges.append(asked)
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        if self.path == "/missing":
+            self.send_error(404)
+            return
+        if start >= len(CONTENT):
+            self.send_error(416)
+            return
+        self.send_response(206 if asked else 200)
+        self.send_header("Content-Length", str(len(CONTENT) - start))
+        self.end_headers()
+        body = CONTENT[start:]
+        if Server.breaks > 0:
+            Server.breaks -= 1
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    Server.breaks, Server.ranges = 0, []
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(url: str, target: Path, digest: str = DIGEST, limit: int = 10_000_000) -> None:
+    fetch(url, target, digest, max_bytes=limit, progress=lambda have, total: None)
+
+
+def test_a_file_with_the_right_checksum_is_taken(url: str, tmp_path: Path) -> None:
+    target = tmp_path / "trace"
+    get(f"{url}/trace", target, DIGEST.upper())
+    assert target.read_bytes() == CONTENT
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_broken_download_goes_on_where_it_broke(url: str, tmp_path: Path) -> None:
+    Server.breaks = 2
+    get(f"{url}/trace", tmp_path / "trace")
+    assert (tmp_path / "trace").read_bytes() == CONTENT
+    assert Server.ranges == [None, "bytes=512000-", "bytes=768000-"]
+
+
+def test_what_came_before_is_used_by_the_next_call(url: str, tmp_path: Path) -> None:
+    Server.breaks = 99
+    with pytest.raises(CliError, match="the same command goes on from there"):
+        get(f"{url}/trace", tmp_path / "trace")
+    assert not (tmp_path / "trace").exists()
+    Server.breaks = 0
+    get(f"{url}/trace", tmp_path / "trace")
+    assert (tmp_path / "trace").read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_kept(url: str, tmp_path: Path) -> None:
+    with pytest.raises(CliError, match=f"has the SHA-256 {DIGEST}"):
+        get(f"{url}/trace", tmp_path / "trace", "0" * 64)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bounds_and_bad_addresses(url: str, tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="more than the 1,000 allowed"):
+        get(f"{url}/trace", tmp_path / "trace", limit=1000)
+    with pytest.raises(CliError, match="the server answered 404"):
+        get(f"{url}/missing", tmp_path / "trace")
+    with pytest.raises(CliError, match="must begin with https:// or http://"):
+        get("file:///etc/passwd", tmp_path / "trace")
+    with pytest.raises(CliError, match="can't fetch"):
+        get("http://127.0.0.1:1/trace", tmp_path / "trace")
+
+
+def test_mooncake_is_read_back_as_written(tmp_path: Path) -> None:
+    requests = [Request(0, 1000, 5, (1, 2)), Request(10, 600, 5, (1, 3))]
+    path = tmp_path / "trace.jsonl"
+    assert write_mooncake(path, requests) == 2
+    assert list(read_mooncake(path)) == requests
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[1]", '{"timestamp": 1}', '{"timestamp": -1, "input_length": 1, "output_length": 1, "hash_ids": []}']
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    good = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}'
+    path.write_text(f"{good}\n\n{line}\n")
+    with pytest.raises(CliError, match=r"trace\.jsonl line 3"):
+        list(read_mooncake(path))
+
+
+def test_azure_has_times_and_lengths_and_shares_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,1396,109\n"
+    )
+    first, second = convert(path, "azure")
+    assert (first.timestamp, second.timestamp) == (0, 4314)
+    assert (first.input_length, first.output_length, len(first.hash_ids)) == (374, 44, 1)
+    assert len({*first.hash_ids, *second.hash_ids}) == 4
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n")
+    assert [request.timestamp for request in convert(path, "azure")] == [0]
+
+
+def test_burstgpt_leaves_out_failures(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    path.write_text(
+        header + "5,ChatGPT,472,18,490,Conversation log\n6,GPT-4,100,0,100,Conversation log\n7,GPT-4,9,1,10,API log\n"
+    )
+    assert [(request.timestamp, request.input_length) for request in convert(path, "burstgpt")] == [(0, 472), (2000, 9)]
+
+
+def test_bailian_keeps_equal_prefixes_equal(tmp_path: Path) -> None:
+    shared = list(range(32))
+    rows = [[*shared, 100], [*shared, 200, 201], [*range(500, 532), 100], shared]
+    lines = [
+        json.dumps({"timestamp": 60.5 + at, "input_length": 16 * len(ids), "output_length": 3, "hash_ids": ids})
+        for at, ids in enumerate(rows)
+    ]
+    path = tmp_path / "bailian.jsonl"
+    path.write_text("\n".join(lines))
+    one, two, other, prefix = convert(path, "bailian")
+    assert one.hash_ids[0] == two.hash_ids[0] == prefix.hash_ids[0]
+    assert one.hash_ids[1] != two.hash_ids[1]
+    assert set(one.hash_ids).isdisjoint(other.hash_ids)
+    assert [request.timestamp for request in (one, two, other, prefix)] == [0, 1000, 2000, 3000]
+
+
+def test_a_trace_out_of_order_or_of_another_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\n9,1,1\n5,1,1\n")
+    with pytest.raises(CliError, match="request 2 arrives before"):
+        list(convert(path, "burstgpt"))
+    with pytest.raises(CliError, match="there is no column 'TIMESTAMP'"):
+        list(convert(path, "azure"))
+
+
+def test_description() -> None:
+    found = describe([Request(1000, 1024, 10, (1, 2)), Request(3000, 1500, 20, (1, 2, 3)), Request(5000, 100, 1, (9,))])
+    rows = dict(found.rows())
+    assert rows["requests"] == "3"
+    assert rows["duration"] == "4 s"
+    assert rows["blocks of 512 tokens: accesses, distinct"] == "6, 4"
+    assert rows["block hit ratio of a cache without end"] == "33.3%"
+    assert rows["prompt tokens in prefixes seen before"] == f"{1024 / 2624:.1%}"
+    assert dict(describe([]).rows())["requests a second"] == "–"

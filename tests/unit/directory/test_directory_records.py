@@ -1,0 +1,158 @@
+"""What is written: packed forms, versions, keys, ledger, rolling snapshot."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.directory import schema
+from plumage.directory.ledger import Ledger
+from plumage.directory.rolling import AT_ONCE, LOG_LEAST, RollingSnapshot
+from plumage.directory.schema import (
+    BUCKETS,
+    Beat,
+    Change,
+    Keys,
+    Load,
+    NewerSchemaError,
+    PoolKeys,
+    SchemaError,
+    State,
+    Tier,
+)
+from plumage.errors import ConfigurationError
+
+CHUNKS = st.integers(0, 2**64 - 1)
+CHANGES = st.lists(
+    st.builds(Change, st.sampled_from([3, 5, 2**63, 2**64 - 1]), st.sampled_from(list(Tier)), st.integers(0, 10**8)),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_ledger_counts_and_digests_what_is_held_in_any_order(changes: list[Change]) -> None:
+    ledger, held, count, digest = Ledger(), {}, 0, 0
+    for change in changes:
+        _, more, added = schema.unpack_records(ledger.record([change]))
+        count, digest = count + more, (digest + added) % 2**64
+        held[change.chunk] = change.tier
+    present = {chunk for chunk, tier in held.items() if tier}
+    assert ledger.count == count == len(present)
+    assert ledger.digest == digest == sum(present) % 2**64
+
+
+@given(CHANGES)
+def test_a_snapshot_says_the_same_as_the_log(changes: list[Change]) -> None:
+    ledger, state = Ledger(), {}
+    for change in changes:
+        for chunk, tier, tokens in schema.unpack_records(ledger.record([change]))[0]:
+            state[chunk] = (tier, tokens)
+    found = {}
+    for number in range(BUCKETS):
+        seq, records = schema.unpack_bucket(ledger.bucket(number, 9))
+        assert seq == 9
+        for chunk, tier, tokens in schema.unpack_records(records)[0]:
+            assert chunk >> schema.BUCKET_SHIFT == number
+            found[chunk] = (tier, tokens)
+    assert found == {chunk: value for chunk, value in state.items() if value[0]}
+
+
+def test_repetitions_are_not_news() -> None:
+    ledger = Ledger()
+    assert ledger.record([Change(1, Tier.GPU, 64)]) != b""
+    assert ledger.record([Change(1, Tier.GPU, 64)]) == b""
+    assert ledger.record([Change(2, Tier.GONE)]) == b""
+    assert ledger.record([Change(1, Tier.HOST, 64)]) != b"", "another tier is news"
+
+
+def test_ledger_is_bounded() -> None:
+    ledger = Ledger(capacity=10)
+    ledger.record(Change(chunk, Tier.GPU, 1) for chunk in range(100))
+    assert (ledger.count, ledger.refused) == (10, 90)
+    ledger.record([Change(0, Tier.GONE), Change(99, Tier.GPU, 1)])
+    assert (ledger.count, ledger.refused) == (10, 90)
+
+
+def test_records_and_entries_are_what_the_schema_page_says() -> None:
+    record = schema.pack_record(schema.Op.MOVE, 0x0102030405060708, Tier.HOST, 0xABCDEF)
+    assert record.hex() == "0807060504030201" + "efcdab12"
+    assert schema.pack_bucket(7, [record]).hex() == "01" + "0700000000000000" + record.hex()
+    assert schema.pack_entry(record, (2, 3)) == {"v": 1, "r": record, "c": bytes([2] + [0] * 7 + [3] + [0] * 7)}
+    records, check = schema.read_entry({b"v": b"1", b"r": record, b"c": bytes([2] + [0] * 7 + [3] + [0] * 7)})
+    assert (records, check) == (record, (2, 3))
+
+
+def test_tokens_beyond_the_form_are_cut_not_wrapped() -> None:
+    changes, _, _ = schema.unpack_records(Ledger().record([Change(1, Tier.GPU, 2**30)]))
+    assert changes == [(1, Tier.GPU, 2**24 - 1)]
+
+
+@pytest.mark.parametrize("version", [b"2", b"99"])
+def test_a_newer_schema_is_told_apart(version: bytes) -> None:
+    with pytest.raises(NewerSchemaError, match="reads up to 1"):
+        schema.read_entry({b"v": version, b"r": b""})
+    with pytest.raises(NewerSchemaError):
+        Beat.from_hash({b"v": version})
+    with pytest.raises(NewerSchemaError):
+        schema.unpack_bucket(bytes([int(version)]) + bytes(8))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{}, {b"v": b"x"}, {b"v": b"1"}, {b"v": b"1", b"epoch": b"1.a", b"state": b"77", b"seq": b"1", b"count": b"0"}],
+)
+def test_what_is_no_heartbeat_is_refused(found: dict[bytes, bytes]) -> None:
+    with pytest.raises(SchemaError):
+        Beat.from_hash(found)
+
+
+def test_torn_values_are_refused() -> None:
+    with pytest.raises(SchemaError, match="13 bytes long"):
+        schema.unpack_records(bytes(13))
+    with pytest.raises(SchemaError, match="bucket of 3 bytes"):
+        schema.unpack_bucket(b"\x01ab")
+    with pytest.raises(SchemaError, match="check mark of 2"):
+        schema.read_entry({b"v": b"1", b"c": b"ab"})
+
+
+def test_a_heartbeat_survives_the_journey() -> None:
+    beat = Beat("4.beef", State.DRAINING, Load(3, 1, 0.25, 800.0), 17, 4, 2**64 - 1, "model@16")
+    carried = {name.encode(): str(value).encode() for name, value in beat.to_hash().items()}
+    assert Beat.from_hash(carried) == beat
+
+
+def test_keys_of_a_replica_share_a_slot_and_replicas_do_not() -> None:
+    keys = Keys("chat", "chat-0")
+    tags = {key[key.index("{") : key.index("}")] for key in (keys.beat, keys.epoch, keys.snap("1.a"), keys.log("1.a"))}
+    assert tags == {"{chat/chat-0"}
+    assert keys.beat == "plumage:v1:{chat/chat-0}:beat"
+    assert PoolKeys("chat").work == "plumage:v1:{chat}:work"
+
+
+@pytest.mark.parametrize("name", ["", "a}b", "a b", "{x", "-x", "é", "x" * 300])
+def test_names_that_would_break_a_key_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="can't be part of a directory key"):
+        Keys("chat", name)
+    with pytest.raises(ConfigurationError, match="pool"):
+        PoolKeys(name)
+
+
+def test_buckets_are_rewritten_in_turn_and_the_log_stays_short() -> None:
+    rng, rolling = random.Random(1), RollingSnapshot()
+    held, sizes, longest, kept = 100_000, [0], 0, 0
+    first = 1
+    for seq in range(1, 5000):
+        sizes.append(rng.randint(12, 2000))
+        kept += sizes[seq]
+        for number in rolling.due(sizes[seq], held):
+            rolling.seqs[number] = seq
+        while first < rolling.trim_before:
+            kept -= sizes[first]
+            first += 1
+        longest = max(longest, kept)
+    target = max(LOG_LEAST, held * 12 // 4)
+    assert target / 2 < longest < target * (1 + 2 * AT_ONCE / BUCKETS) + 4000
+    assert min(rolling.seqs) > 0

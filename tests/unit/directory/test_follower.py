@@ -1,0 +1,143 @@
+"""A replica's log as a router reads it, without a server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.directory.follower import Entry, Follower, OutOfStep
+from plumage.directory.ledger import Ledger
+from plumage.directory.mirror import Mirror
+from plumage.directory.schema import BUCKETS, Beat, Change, NewerSchemaError, SchemaError, Tier, pack_entry
+
+RNG = random.Random(5)
+UNIVERSE = [RNG.getrandbits(64) for _ in range(60)]
+
+
+class Replica:
+    """A writer's ledger and the log it makes."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.log: list[Entry] = []
+
+    @property
+    def seq(self) -> int:
+        return len(self.log)
+
+    def step(self, *changes: Change) -> None:
+        self._log(self.ledger.record(changes))
+
+    def check(self) -> None:
+        self._log(b"", (self.ledger.count, self.ledger.digest))
+
+    def _log(self, records: bytes, check: tuple[int, int] | None = None) -> None:
+        fields = pack_entry(records, check)
+        as_read = {name.encode(): value if isinstance(value, bytes) else b"1" for name, value in fields.items()}
+        self.log.append((f"{self.seq + 1}-0".encode(), as_read))
+
+
+def load(follower: Follower, replica: Replica) -> None:
+    follower.begin()
+    for number in range(BUCKETS):
+        list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
+    follower.buckets_done()
+    follower.commit("1.a")
+
+
+def following() -> tuple[Replica, Follower, Mirror]:
+    replica, mirror = Replica(), Mirror()
+    follower = Follower(mirror, 0)
+    replica.step(*(Change(chunk, Tier.GPU, 1) for chunk in UNIVERSE[:20]))
+    load(follower, replica)
+    return replica, follower, mirror
+
+
+CHANGES = st.lists(st.tuples(st.integers(0, 59), st.sampled_from(list(Tier))), min_size=1, max_size=8)
+
+
+@given(st.lists(CHANGES, min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_buckets_of_different_moments_and_the_log_make_one_whole(
+    steps: list[list[tuple[int, Tier]]], rng: random.Random
+) -> None:
+    """The writer goes on while its buckets are read, one after the other."""
+    replica, mirror, truth = Replica(), Mirror(), set[int]()
+    follower = Follower(mirror, 0)
+    follower.begin()
+    moments = sorted(rng.randrange(BUCKETS + 1) for _ in steps)
+    for number in range(BUCKETS + 1):
+        while moments and moments[0] <= number:
+            moments.pop(0)
+            changes = [Change(UNIVERSE[index], tier, 1) for index, tier in steps[len(steps) - len(moments) - 1]]
+            replica.step(*changes)
+            replica.check()
+            for chunk, tier, _ in changes:
+                (truth.add if tier else truth.discard)(chunk)
+        if number < BUCKETS:
+            list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
+    follower.buckets_done()
+    follower.take(replica.log)
+    follower.commit("1.a")
+    assert {chunk for chunk in UNIVERSE if mirror.match([chunk])} == truth
+    assert (follower.count, follower.digest) == (replica.ledger.count, replica.ledger.digest)
+
+
+def test_entries_seen_before_are_passed_over() -> None:
+    replica, follower, mirror = following()
+    replica.step(Change(UNIVERSE[30]), Change(UNIVERSE[0], Tier.GONE))
+    assert follower.take(replica.log) == 2
+    assert follower.take(replica.log) == 0
+    assert (follower.count, follower.digest) == (replica.ledger.count, replica.ledger.digest)
+    assert mirror.match([UNIVERSE[30]]) == {0: (1, 0)}
+
+
+def test_a_missing_entry_is_a_gap() -> None:
+    replica, follower, mirror = following()
+    replica.step(Change(UNIVERSE[30]))
+    replica.step(Change(UNIVERSE[31]))
+    with pytest.raises(OutOfStep, match="gap"):
+        follower.take(replica.log[-1:])
+    assert mirror.match([UNIVERSE[31]]) == {}
+
+
+def test_a_check_mark_finds_a_difference() -> None:
+    replica, follower, _ = following()
+    replica.check()
+    follower.take(replica.log)
+    replica.ledger.digest ^= 1
+    replica.check()
+    with pytest.raises(OutOfStep, match="digest"):
+        follower.take(replica.log)
+
+
+def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
+    _, follower, _ = following()
+    now = {"seq": follower.seq, "count": follower.count, "digest": follower.digest}
+    assert follower.agrees(Beat("1.a", **now))
+    assert not follower.agrees(Beat("1.a", **{**now, "count": 7}))
+    assert follower.agrees(Beat("1.a", **{**now, "count": 7, "seq": follower.seq + 1}))
+    assert follower.agrees(Beat("2.b", **{**now, "count": 7}))
+
+
+def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
+    replica, follower, mirror = following()
+    replica.step(*(Change(chunk, Tier.GONE) for chunk in UNIVERSE[:20]))
+    follower.begin()
+    list(follower.take_bucket(0, replica.ledger.bucket(0, replica.seq)))
+    assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 20
+    follower.abandon()
+    assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 20
+    load(follower, replica)
+    assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 0
+
+
+def test_what_cannot_be_read_is_refused_before_it_is_applied() -> None:
+    _, follower, mirror = following()
+    with pytest.raises(NewerSchemaError):
+        follower.take([(f"{follower.seq + 1}-0".encode(), {b"v": b"2", b"r": bytes(12)})])
+    with pytest.raises(SchemaError):
+        follower.take([(f"{follower.seq + 1}-0".encode(), {b"v": b"1", b"r": bytes(13)})])
+    assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 20

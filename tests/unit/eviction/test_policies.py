@@ -1,0 +1,345 @@
+"""Each eviction policy chooses as its definition says, against slow definitions where one can be written down."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumage.blocks.pool import BlockPool
+from plumage.blocks.run import Run
+from plumage.errors import ConfigurationError, StateError
+from plumage.eviction import EvictionPolicy, make_policy
+from plumage.eviction.balance import BalanceSettings
+from plumage.eviction.base import ScoredPolicy
+from plumage.eviction.belady import Belady, future_of
+from plumage.eviction.classic import Fifo, Lfu, Ttl
+from plumage.eviction.ghosts import Ghosts
+from plumage.eviction.hotness import Hotness
+from plumage.eviction.hotprefix import HotnessPaper
+from plumage.eviction.rlt import LeafSet, Rlt
+from plumage.eviction.twoq import TwoQ
+from plumage.hotness.cuckoo import CuckooFilter
+from plumage.hotness.record import NodeRecord
+
+ALL = ("Lru", "Rlt", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+
+
+def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
+    known = pool.pin(blocks, now)
+    assert pool.allocate(len(blocks) - known, now)
+    pool.commit(blocks[known:], blocks[known - 1] if known else None, now)
+    pool.release(blocks, 0, now)
+    return known
+
+
+def paths(seed: int, count: int) -> list[list[int]]:
+    """Chains in a small tree, with few enough leaves to come back often."""
+    rng = random.Random(seed)
+    chains = []
+    for _ in range(count):
+        path, blocks = 1, []
+        for _ in range(rng.randint(1, 6)):
+            path = path * 4 + rng.randint(0, 2)
+            blocks.append(path)
+        chains.append(blocks)
+    return chains
+
+
+def misses(policy: EvictionPolicy, capacity: int, chains: list[list[int]]) -> int:
+    pool = BlockPool(capacity, policy)
+    return sum(len(blocks) - serve(pool, blocks, float(now)) for now, blocks in enumerate(chains))
+
+
+def slow_leaf_lru(capacity: int, chains: list[list[int]]) -> int:
+    """Misses of leaf-LRU, block by block: of the leaves, the one used longest ago."""
+    used: dict[int, int] = {}
+    parent: dict[int, int | None] = {}
+    count = 0
+    for now, blocks in enumerate(chains):
+        known = next((i for i, block in enumerate(blocks) if block not in used), len(blocks))
+        held = set(blocks[:known])
+        while len(used) + len(blocks) - known > capacity:
+            inner = {parent[block] for block in used}
+            leaf = min((b for b in used if b not in inner and b not in held), key=lambda b: used[b])
+            del used[leaf]
+        for index, block in enumerate(blocks):
+            parent[block] = blocks[index - 1] if index else None
+            used[block] = now
+        count += len(blocks) - known
+    return count
+
+
+def exact_hotness() -> HotnessPaper:
+    """With a filter so wide that it neither confuses nor drops nodes, and a formula that a node which has begun to
+    go, and has become shorter, keeps its place under."""
+    record = NodeRecord(CuckooFilter(256, random.Random(1), fingerprint_bits=32, aging_interval=7))
+    return HotnessPaper(record, "frequency + clock")
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
+def test_lru_evicts_as_the_slow_leaf_lru_does(seed: int, capacity: int) -> None:
+    chains = paths(seed, 60)
+    assert misses(make_policy("Lru", capacity=capacity, rng=random.Random(1)), capacity, chains) == slow_leaf_lru(
+        capacity, chains
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
+@pytest.mark.parametrize("name", ["Lfu", "Fifo", "Hotness", "HotnessPaper"])
+def test_the_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
+    policy = exact_hotness() if name == "HotnessPaper" else make_policy(name, capacity=capacity, rng=random.Random(1))
+    assert isinstance(policy, ScoredPolicy)
+    pool = BlockPool(capacity, policy)
+    for now, blocks in enumerate(paths(seed, 40)):
+        serve(pool, blocks, float(now))
+        victim = policy.victim(float(now))
+        assert victim in pool.tree.leaves
+        if not isinstance(policy, Hotness):  # its leaves keep a score while the weight moves by less than a quarter
+            assert policy.score(victim) == min(policy.score(leaf) for leaf in pool.tree.leaves)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 25))
+def test_no_policy_misses_less_than_leaf_opt(seed: int, capacity: int) -> None:
+    chains = paths(seed, 50)
+    best = misses(Belady(future_of(chains)), capacity, chains)
+    for name in ALL:
+        assert best <= misses(make_policy(name, capacity=capacity, rng=random.Random(seed)), capacity, chains), name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_cleared_pool_starts_again(name: str) -> None:
+    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
+    for now, blocks in enumerate(paths(1, 30)):
+        serve(pool, blocks, float(now))
+    pool.clear()
+    with pytest.raises(StateError, match="no evictable leaf"):
+        pool.policy.victim(0.0)
+    for now, blocks in enumerate(paths(2, 30)):
+        serve(pool, blocks, float(now))
+
+
+def test_lfu_keeps_what_was_used_most() -> None:
+    pool = BlockPool(4, Lfu())
+    for now, block in enumerate([1, 1, 1, 2, 2, 3, 4, 5, 6]):
+        serve(pool, [block], float(now))
+    assert pool.match([1]) == pool.match([2]) == 1
+    assert pool.match([3]) == pool.match([4]) == 0
+
+
+def test_fifo_ignores_use() -> None:
+    pool = BlockPool(3, Fifo())
+    for now, block in enumerate([1, 2, 3, 1, 1, 1, 4]):
+        serve(pool, [block], float(now))
+    assert pool.match([1]) == 0
+    assert pool.match([2]) == 1
+
+
+def test_ttl_drops_what_expired_before_what_came_first() -> None:
+    pool = BlockPool(3, Ttl(ttl=10.0))
+    for block, now in ((1, 0.0), (2, 1.0), (3, 2.0), (1, 9.0)):
+        serve(pool, [block], now)
+    serve(pool, [4], 11.5)
+    assert pool.match([2]) == 0, "unused for ten seconds"
+    assert pool.match([1]) == 1
+    serve(pool, [5], 11.6)
+    assert pool.match([1]) == 0, "nothing expired: the first to come is the first to go"
+
+
+def test_two_q_is_not_washed_out_by_a_scan() -> None:
+    pool = BlockPool(8, TwoQ(8))
+    now = 0.0
+    for block in (1, 100, 101, 102, 103, 104, 105, 106, 107, 1, 108, 109):
+        serve(pool, [block], now)
+        now += 1
+    assert pool.match([1]) == 1, "it came back while remembered, so it is long-term"
+    for block in range(200, 240):
+        serve(pool, [block], now)
+        now += 1
+    assert pool.match([1]) == 1
+
+
+def test_rlt_never_evicts_a_marked_leaf_while_an_unmarked_one_is_there() -> None:
+    policy = Rlt(20, random.Random(3))
+    pool = BlockPool(20, policy)
+    for now, blocks in enumerate(paths(4, 400)):
+        if pool.available >= 6 and pool.tree.leaves:
+            unmarked = [leaf for leaf in pool.tree.leaves if leaf.rank != policy.phase]
+            victim = policy.victim(float(now))
+            assert not unmarked or victim in unmarked
+        serve(pool, blocks, float(now))
+        assert policy.marked <= 20
+
+
+def test_rlt_starts_a_phase_when_as_many_blocks_are_marked_as_the_cache_holds() -> None:
+    policy = Rlt(4, random.Random(1))
+    pool = BlockPool(10, policy)
+    for now, block in enumerate([1, 2, 3, 1, 2]):
+        serve(pool, [block], float(now))
+    assert (policy.phase, policy.marked) == (1, 3), "only distinct blocks count"
+    serve(pool, [4], 6.0)
+    assert (policy.phase, policy.marked) == (2, 1), "all marks cleared but the latest"
+    assert [run.hashes for run in pool.tree.leaves if run.rank == policy.phase] == [[4]]
+
+
+def test_rlt_erratum_a_phase_starts_when_all_unmarked_leaves_are_pinned() -> None:
+    policy = Rlt(100, random.Random(1))
+    pool = BlockPool(3, policy)
+    for block in (1, 2, 3):
+        serve(pool, [block], 0.0)
+    assert pool.pin([1], 1.0) == 1
+    phase = policy.phase
+    assert pool.allocate(1, 1.0)
+    assert policy.phase == phase + 1
+    assert pool.match([1]) == 1
+
+
+def test_rlt_a_phase_that_ends_inside_a_run_counts_the_rest_of_it() -> None:
+    policy = Rlt(10, random.Random(1))
+    policy.insert(Run([1, 2, 3, 4, 5, 6, 7], None, 0.0), 0.0)
+    policy.insert(Run([11, 12, 13, 14, 15], None, 0.0), 1.0)
+    assert (policy.phase, policy.marked) == (2, 3), "three fill the phase; the latest of them and two more are marked"
+
+
+def test_rlt_chooses_uniformly_and_repeats_by_seed() -> None:
+    leaves = LeafSet()
+    runs = [Run([block], None, 0.0) for block in range(5)]
+    for run in runs:
+        leaves.add(run)
+    leaves.discard(runs[2])
+    leaves.discard(runs[2])
+    rng = random.Random(11)
+    counts = Counter(leaves.pick(rng).hashes[0] for _ in range(8000))
+    assert set(counts) == {0, 1, 3, 4}
+    assert sum((count - 2000) ** 2 / 2000 for count in counts.values()) < 16.3, "chi-square, 3 degrees, p = 0.001"
+    chains = paths(9, 200)
+    first, again = (misses(Rlt(15, random.Random(2)), 15, chains) for _ in range(2))
+    assert first == again
+
+
+def test_ghosts_forget_the_oldest_and_cut_where_notes_change() -> None:
+    ghosts: Ghosts[str] = Ghosts(4)
+    ghosts.remember([1, 2], "a")
+    ghosts.remember([3, 4, 5], "b")
+    assert 1 not in ghosts
+    assert len(ghosts) == 4
+    assert ghosts.cuts([2, 3, 4, 9]) == [1, 3]
+    assert ghosts.cuts([9, 3]) == []
+    ghosts.remember(list(range(20, 40)), "c")
+    assert len(ghosts) == 4
+
+
+def test_hotness_keeps_a_shared_prefix_and_lets_private_tails_go() -> None:
+    capacity = 40
+    pool = BlockPool(capacity, Hotness(capacity))
+    prefixes = [[1000 * group + i for i in range(8)] for group in (1, 2, 3)]
+    tail = 10**6
+    for now in range(60):
+        own = list(range(tail, tail + 5))
+        tail += 5
+        serve(pool, prefixes[now % 3] + own, float(now))
+    for scan in range(5):
+        serve(pool, list(range(tail, tail + 10)), 100.0 + scan)
+        tail += 10
+    assert all(pool.match(prefix) == 8 for prefix in prefixes), "a scan of fresh prompts does not wash them out"
+
+
+def test_hotness_frequency_outlives_eviction() -> None:
+    policy = Hotness(10, BalanceSettings(rate=0.0, first_rate=0.0))
+    pool = BlockPool(10, policy)
+    for now, tail in enumerate((50, 60, 70)):
+        serve(pool, [1, 2, 3, tail], float(now))
+    frequency = next(run.rank for run in pool.tree.runs() if run.hashes == [1, 2, 3])
+    assert frequency >= 3
+    assert pool.allocate(10, 9.0)
+    pool.release([], 10, 9.0)
+    serve(pool, [1, 2, 3, 80], 10.0)
+    again = next(run for run in pool.tree.runs() if run.hashes == [1, 2, 3])
+    assert again.rank == frequency + 1
+
+
+@pytest.mark.parametrize("name", ["Hotness", "TwoQ"])
+def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_committed(name: str) -> None:
+    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
+    for now, tail in enumerate((50, 60, 70)):
+        serve(pool, [1, 2, 3, 4, tail], float(now))
+    assert pool.allocate(12, 5.0)
+    pool.release([], 12, 5.0)
+    assert pool.allocate(6, 6.0)
+    pool.commit([1, 2], None, 6.0)
+    assert pool.allocate(3, 6.0), "another request comes between the chunks of this one"
+    pool.commit([90, 91, 92], None, 6.0)
+    pool.commit([3, 4], 2, 6.0)
+    pool.commit([80, 81], 4, 6.0)
+    runs = {tuple(run.hashes): run for run in pool.tree.runs()}
+    assert (80, 81) in runs
+    pool.release([1, 2, 3, 4, 80, 81], 0, 7.0)
+    pool.release([90, 91, 92], 0, 7.0)
+    if name == "Hotness":
+        assert runs[80, 81].rank == 1
+        assert next(run.rank for blocks, run in runs.items() if blocks[-1] == 4) >= 4
+
+
+def test_hotness_conversations_lower_the_weight_and_shared_prefixes_raise_it() -> None:
+    rng = random.Random(3)
+    chatty = Hotness(200)
+    pool = BlockPool(200, chatty)
+    history: list[list[int]] = [[] for _ in range(12)]
+    fresh = 0
+    for now in range(600):
+        client = rng.randrange(12)
+        if len(history[client]) >= 64:
+            history[client] = []
+        history[client] = history[client] + list(range(fresh, fresh + 8))
+        fresh += 8
+        serve(pool, history[client], float(now))
+    assert chatty.weight < BalanceSettings().weight
+    shared = Hotness(200)
+    pool = BlockPool(200, shared)
+    for now in range(600):
+        group = rng.randrange(20)
+        serve(pool, [-1 - 20 * group - i for i in range(16)] + list(range(fresh, fresh + 6)), float(now))
+        fresh += 6
+    assert shared.weight > BalanceSettings().weight
+
+
+def test_hotness_paper_ranks_by_the_printed_formula() -> None:
+    policy = make_policy("HotnessPaper", capacity=50, rng=random.Random(1), block_tokens=1)
+    pool = BlockPool(50, policy)
+    serve(pool, [1], 0.0)
+    serve(pool, [11, 12, 13], 1.0)
+    assert policy.victim(1.0).hashes == [11, 12, 13], "1 + 255/3 is less than 1 + 255/1: long nodes first"
+
+
+def test_hotness_paper_takes_other_formulas() -> None:
+    priority = "clock + frequency / length"
+    policy = make_policy("HotnessPaper", capacity=50, rng=random.Random(1), priority=priority, block_tokens=1)
+    pool = BlockPool(50, policy)
+    serve(pool, [1], 0.0)
+    for now in range(2):
+        serve(pool, [11, 12, 13], 1.0 + now)
+    assert policy.victim(1.0).hashes == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Ttl", {"ttl": 0.0}),
+        ("TwoQ", {"fifo_share": 1.5}),
+        ("Hotness", {"rate": 2.0}),
+        ("Hotness", {"weight": 0.0}),
+        ("HotnessPaper", {"block_tokens": 0}),
+        ("HotnessPaper", {"priority": "__import__('os')"}),
+        ("Hotness", {"wieght": 1.0}),
+        ("Rlt", {"wieght": 1.0}),
+    ],
+)
+def test_a_bad_option_is_named(name: str, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        make_policy(name, capacity=10, rng=random.Random(1), **options)

@@ -1,0 +1,130 @@
+"""Workloads have the papers' shapes and repeat by their seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from statistics import mean
+
+import pytest
+
+from plumage_bench.workloads import (
+    FEWSHOT_SUITES,
+    ClosedLoop,
+    FewshotShape,
+    GspShape,
+    LongdocShape,
+    MultiturnShape,
+    OpenLoop,
+    Prompt,
+    conversations,
+    fewshot_prompts,
+    gsp_prompts,
+    longdoc_prompts,
+)
+
+
+def _shared(one: Prompt, other: Prompt) -> int:
+    pairs = zip(one.blocks, other.blocks, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _flat(rounds: Sequence[Sequence[Prompt]]) -> list[Prompt]:
+    return [prompt for client in rounds for prompt in client]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: gsp_prompts(GspShape(groups=10, queries=4), seed),
+        lambda seed: longdoc_prompts(LongdocShape(documents=8), seed),
+        lambda seed: fewshot_prompts(FewshotShape(5, 700, questions=50), seed),
+        lambda seed: _flat(conversations(MultiturnShape(clients=8), seed)),
+    ],
+)
+def test_a_seed_repeats_and_blocks_are_whole(make: object) -> None:
+    assert callable(make)
+    first: list[Prompt] = make(1)
+    assert first == make(1)
+    assert first != make(2)
+    assert all(len(prompt.blocks) == prompt.tokens // 16 for prompt in first)
+    assert all(prompt.output_tokens >= 1 for prompt in first)
+
+
+def test_gsp_has_the_papers_shape() -> None:
+    prompts = gsp_prompts(GspShape(), 3)
+    assert len(prompts) == 4096
+    assert Counter(prompt.group for prompt in prompts) == Counter(dict.fromkeys(range(128), 32))
+    assert Counter(prompt.tokens for prompt in prompts)[512] == 26 * 32
+    one, other = [prompt for prompt in prompts if prompt.group == 4][:2]
+    assert _shared(one, other) == 8192 // 2 // 16
+    stranger = next(prompt for prompt in prompts if prompt.group != 4)
+    assert _shared(one, stranger) == 0
+
+
+def test_gsps_worst_order_goes_round_the_groups() -> None:
+    prompts = gsp_prompts(GspShape(groups=7, queries=3, round_robin=True), 3)
+    assert [prompt.group for prompt in prompts] == list(range(7)) * 3
+
+
+def test_rounds_extend_the_conversation() -> None:
+    rounds = conversations(MultiturnShape(output_tokens=20), 1)
+    assert Counter(len(client) for client in rounds) == {2: 32, 4: 32, 6: 32, 8: 32}
+    client = next(client for client in rounds if len(client) == 8)
+    assert [prompt.tokens for prompt in client] == [1024 * turn + 20 * (turn - 1) for turn in range(1, 9)]
+    for before, after in itertools.pairwise(client):
+        said = (*before.blocks, *before.output_blocks)
+        assert tuple(after.blocks[: len(said)]) == said
+
+
+def test_fewshot_suites_have_the_papers_means() -> None:
+    for name, shape in FEWSHOT_SUITES.items():
+        prompts = fewshot_prompts(shape, 1)
+        subjects = {prompt.group: prompt for prompt in prompts}
+        assert len(subjects) == shape.subjects, name
+        assert mean(prompt.output_tokens for prompt in prompts) == pytest.approx(shape.output_tokens, rel=0.05)
+        assert mean(prompt.tokens for prompt in subjects.values()) == pytest.approx(
+            shape.example_tokens + shape.question_tokens, rel=0.1
+        )
+
+
+def test_a_zipf_suite_has_a_favourite() -> None:
+    prompts = fewshot_prompts(FewshotShape(50, 700, questions=2000, zipf=1.0), 1)
+    counts = Counter(prompt.group for prompt in prompts)
+    assert counts[0] > 5 * counts[40]
+
+
+def test_documents_are_asked_all_their_questions() -> None:
+    shape = LongdocShape(documents=16, round_robin=True)
+    prompts = longdoc_prompts(shape, 2)
+    assert [prompt.group for prompt in prompts[:16]] == list(range(16))
+    counts = Counter(prompt.group for prompt in prompts)
+    assert set(counts) == set(range(16))
+    assert all(4 <= count <= 12 for count in counts.values())
+
+
+def test_poisson_arrivals_keep_their_order_at_any_rate() -> None:
+    prompts = gsp_prompts(GspShape(groups=20, queries=20), 1)
+    slow = [arrival.at for arrival in OpenLoop(prompts, 5.0, 1).initial()]
+    fast = [arrival.at for arrival in OpenLoop(prompts, 10.0, 1).initial()]
+    assert slow == pytest.approx([2 * at for at in fast])
+    assert slow[-1] == pytest.approx(400 / 5.0, rel=0.15)
+
+
+def test_clients_wait_for_their_answer_and_for_a_place() -> None:
+    source = ClosedLoop(conversations(MultiturnShape(clients=10), 1), 2.0, 1)
+    first = list(source.initial())
+    assert [arrival.client for arrival in first] == list(range(10))
+    assert [arrival.at for arrival in first] == sorted(arrival.at for arrival in first)
+    early = source.after(0, 0.1)
+    assert early is not None
+    assert early.at > first[-1].at, "those who were ready first come first"
+    late = source.after(1, 1e3)
+    assert late is not None
+    assert late.at == 1e3
+    total = 2
+    for client in range(10):
+        while source.after(client, 2e3) is not None:
+            total += 1
+    assert total + 10 == len(source)

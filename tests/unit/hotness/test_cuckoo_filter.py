@@ -1,0 +1,180 @@
+"""The hotness-aware cuckoo filter: exact where it can be, its errata, and its error measured."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumage.blocks.pool import BlockPool
+from plumage.errors import ConfigurationError
+from plumage.eviction import make_policy
+from plumage.hotness.cuckoo import SLOTS, CuckooFilter, mix64
+from plumage.hotness.heat import Heat, Layered
+from plumage.hotness.record import NodeRecord, Recorded
+
+
+def filter_of(capacity: int, **options: int) -> CuckooFilter:
+    return CuckooFilter(capacity, random.Random(1), **options)
+
+
+@settings(max_examples=50, deadline=None)
+@given(keys=st.lists(st.integers(0, 60), max_size=200), interval=st.integers(1, 20))
+def test_it_counts_as_a_dictionary_does_while_it_is_wide_and_not_full(keys: list[int], interval: int) -> None:
+    table = filter_of(256, fingerprint_bits=32, frequency_bits=16, aging_interval=interval)
+    model: dict[int, list[int]] = {}
+    for request, key in enumerate(keys, 1):
+        frequency = model.get(key, [0, 0])[0] + 1
+        model[key] = [frequency, 255]
+        assert table.touch(key, depth=2) == Heat(frequency, 255, 2)
+        assert table.tick() == (request % interval == 0)
+        if request % interval == 0:
+            for entry in model.values():
+                entry[1] = max(0, entry[1] - 1)
+    assert {key: table.get(key) for key in range(61)} == {
+        key: Heat(model[key][0], model[key][1], 2) if key in model else None for key in range(61)
+    }
+    assert len(table) == len(model)
+
+
+def test_erratum_the_two_buckets_of_a_node_differ() -> None:
+    """As printed, b2 = hash(f) xor hash(f) is bucket 0 for every node, and four slots would be all there is."""
+    table = filter_of(4096)
+    places = [table._places(key)[1:] for key in range(2000)]
+    assert len({second for _, second in places}) > 500
+    assert sum(first != second for first, second in places) > 1900
+    for key, (first, second) in enumerate(places):
+        assert table._other(second, table._places(key)[0]) == first, "from either bucket the other one is found"
+
+
+def test_erratum_on_saturation_all_frequencies_are_halved_so_the_order_stays() -> None:
+    table = filter_of(64, frequency_bits=4, fingerprint_bits=16)
+    for _ in range(8):
+        table.touch(1)
+    for _ in range(4):
+        table.touch(2)
+    for _ in range(16):
+        table.touch(3)
+    heats = [table.get(key) for key in (3, 1, 2)]
+    assert [heat.frequency for heat in heats if heat] == [8, 4, 2]
+
+
+def test_erratum_frequency_outlives_eviction() -> None:
+    record = NodeRecord(CuckooFilter(256, random.Random(1), fingerprint_bits=16))
+    pool = BlockPool(3, Recorded(make_policy("Lru", capacity=3, rng=random.Random(1)), record))
+    for now in range(12):
+        for prompt in ([1, 2, 3], [4, 5, 6]):
+            assert pool.pin(prompt, now) == 0, "each evicts the other"
+            assert pool.allocate(3, now)
+            pool.commit(prompt, None, now)
+            pool.release(prompt, 0, now)
+    heat = record.get(3)
+    assert heat is not None
+    assert heat.frequency == 12
+
+
+def test_erratum_a_full_filter_drops_its_coldest_and_takes_the_new_node() -> None:
+    table = filter_of(64, fingerprint_bits=16, max_moves=16)
+    hot = list(range(20))
+    for _ in range(5):
+        for key in hot:
+            table.touch(key)
+    for key in range(1000, 1400):
+        assert table.touch(key) == Heat(1, 255, 1)
+        assert table.get(key) is not None
+    assert table.dropped > 300
+    assert len(table) <= table.slots
+    assert sum((table.get(key) or Heat(0, 0)).frequency == 5 for key in hot) >= 18
+
+
+def test_it_fills_to_ninety_percent_before_it_drops_anything() -> None:
+    table = filter_of(4096, fingerprint_bits=16)
+    for key in range(int(table.slots * 0.9)):
+        table.touch(key)
+    assert table.dropped == 0
+
+
+@pytest.mark.parametrize(("bits", "low", "high"), [(8, 0.015, 0.045), (12, 0.0005, 0.004), (16, 0.0, 0.0005)])
+def test_measured_false_positive_rate(bits: int, low: float, high: float) -> None:
+    """About 8 / 2^bits in a full table: some 3 % with the paper's eight bits."""
+    table = filter_of(8192, fingerprint_bits=bits)
+    for key in range(int(table.slots * 0.95)):
+        table.touch(key)
+    strangers = range(10**6, 10**6 + 20_000)
+    rate = sum(table.get(key) is not None for key in strangers) / len(strangers)
+    assert low <= rate <= high
+
+
+def test_memory_is_a_few_bytes_a_node() -> None:
+    assert filter_of(8192).bytes == 4 * 8192
+    assert filter_of(8000, fingerprint_bits=16).bytes == 5 * 8192
+    assert filter_of(1).slots == SLOTS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"capacity": 0},
+        {"capacity": 4, "fingerprint_bits": 0},
+        {"capacity": 4, "clock_bits": 33},
+        {"capacity": 4, "aging_interval": 0},
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError):
+        CuckooFilter(rng=random.Random(1), **options)
+
+
+def test_heat_moves_along_when_a_run_is_split_or_cut() -> None:
+    record = NodeRecord(CuckooFilter(256, random.Random(1), fingerprint_bits=32))
+    pool = BlockPool(10, Recorded(make_policy("Lru", capacity=10, rng=random.Random(1)), record))
+
+    def serve(prompt: list[int]) -> None:
+        known = pool.pin(prompt, 0.0)
+        assert pool.allocate(len(prompt) - known, 0.0)
+        pool.commit(prompt[known:], prompt[known - 1] if known else None, 0.0)
+        pool.release(prompt, 0, 0.0)
+
+    for _ in range(3):
+        serve([1, 2, 3, 4])
+    serve([1, 2, 9])
+    frequency = {key: (record.get(key) or Heat(0, 0)).frequency for key in (2, 4, 9)}
+    assert frequency == {2: 4, 4: 3, 9: 1}
+    assert pool.allocate(6, 0.0)
+    assert (record.get(3) or Heat(0, 0)).frequency == 3, "the run lost block 4 and ends with 3 now"
+    assert (record.get(4) or Heat(0, 0)).frequency == 3
+
+
+def test_depths_are_nodes_from_the_root_however_conversations_branch() -> None:
+    record = NodeRecord(CuckooFilter(4096, random.Random(1), fingerprint_bits=32))
+    pool = BlockPool(500, Recorded(make_policy("Lru", capacity=500, rng=random.Random(1)), record))
+    rng, prompts = random.Random(4), [[1]]
+    for block in range(2, 150):
+        prompt = rng.choice(prompts)
+        prompts.append([*prompt[: rng.randrange(len(prompt) + 1)], block, block + 1000])
+        known = pool.pin(prompts[-1], 0.0)
+        assert pool.allocate(len(prompts[-1]) - known, 0.0)
+        pool.commit(prompts[-1][known:], prompts[-1][known - 1] if known else None, 0.0)
+        pool.release(prompts[-1], 0, 0.0)
+        run = pool.tree.run_ending(prompts[-1][-1])
+        heat = record.get(run.hashes[-1])
+        assert heat is not None
+        assert heat.depth == run.depth
+
+
+def test_mixing_spreads_neighbours() -> None:
+    low_bits = {mix64(key) & 0xFF for key in range(2000)}
+    assert len(low_bits) > 250
+
+
+def test_the_pool_wide_view_comes_first_and_the_local_one_fills_in() -> None:
+    fleet, local = filter_of(16, fingerprint_bits=16), filter_of(16, fingerprint_bits=16)
+    local.touch(1)
+    local.touch(2)
+    fleet.put(2, Heat(90, 200))
+    both = Layered(fleet, local)
+    assert both.get(1) == Heat(1, 255)
+    assert both.get(2) == Heat(90, 200)
+    assert both.get(3) is None

@@ -1,0 +1,173 @@
+"""Sampled miss-ratio curves against exact stack distances, counted the slow way."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.errors import ConfigurationError
+from plumage.mrc import MissRatioCurve, ReuseSampler
+from plumage.mrc.distances import DistanceHistogram
+
+streams = st.lists(st.integers(0, 40), min_size=1, max_size=200)
+
+
+def lru_hits(keys: Sequence[int], size: int) -> int:
+    """An LRU cache of `size` keys, played through."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for key in keys:
+        hits += key in cache
+        cache[key] = None
+        cache.move_to_end(key)
+        if len(cache) > size:
+            cache.popitem(last=False)
+    return hits
+
+
+def curve_of(keys: Sequence[int], **bounds: int) -> MissRatioCurve:
+    sampler = ReuseSampler(**bounds)
+    sampler.access_all(keys)
+    return sampler.curve()
+
+
+def skewed(keys: int, accesses: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    names = [rng.getrandbits(64) for _ in range(keys)]
+    weights = list(accumulate(1.0 / (rank + 1) for rank in range(keys)))
+    return rng.choices(names, cum_weights=weights, k=accesses)
+
+
+class TestExactness:
+    """While every key fits the sample, nothing is estimated."""
+
+    @given(keys=streams)
+    def test_the_curve_is_that_of_lru_caches(self, keys: list[int]) -> None:
+        curve = curve_of(keys)
+        assert curve.rate == 1.0
+        for size in range(45):
+            assert curve.hit_ratio(size) == pytest.approx(lru_hits(keys, size) / len(keys))
+
+    @given(keys=streams, cuts=st.lists(st.integers(0, 200), max_size=5))
+    def test_it_does_not_matter_how_accesses_are_told(self, keys: list[int], cuts: list[int]) -> None:
+        one_by_one, in_lots = ReuseSampler(), ReuseSampler()
+        for key in keys:
+            one_by_one.access(key)
+        ends = [0, *sorted(cuts), len(keys)]
+        for start, end in pairwise(ends):
+            in_lots.access_all(keys[start:end])
+        assert one_by_one.curve() == in_lots.curve()
+
+    def test_distances_of_thousands_are_told_to_within_two_percent(self) -> None:
+        keys = list(range(5000)) * 3
+        curve = curve_of(keys, samples=8192)
+        assert curve.hit_ratio(4900) == 0.0
+        assert curve.hit_ratio(5100) == pytest.approx(2 / 3)
+
+    def test_nothing_seen_is_nothing_hit(self) -> None:
+        curve = ReuseSampler().curve()
+        assert curve.hit_ratio(0) == curve.hit_ratio(10**6) == 0.0
+        assert curve.miss_ratio(10) == 1.0
+
+
+class TestSampling:
+    @given(
+        keys=st.lists(st.integers(0, 10**6), max_size=400),
+        samples=st.integers(16, 40),
+        largest=st.sampled_from([16, 100, 1 << 20]),
+    )
+    def test_the_sample_is_bounded_and_the_curve_is_one(self, keys: list[int], samples: int, largest: int) -> None:
+        sampler = ReuseSampler(samples=samples, largest=largest)
+        for key in keys:
+            sampler.access(key)
+            assert len(sampler) <= samples
+        curve = sampler.curve()
+        ratios = [curve.hit_ratio(size) for size in range(0, 2 * largest, max(1, largest // 50))]
+        assert ratios == sorted(ratios)
+        assert all(0.0 <= ratio <= 1.0 for ratio in ratios)
+
+    def test_a_lower_rate_that_spares_every_key_does_not_break_the_bound(self) -> None:
+        sampler = ReuseSampler(16, 16)
+        for key in (*range(8), *range(9, 16), 17, 18):
+            sampler.access(key)
+        assert len(sampler) <= 16
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_a_small_sample_tells_the_curve_of_a_large_load(self, seed: int) -> None:
+        keys = skewed(30_000, 150_000, seed)
+        exact, sampled = curve_of(keys, samples=1 << 20), curve_of(keys, samples=2048)
+        assert sampled.rate < 0.15
+        sizes = range(500, 30_000, 500)
+        errors = [abs(exact.hit_ratio(size) - sampled.hit_ratio(size)) for size in sizes]
+        assert sum(errors) / len(errors) < 0.015
+
+    def test_a_load_that_never_ends_does_not_blind_it(self) -> None:
+        """The rate stops falling where the largest cache of interest is still told; old keys go instead."""
+        rng = random.Random(7)
+        sampler = ReuseSampler(samples=512, largest=4096)
+        loop = [rng.getrandbits(64) for _ in range(1000)]
+        for _ in range(60):
+            sampler.access_all([rng.getrandbits(64) for _ in range(2000)])
+            sampler.access_all(loop)
+        assert len(sampler) <= 512
+        assert sampler.rate == pytest.approx(512 * 0.875 / 4096)
+        curve = sampler.curve()
+        assert curve.hit_ratio(2500) < 0.05
+        assert curve.hit_ratio(3600) == pytest.approx(1 / 3, abs=0.05)
+
+    def test_old_accesses_fade(self) -> None:
+        sampler = ReuseSampler()
+        sampler.access_all(list(range(100)) * 10)
+        before = sampler.curve()
+        sampler.age(0.5)
+        assert sampler.curve().hits == pytest.approx(before.hits)
+        assert sampler.accesses == 500
+        sampler.access_all([7] * 500)
+        assert sampler.curve().hit_ratio(1) == pytest.approx(0.499, abs=0.001)
+
+    def test_bounds_that_cannot_work_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match="at least 16"):
+            ReuseSampler(samples=1)
+        with pytest.raises(ConfigurationError, match="at least 16"):
+            ReuseSampler(largest=1)
+
+
+class TestReadingACurve:
+    curve = MissRatioCurve([0, 1, 99, 100, 1000], [0.0, 0.1, 0.1, 0.5, 0.6], accesses=10.0)
+
+    def test_between_two_sizes_it_is_straight(self) -> None:
+        assert self.curve.hit_ratio(550) == pytest.approx(0.55)
+
+    def test_beyond_its_end_it_is_level(self) -> None:
+        assert self.curve.hit_ratio(5000) == 0.6
+
+    def test_what_more_and_less_cache_would_do(self) -> None:
+        assert self.curve.gain(50, 50) == pytest.approx(0.4)
+        assert self.curve.gain(1000, 1000) == 0.0
+        assert self.curve.gain(100, -50) == pytest.approx(-0.4)
+
+    def test_the_size_for_a_ratio(self) -> None:
+        assert self.curve.size_for(0.3) == 100
+        assert self.curve.size_for(0.0) == 0
+        assert self.curve.size_for(0.7) is None
+
+
+@given(distances=st.lists(st.integers(1, 5000), max_size=50), largest=st.integers(16, 4000))
+def test_a_histogram_loses_no_weight_and_keeps_small_distances_apart(distances: list[int], largest: int) -> None:
+    histogram = DistanceHistogram(largest)
+    for distance in distances:
+        histogram.add(distance, 2.0, 1.0)
+    sizes, sums = histogram.cumulative(2.0 * len(distances))
+    assert histogram.total == 2.0 * len(distances)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] <= largest
+    for size, total in zip(sizes, sums, strict=True):
+        least = sum(2.0 for distance in distances if distance <= min(size, largest) and distance <= 127)
+        assert total >= least
+        assert total <= sum(2.0 for distance in distances if distance <= min(largest, size * 1.04))

@@ -1,0 +1,79 @@
+"""Bodies: what is read, what is refused, and that no key is lost without notice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_router.body import parse_body, splice
+from plumage_router.errors import RequestError
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+_BODIES = st.dictionaries(st.text(max_size=6), _JSON, max_size=5)
+
+
+@given(_BODIES, st.booleans(), st.sampled_from([None, 1, 3]))
+def test_any_object_is_read_however_it_is_written(body: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
+    raw = json.dumps(body, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
+    try:
+        expected = orjson.loads(raw)
+    except orjson.JSONDecodeError:  # a lone surrogate
+        with pytest.raises(RequestError):
+            parse_body(raw)
+    else:
+        assert parse_body(raw) == expected
+
+
+def _written(pairs: list[tuple[str, Any]], escape: bool) -> bytes:
+    """An object with whatever keys, repeated ones included."""
+    parts = [f"{_string(key, escape)}:{json.dumps(value)}" for key, value in pairs]
+    return ("{" + ",".join(parts) + "}").encode()
+
+
+def _string(text: str, escape: bool) -> str:
+    return '"' + "".join(f"\\u{ord(char):04x}" for char in text) + '"' if escape else json.dumps(text)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", 'c"', "d"]), st.sampled_from([1, 'x"y', "", None, {"k": 1}])), max_size=6
+    ),
+    st.booleans(),
+)
+def test_a_repeated_key_is_always_seen(pairs: list[tuple[str, Any]], escape: bool) -> None:
+    raw = _written(pairs, escape)
+    for document in (raw, b'{"deep":[{"er":' + raw + b"}]}"):
+        if len({key for key, _ in pairs}) == len(pairs):
+            assert parse_body(document) == json.loads(document)
+        else:
+            with pytest.raises(RequestError) as refused:
+                parse_body(document)
+            assert (refused.value.status, refused.value.code) == (400, "duplicate_key")
+
+
+def test_quotes_spelled_another_way_do_not_hide_a_repeated_key() -> None:
+    raw = b'{"a":"1","a":"2","b":"\\u0022\\u0022\\u0022\\u0022"}'
+    assert orjson.dumps(orjson.loads(raw)).count(b'"') == raw.count(b'"'), "the counts agree by design"
+    with pytest.raises(RequestError, match="twice"):
+        parse_body(raw)
+
+
+@given(_BODIES.filter(bool), st.sampled_from([b"", b" \n"]))
+def test_fields_are_put_in_front_and_nothing_else_changes(body: dict[str, Any], space: bytes) -> None:
+    raw = space + orjson.dumps(body)
+    if "cache_salt" not in body:
+        assert orjson.loads(splice(raw, {"cache_salt": 's"x'})) == {"cache_salt": 's"x', **body}
+        assert splice(raw, {"cache_salt": "s"}).endswith(raw.lstrip()[1:])

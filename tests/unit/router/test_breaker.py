@@ -1,0 +1,61 @@
+"""The breaker: when a replica that failed is tried again."""
+
+from __future__ import annotations
+
+from plumage_router.breaker import Breaker, BreakerState
+from plumage_router.config import BreakerConfig
+
+
+def _breaker() -> Breaker:
+    return Breaker(BreakerConfig(failures=3, base=1.0, cap=4.0))
+
+
+def _open() -> Breaker:
+    breaker = _breaker()
+    breaker.failed(0.0, certain=True)
+    return breaker
+
+
+def test_failures_in_a_row_open_it_and_a_success_between_does_not_count() -> None:
+    breaker = _breaker()
+    for outcome in "ffsff":
+        breaker.succeeded() if outcome == "s" else breaker.failed(0.0)
+    assert breaker.allows(0.0)
+    breaker.failed(0.0)
+    assert not breaker.allows(0.5)
+
+
+def test_a_refused_connection_opens_it_at_once() -> None:
+    assert not _open().allows(0.5)
+
+
+def test_after_the_back_off_one_trial_at_a_time() -> None:
+    breaker = _open()
+    assert breaker.allows(1.0)
+    assert breaker.allows(1.0), "asking takes no trial"
+    breaker.started()
+    assert not breaker.allows(1.0)
+    breaker.abandoned()
+    assert breaker.allows(1.0)
+    breaker.started()
+    breaker.succeeded()
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_the_back_off_doubles_up_to_its_cap() -> None:
+    breaker, now, waits = _open(), 0.0, []
+    for _ in range(4):
+        start = now
+        while not breaker.allows(now):
+            now += 0.25
+        waits.append(now - start)
+        breaker.started()
+        breaker.failed(now)
+    assert waits == [1.0, 2.0, 4.0, 4.0]
+
+
+def test_late_failures_of_an_open_breaker_do_not_prolong_it() -> None:
+    breaker = _open()
+    for _ in range(10):
+        breaker.failed(0.9)
+    assert breaker.allows(1.0)

@@ -1,0 +1,166 @@
+"""Deciding: what is read from a request, what is asked of the mirror, and that every account is settled."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from plumage.directory.mirror import Mirror
+from plumage.hashing.chunks import chain, seed
+from plumage.routing import make_policy
+from plumage_router.audit import Audit
+from plumage_router.decide import Decider
+from plumage_router.errors import RequestError
+from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH, Prompt, PromptReader
+from plumage_router.replicas import Load
+from plumage_router.usage import Usage
+
+
+class _Plain:
+    """Renders without a template: the text is what the messages say."""
+
+    def render_chat(self, body: Any) -> bytes:
+        return "".join(message["content"] for message in body["messages"]).encode()
+
+    def render_completion(self, prompt: Any, add_special_tokens: bool = True) -> bytes:
+        return prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+
+
+def _reader(**more: Any) -> PromptReader:
+    return PromptReader(_Plain(), "base", aliases=("alias",), adapters=("lora",), **more)
+
+
+def _chat(text: str, **more: Any) -> bytes:
+    return json.dumps({"model": "base", "messages": [{"role": "user", "content": text}], **more}).encode()
+
+
+def _decider(policy: str = "PrefixAware", replicas: int = 3) -> tuple[Decider, list[Load]]:
+    loads = [Load(slot, name=f"r{slot}") for slot in range(replicas)]
+    return Decider(Mirror(10_000), make_policy(policy, rng=random.Random(1)), loads.__getitem__), loads
+
+
+def _prompt(text: str = "x" * 2600) -> Prompt:
+    return _reader().read(CHAT_PATH, _chat(text))
+
+
+def test_the_chain_is_the_directorys() -> None:
+    text = "y" * 1000
+    assert _reader().read(CHAT_PATH, _chat(text)).chunks == chain(text.encode(), seed("base"))
+    assert _reader().read(CHAT_PATH, _chat(text, model="alias")).chunks == chain(text.encode(), seed("base"))
+    assert _reader().read(CHAT_PATH, _chat(text, model="lora")).chunks == chain(text.encode(), seed("base", "lora"))
+    salted = _reader().read(CHAT_PATH, _chat(text), salt="s", tenant=True)
+    assert salted.chunks == chain(text.encode(), seed("base", "", "s"))
+    assert json.loads(salted.payload)["cache_salt"] == "s"
+    assert _reader().read(CHAT_PATH, _chat(text, cache_salt="s")).chunks == salted.chunks
+
+
+def test_only_an_alias_changes_the_body() -> None:
+    assert _reader().read(CHAT_PATH, _chat("x")).payload == _chat("x")
+    assert json.loads(_reader().read(CHAT_PATH, _chat("x", model="alias")).payload)["model"] == "base"
+
+
+def test_several_prompts_are_routed_by_the_first() -> None:
+    raw = json.dumps({"model": "base", "prompt": ["a" * 600, "b" * 600]}).encode()
+    assert _reader().read(COMPLETION_PATH, raw).text == b"a" * 600
+
+
+def test_a_prompt_that_no_tokenization_could_fit_is_refused() -> None:
+    reader = _reader(context=100, longest_token=10)
+    assert reader.read(CHAT_PATH, _chat("x" * 1000)).text
+    with pytest.raises(RequestError) as refused:
+        reader.read(CHAT_PATH, _chat("x" * 1001))
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_burst_on_a_new_prefix_follows_its_first_request() -> None:
+    decider, loads = _decider()
+    first = decider.decide(_prompt(), loads, 0.0)
+    others = [decider.decide(_prompt(), loads, 0.01) for _ in range(5)]
+    assert {decision.ticket.slot for decision in others} == {first.ticket.slot}
+    assert others[0].depth == len(_prompt().chunks) == 10
+
+
+def test_a_failure_before_the_prefill_takes_the_pending_owner_back() -> None:
+    decider, loads = _decider()
+    first = decider.decide(_prompt(), loads, 0.0)
+    decider.failed(first, 0.1)
+    assert decider.look_up(_prompt())[0] == {}
+    second = decider.decide(_prompt(), loads, 0.2)
+    decider.failed(second, 0.3, computed=True)
+    assert second.ticket.slot in decider.look_up(_prompt())[0]
+
+
+def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
+    for renewed in (False, True):
+        decider, loads = _decider()
+        decider.decide(_prompt(), loads, 0.0)
+        if renewed:
+            decider.decide(_prompt(), loads, 8.0)
+        decider.mirror.lapse(12.0)
+        assert bool(decider.look_up(_prompt())[0]) is renewed
+
+
+def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
+    decider, _ = _decider()
+    prompt = _prompt()
+    decider.mirror.apply(1, [(chunk, 1, 100 * depth) for depth, chunk in enumerate(prompt.chunks[:4], 1)])
+    hits, depth, tokens = decider.look_up(prompt)
+    assert (hits, depth) == ({1: 400}, 4)
+    assert tokens == 400 + (2600 - 4 * 256) / 4.0
+
+
+@pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "Dynamo"])
+def test_every_account_is_settled(policy: str) -> None:
+    decider, loads = _decider(policy)
+    rng = random.Random(3)
+    under_way = []
+    for step in range(300):
+        under_way.append(decider.decide(_prompt(rng.choice("abc") * 2600), loads, step / 10))
+        if len(under_way) > 10:
+            decision = under_way.pop(rng.randrange(10))
+            if rng.random() < 0.8:
+                decider.first_token(decision, step / 10 + 0.05)
+            if rng.random() < 0.8:
+                decider.finished(decision, step / 10 + 0.09, Usage(650, 100))
+            else:
+                decider.failed(decision, step / 10 + 0.09)
+    assert sum(load.routed for load in loads) == 10
+    for decision in under_way:
+        decider.failed(decision, 31.0)
+    for load in loads:
+        assert load.routed == 0
+        assert load.prefill_tokens == pytest.approx(0.0, abs=1e-6)
+        assert load.decode_blocks == pytest.approx(0.0, abs=1e-6)
+
+
+def test_bytes_a_token_are_learned_from_long_prompts() -> None:
+    decider, loads = _decider()
+    for _ in range(300):
+        decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(1300, 0))
+    assert decider.rate.bytes_per_token == pytest.approx(2.0, rel=0.01)
+
+
+def test_new_prefixes_are_told_to_other_routers_known_ones_are_not() -> None:
+    decider, loads = _decider()
+    told: list[int] = []
+    decider.share = lambda chunks, slot, ttl: told.append(slot)
+    slots = [decider.decide(_prompt(), loads, 0.0).ticket.slot for _ in range(3)]
+    assert told == slots[:1]
+
+
+def test_the_audit_keeps_its_bound_and_the_latest_of_an_id() -> None:
+    decider, loads = _decider(replicas=40)
+    audit = Audit(8)
+    for number in range(20):
+        decision = decider.decide(_prompt(), loads, float(number))
+        audit.note(decision, request_id=f"r{number // 2}", at=0.0, tenant="", policy="p", degraded=False)
+    assert audit.find("r5") is None
+    assert audit.find("r6") is not None
+    latest = list(audit.latest(100))
+    assert [record.request_id for record in latest] == ["r9", "r9", "r8", "r8", "r7", "r7", "r6", "r6"]
+    assert audit.find("r9") is latest[0]
+    assert len(latest[0].candidates) == 16, "of many candidates the best are kept"
+    assert latest[0].considered == 40

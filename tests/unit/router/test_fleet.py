@@ -1,0 +1,150 @@
+"""Members, slots and who may be chosen; key files; the hottest prefixes; the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_router.auth import Auth, read_secret
+from plumage_router.breaker import Breaker
+from plumage_router.config import AuthConfig, BreakerConfig, load_config
+from plumage_router.hottest import Hottest
+from plumage_router.membership import parse_members
+from plumage_router.replicas import Fleet, Member, MemberState
+
+
+class _Pool:
+    """Stands for connections, of which these tests have none."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _fleet() -> Fleet:
+    return Fleet(lambda host, port: _Pool(), lambda: Breaker(BreakerConfig()))  # type: ignore[arg-type, return-value]
+
+
+def _members(*names: str) -> list[Member]:
+    return [Member(name, f"http://10.0.0.1:{9000 + int(name[1:])}") for name in names]
+
+
+def _slots(fleet: Fleet) -> dict[str, int]:
+    return {replica.id: replica.slot for replica in fleet}
+
+
+def test_slots_stay_and_are_given_again_only_when_nothing_is_left_on_them() -> None:
+    fleet, freed = _fleet(), []
+    fleet.listen(lambda replica, came: None if came else freed.append(replica.id))
+    fleet.update(_members("a1", "a2", "a3"))
+    busy = fleet.get("a2")
+    assert busy is not None
+    busy.load.routed = 1
+    fleet.update(_members("a1", "a3"))
+    assert _slots(fleet) == {"a1": 0, "a3": 2}
+    fleet.update(_members("a1", "a3", "a4"))
+    assert _slots(fleet)["a4"] == 3, "the slot of a2 still has a request"
+    assert fleet.load_of(1) is busy.load
+    busy.load.routed = 0
+    fleet.release(busy)
+    fleet.release(busy)
+    assert freed == ["a2"]
+    fleet.update(_members("a1", "a3", "a4", "a5"))
+    assert _slots(fleet)["a5"] == 1
+
+
+def test_the_same_id_at_another_address_is_another_replica() -> None:
+    fleet = _fleet()
+    fleet.update([Member("a", "http://10.0.0.1:1")])
+    first = fleet.get("a")
+    fleet.update([Member("a", "http://10.0.0.1:2")])
+    assert first is not None
+    assert first.gone
+    assert fleet.get("a") is not first
+
+
+def test_only_fit_replicas_are_candidates() -> None:
+    fleet = _fleet()
+    members = _members("a1", "a2", "a3", "a4", "a5", "a6")
+    fleet.update(
+        [Member(m.id, m.url, None, MemberState.DRAINING if m.id == "a1" else MemberState.READY) for m in members]
+    )
+    replicas = {replica.id: replica for replica in fleet}
+    replicas["a2"].draining = True
+    replicas["a3"].stalled = True
+    replicas["a4"].healthy = False
+    replicas["a5"].breaker.failed(0.0, certain=True)
+    fleet.changed()
+    assert [load.name for load in fleet.candidates(0.1)] == ["a6"]
+    assert fleet.candidates(0.1, [replicas["a6"]]) == []
+    assert "1 of 6: its engine is stalled" in fleet.why_none(0.1)
+    assert [load.name for load in fleet.candidates(1.0)] == ["a5", "a6"], "the breaker moves by the clock alone"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pool": "other"}, "pool 'other'"),
+        ({"replicas": [{"id": "a", "url": "https://x"}]}, "http://HOST:PORT"),
+        ({"replicas": [{"id": "a", "url": "http://x:99999"}]}, "http://HOST:PORT"),
+        ({"replicas": [{"id": "a", "url": "http://x"}] * 2}, "same id"),
+        ({"replicas": [{"id": "a", "url": "http://x", "state": "Odd"}]}, "state"),
+        ({"replicas": 3}, "replicas"),
+    ],
+)
+def test_membership_that_can_not_be(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse_members(json.dumps({"pool": "chat", "replicas": [], **change}).encode(), "chat")
+
+
+def test_a_newer_membership_may_say_more() -> None:
+    text = b'{"pool":"chat","more":1,"replicas":[{"id":"a","url":"http://[::1]:80","role":"both"}]}'
+    assert parse_members(text, "chat")[0].address() == ("::1", 80)
+
+
+def test_keys_and_their_tenants(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("acme k1\nacme k2\nk3\n")
+    auth = Auth(AuthConfig(api_keys_file=file))
+    tenants = [auth.tenant({b"authorization": b"bearer " + key}) for key in (b"k1", b"k2", b"k3", b"k4")]
+    assert tenants[0] == tenants[1]
+    assert tenants[3] is None
+    assert "k" not in repr(tenants[0]).replace("acme", ""), "a salt is not shown"
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        Auth(AuthConfig(api_keys_file=tmp_path / "none"))
+
+
+def test_a_secret_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    for text in ("", "\n", "a\nb"):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match="single line"):
+            read_secret(file, "a key")
+
+
+def test_the_hottest_stay_and_memory_is_bounded() -> None:
+    hottest = Hottest(capacity=64)
+    for number in range(5000):
+        hottest.count(number, 10)
+        hottest.count(1 << 63, 640)
+    top = hottest.top(3)
+    assert top[0]["chunk"] == "8000000000000000"
+    assert top[0]["tokens"] == 640
+    assert len(hottest.top(1000)) <= 64
+
+
+def test_a_wrong_configuration_names_every_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "router.json"
+    file.write_text('{"pool":"chat","listen":{"port":70000},"surprise":1,"model":{"name":"m"}}')
+    with pytest.raises(ConfigurationError) as refused:
+        load_config(file)
+    for path in ("listen.port", "surprise", "model.modelFolder", "membershipFile"):
+        assert path in str(refused.value)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        load_config(tmp_path / "none.json")

@@ -1,0 +1,97 @@
+"""Usage read out of answers, whatever pieces they come in."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_router.usage import JsonTail, StreamFilter
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 5}}
+
+
+def _event(payload: Any, end: bytes = b"\n\n") -> bytes:
+    return b"data: " + (payload if isinstance(payload, bytes) else json.dumps(payload).encode()) + end
+
+
+def _token(text: str, **more: Any) -> bytes:
+    return _event({"choices": [{"delta": {"content": text}}], **more})
+
+
+def _feed(reader: StreamFilter | JsonTail, data: bytes, cuts: list[int]) -> bytes:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    pieces = [data[a:b] for a, b in pairwise(places)]
+    return b"".join(map(reader.feed, pieces)) + reader.end()
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=30)
+
+
+@given(CUTS, st.booleans(), st.text(max_size=20))
+def test_a_stream_comes_through_in_any_pieces(cuts: list[int], keep: bool, text: str) -> None:
+    tokens = _token(text) + _token('"usage": {"prompt_tokens": 99}')
+    usage, done = _event({"choices": [], "usage": USAGE}), _event(b"[DONE]")
+    reader = StreamFilter(keep_usage=keep)
+    got = _feed(reader, b": ping\n\n: ping\n\n" + tokens + usage + done, cuts)
+    assert got == tokens + (usage if keep else b"") + done
+    found = reader.usage
+    assert (found.prompt_tokens, found.cached_tokens) == (7, 5)
+
+
+@given(CUTS)
+def test_comments_alone_give_nothing(cuts: list[int]) -> None:
+    assert _feed(StreamFilter(keep_usage=False), b": a\n\n\r\n: b\r\n:\n", cuts) == b""
+
+
+@given(CUTS)
+def test_streams_with_carriage_returns(cuts: list[int]) -> None:
+    token, usage = _event({"choices": [1]}, b"\r\n\r\n"), _event({"choices": [], "usage": USAGE}, b"\r\n\r\n")
+    reader = StreamFilter(keep_usage=False)
+    assert _feed(reader, token + usage + token, cuts) == token + token
+    assert reader.usage.cached_tokens == 5
+
+
+def test_usage_beside_a_token_is_read_and_kept() -> None:
+    reader = StreamFilter(keep_usage=False)
+    event = _token("x", usage=USAGE)
+    assert reader.feed(event) == event
+    assert reader.usage.prompt_tokens == 7
+
+
+def test_null_usage_is_no_usage() -> None:
+    reader = StreamFilter(keep_usage=False)
+    event = _token("x", usage=None)
+    assert reader.feed(event) == event
+    assert reader.usage.prompt_tokens is None
+
+
+def test_an_event_without_end_is_not_kept_for_ever() -> None:
+    reader = StreamFilter(keep_usage=False)
+    passed = sum(len(reader.feed(b"data: " + b"x" * 65536)) for _ in range(64))
+    assert passed > 2 << 20
+
+
+def test_a_stream_that_ends_inside_an_event() -> None:
+    reader = StreamFilter(keep_usage=False)
+    assert reader.feed(b"data: {") + reader.end() == b"data: {"
+
+
+@given(CUTS)
+def test_a_whole_answer_is_untouched_and_read(cuts: list[int]) -> None:
+    said = {"choices": [{"message": {"content": '"usage": {"cached_tokens": 99}' * 300}}], "usage": USAGE}
+    body = json.dumps(said).encode()
+    reader = JsonTail()
+    assert _feed(reader, body, cuts) == body
+    assert (reader.usage.prompt_tokens, reader.usage.cached_tokens) == (7, 5)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"usage":null}', b"not json"])
+def test_answers_without_usage(body: bytes) -> None:
+    reader = JsonTail()
+    assert reader.feed(body) + reader.end() == body
+    assert reader.usage.cached_tokens is None

@@ -1,0 +1,198 @@
+"""The baselines decide as their products do."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage.routing import POLICY_NAMES, Query, ReplicaState, RoutingPolicy, make_policy
+
+
+def _make(name: str, **options: Any) -> RoutingPolicy:
+    return make_policy(name, rng=random.Random(7), **options)
+
+
+def _send(policy: RoutingPolicy, query: Query, replicas: Sequence[ReplicaState]) -> int:
+    choice = policy.choose(query, replicas)
+    policy.routed(query, choice)
+    return choice.slot
+
+
+def _prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b"") -> Query:
+    return Query(0.0, 100.0 * len(chunks), hits or {}, chunks, text)
+
+
+def _loads(*loads: int) -> list[ReplicaState]:
+    return [ReplicaState(slot, routed=load) for slot, load in enumerate(loads)]
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> None:
+    policy = _make(name)
+    replicas = [ReplicaState(3), ReplicaState(17)]
+    for step in range(50):
+        query = Query(float(step), 1000.0, {3: 256.0}, (1, 2, step), b"hello")
+        choice = policy.choose(query, replicas)
+        assert choice.slot in (3, 17)
+        assert not choice.scores or len(choice.scores) == 2
+        ticket = policy.routed(query, choice)
+        assert (ticket.slot, ticket.tokens) == (choice.slot, 1000.0)
+        policy.first_token(ticket, step + 0.1)
+        if step % 2:
+            policy.finished(ticket, step + 0.2, 256.0)
+        else:
+            policy.failed(ticket, step + 0.2)
+        if step == 25:
+            policy.forget(17)
+    policy.forget(99)
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_one_replica_gets_everything(name: str) -> None:
+    policy = _make(name)
+    assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
+
+
+def test_an_unknown_name_or_option_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="Lbgr"):
+        _make("Fastest")
+    with pytest.raises(ConfigurationError, match="KubeAI"):
+        _make("KubeAI", nodes=3)
+    with pytest.raises(ConfigurationError, match="gateway-rust"):
+        _make("SglangCacheAware", preset="nightly")
+
+
+def test_round_robin_takes_turns_by_slot_even_as_replicas_go() -> None:
+    policy = _make("RoundRobin")
+    replicas = [ReplicaState(slot) for slot in (0, 2, 5)]
+    assert [_send(policy, _prompt(1), replicas) for _ in range(4)] == [0, 2, 5, 0]
+    assert [_send(policy, _prompt(1), [replicas[0], replicas[2]]) for _ in range(3)] == [5, 0, 5]
+
+
+def test_random_is_even() -> None:
+    policy = _make("Random")
+    slots = Counter(_send(policy, _prompt(1), _loads(0, 0, 0, 0)) for _ in range(4000))
+    assert all(900 < count < 1100 for count in slots.values())
+
+
+def test_least_load_counts_what_others_sent_too() -> None:
+    policy = _make("LeastLoad")
+    replicas = [ReplicaState(0, routed=1, running=9, waiting=3), ReplicaState(1, routed=4)]
+    assert _send(policy, _prompt(1), replicas) == 1
+
+
+def test_power_of_two_never_takes_the_worst() -> None:
+    policy = _make("PowerOfTwo")
+    slots = Counter(_send(policy, _prompt(1), _loads(0, 5, 9)) for _ in range(300))
+    assert slots[2] == 0
+    assert slots[0] > slots[1] > 0
+
+
+def test_prefix_aware_takes_the_longest_prefix_then_the_least_load() -> None:
+    policy = _make("PrefixAware")
+    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 128.0}), _loads(0, 50, 0)) == 1
+    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 64.0}), _loads(3, 2, 0)) == 1
+
+
+def test_sglang_matches_above_its_threshold_only() -> None:
+    """The fork falls back to the smallest tree, the gateway to the least load."""
+    for preset, expected in (("fork", 1), ("gateway-rust", 2)):
+        policy = _make("SglangCacheAware", preset=preset)
+        _send(policy, _prompt(1, 2, 3, 4), _loads(0, 9, 9))  # slot 0 holds four chunks, or the smallest tree won
+        tree = policy._tree  # type: ignore[attr-defined]
+        for slot in range(3):
+            tree.forget(slot)
+        tree.insert(0, (1, 2, 3, 4))
+        tree.insert(2, (7, 8))
+        assert policy.choose(_prompt(1, 2, 3, 5), _loads(5, 5, 5)).slot == 0
+        assert policy.choose(_prompt(1, 2, 5, 6), _loads(5, 5, 1)).slot == expected, "half is not above one half"
+
+
+def test_sglang_goes_by_load_alone_when_out_of_balance() -> None:
+    policy = _make("SglangCacheAware", preset="fork")
+    _send(policy, _prompt(1, 2), _loads(0))
+    assert policy.choose(_prompt(1, 2), _loads(32, 0)).slot == 0
+    assert policy.choose(_prompt(1, 2), _loads(33, 0)).slot == 1
+
+
+def test_sglang_bounds_its_tree() -> None:
+    policy = _make("SglangCacheAware", tree_characters=1024, chunk_characters=256)
+    for start in range(0, 100, 10):
+        _send(policy, _prompt(*range(start, start + 3)), _loads(0))
+    assert policy._tree.size(0) == 4  # type: ignore[attr-defined]
+
+
+def test_llmd_weighs_prefix_queue_and_kv() -> None:
+    policy = _make("LlmD", precise=True)
+    replicas = [
+        ReplicaState(0, waiting=4, kv_usage=0.5),
+        ReplicaState(1, waiting=0, kv_usage=0.1),
+        ReplicaState(2, waiting=2, kv_usage=0.0),
+    ]
+    choice = policy.choose(Query(0.0, 100.0, {0: 100.0}), replicas)
+    assert choice.scores == pytest.approx([-(3 + 0 + 1.0), -(0 + 2 + 1.8), -(0 + 1 + 2.0)])
+    assert choice.slot == 0
+
+
+def test_llmd_with_equal_queues_scores_them_all_full() -> None:
+    choice = _make("LlmD").choose(_prompt(1), _loads(0, 0))
+    assert choice.scores == pytest.approx([-4.0, -4.0])
+
+
+def test_kserve_spreads_cold_requests() -> None:
+    policy = _make("LlmD", cold_weight=2.0)
+    slots = [_send(policy, _prompt(100 + step), _loads(0, 0, 0)) for step in range(6)]
+    assert Counter(slots) == {0: 2, 1: 2, 2: 2}
+
+
+def test_dynamo_adds_prefill_and_decode_blocks() -> None:
+    policy = _make("Dynamo")
+    replicas = [
+        ReplicaState(0, prefill_tokens=1600, decode_blocks=10),
+        ReplicaState(1, prefill_tokens=0, decode_blocks=150),
+    ]
+    choice = policy.choose(Query(0.0, 800.0, {1: 1600.0}), replicas)
+    assert choice.scores == pytest.approx([150 + 10 + 50, 0 + 150 + 50])
+    assert choice.slot == 1
+
+
+def test_aibrix_skips_the_busy_holder() -> None:
+    policy = _make("AIBrix")
+    policy._index.insert(0, (1, 2, 3))  # type: ignore[attr-defined]
+    policy._index.insert(1, (1,))  # type: ignore[attr-defined]
+    assert policy.choose(_prompt(1, 2, 3), _loads(2, 2, 2)).slot == 0
+    assert policy.choose(_prompt(1, 2, 3), _loads(7, 1, 1)).slot == 1, "load above mean + one deviation"
+    assert policy.choose(_prompt(1, 2, 3), _loads(9, 0, 1)).slot == 1, "out of balance"
+    assert policy.choose(_prompt(9), _loads(2, 1, 2)).slot == 1, "no match"
+
+
+def test_production_stack_ignores_load_unless_told() -> None:
+    for options, expected in (({}, 0), ({"load_aware": True}, 1)):
+        policy = _make("ProductionStack", **options)
+        policy._index.insert(0, (1, 2))  # type: ignore[attr-defined]
+        assert policy.choose(_prompt(1, 2), _loads(50, 0)).slot == expected
+
+
+def test_kubeai_keeps_a_prefix_until_its_replica_is_over_the_bound() -> None:
+    policy = _make("KubeAI")
+    texts = [b"prefix-%d" % number for number in range(40)]
+    homes = {text: policy.choose(_prompt(1, text=text), _loads(0, 0, 0, 0)).slot for text in texts}
+    assert set(homes.values()) == {0, 1, 2, 3}
+    for text, home in homes.items():
+        loads = [10, 10, 10, 10]
+        assert policy.choose(_prompt(9, text=text), _loads(*loads)).slot == home
+        loads[home] = 20
+        assert policy.choose(_prompt(9, text=text), _loads(*loads)).slot != home
+
+
+def test_kubeai_moves_few_prefixes_when_a_replica_goes() -> None:
+    policy = _make("KubeAI")
+    queries = [_prompt(number) for number in range(300)]
+    before = [policy.choose(query, _loads(0, 0, 0, 0)).slot for query in queries]
+    after = [policy.choose(query, _loads(0, 0, 0)).slot for query in queries]
+    assert all(new == old for new, old in zip(after, before, strict=True) if old != 3)

@@ -1,0 +1,94 @@
+"""The paper's form and the authors' code: what each does, and where they differ."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from plumage.routing import Query, ReplicaState
+from plumage.routing.lbgr_paper import LbgrCode, LbgrPaper
+from plumage.routing.work import DecayingWork
+
+
+def _states(count: int) -> list[ReplicaState]:
+    return [ReplicaState(slot) for slot in range(count)]
+
+
+def test_work_halves_every_437_milliseconds() -> None:
+    work = DecayingWork()
+    work.grow(1)
+    work.add(0, 2.0, 10.0)
+    assert work.at(0, 10.020) == pytest.approx(2.0 * 31 / 32)
+    assert work.at(0, 10.437) == pytest.approx(1.0, rel=0.01)
+
+
+def test_release_takes_back_what_is_left_of_one_request() -> None:
+    work = DecayingWork()
+    work.grow(1)
+    work.add(0, 2.0, 0.0)
+    work.add(0, 1.0, 0.3)
+    work.release(0, 2.0, 0.0, 0.6)
+    alone = DecayingWork()
+    alone.grow(1)
+    alone.add(0, 1.0, 0.3)
+    assert work.at(0, 0.6) == pytest.approx(alone.at(0, 0.6))
+
+
+def test_work_survives_days_of_silence_and_of_traffic() -> None:
+    work = DecayingWork()
+    work.grow(1)
+    now = 0.0
+    for _ in range(20_000):
+        now += 0.05
+        work.add(0, 0.01, now)
+    steady = work.at(0, now)
+    assert steady == pytest.approx(0.01 / (1 - (31 / 32) ** 2.5), rel=0.01)
+    assert work.at(0, now + 86_400.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_predicts_service_plus_work_before_anything_is_learned() -> None:
+    policy = LbgrPaper(rng=random.Random(1))
+    query = Query(0.0, 3000, {0: 1000.0})
+    choice = policy.choose(query, _states(2))
+    assert choice.slot == 0
+    assert policy.routed(query, choice).predicted_latency == pytest.approx(2.0)
+    again = policy.choose(query, _states(2))
+    assert again.scores == pytest.approx([4.0, 3.0])
+
+
+def test_the_printed_form_corrects_an_over_estimate_and_the_code_does_not() -> None:
+    for policy, corrected in ((LbgrPaper(rng=random.Random(1)), True), (LbgrCode(rng=random.Random(1)), False)):
+        for step in range(200):
+            query = Query(10.0 * step, 1000, {}, (step,))
+            ticket = policy.routed(query, policy.choose(query, _states(1)))
+            policy.finished(ticket, query.now + 0.05, None)
+        score = policy.choose(Query(1e4, 1000, {}, (-1,)), _states(1)).scores[0]
+        assert (score < 0.2) is corrected
+
+
+def test_the_code_gives_ties_to_the_first_and_the_printed_form_does_not() -> None:
+    code = [LbgrCode(rng=random.Random(n)).choose(Query(0.0, 1000, {}), _states(4)).slot for n in range(30)]
+    printed = [LbgrPaper(rng=random.Random(n)).choose(Query(0.0, 1000, {}), _states(4)).slot for n in range(30)]
+    assert set(code) == {0}
+    assert len(set(printed)) > 1
+
+
+def test_the_code_counts_characters_of_its_own_tree() -> None:
+    policy = LbgrCode(rng=random.Random(1), chunk_characters=256)
+    chunks = tuple(range(10))
+    query = Query(0.0, 640, {1: 640.0}, chunks, b"x" * 2560)
+    policy.routed(query, policy.choose(query, _states(2)))
+    later = policy.choose(Query(5.0, 640, {1: 640.0}, chunks, b"x" * 2560), _states(2))
+    assert later.slot == 0, "it goes by where it sent the prompt, not by what the directory says"
+    assert later.scores[1] == pytest.approx(2.56)
+
+
+def test_work_is_given_back_once_and_learned_from_once() -> None:
+    policy = LbgrPaper(rng=random.Random(1))
+    query = Query(0.0, 2000, {})
+    ticket = policy.routed(query, policy.choose(query, _states(1)))
+    policy.failed(ticket, 0.1)
+    policy.failed(ticket, 0.1)
+    policy.finished(ticket, 0.2, None)
+    assert policy.choose(Query(0.1, 2000, {}), _states(1)).scores == pytest.approx([2.0])

@@ -1,0 +1,109 @@
+"""The host tier of a simulated engine: evicted prefixes come back over PCIe, hot ones before they are asked for."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage.tiering import HostTier
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.device import make_device
+from plumage_engine.simulator.request import SimRequest
+from plumage_engine.simulator.settings import EngineSettings
+
+PREFIX = 10  # blocks of a family's prefix; a prompt has a tail of five tokens more
+NAMES = count()
+
+
+def make_engine(*, host_blocks: int = 100, pcie: float = 25e9, **tier: Any) -> SimEngine:
+    """Room for three prefixes on the device."""
+    options = {"min_frequency": 1, "promotion": "Off", **tier}
+    device = make_device("gpu", pcie=pcie)
+    settings = EngineSettings(cache_blocks=34, host_blocks=host_blocks, tier_options=options, device=device)
+    return SimEngine(settings, rng=random.Random(0))
+
+
+def tier_of(engine: SimEngine) -> HostTier:
+    assert engine.host is not None
+    return engine.host.tier
+
+
+def blocks(family: int) -> list[int]:
+    return [1000 * family + level for level in range(PREFIX)]
+
+
+def ask(engine: SimEngine, *families: int, output: int = 1) -> tuple[int, float]:
+    """One request after the other; cached tokens of the last one, and how long it took."""
+    cached, now = -1, 0.0
+    for family in families:
+        engine.submit(SimRequest(next(NAMES), PREFIX * 16 + 5, blocks(family), output, 0.0), 0.0)
+        now = 0.0
+        while (report := engine.step(now)) is not None:
+            now += report.seconds
+            for _, tokens in report.finished:
+                cached = tokens
+    return cached, now
+
+
+def test_an_evicted_prefix_is_copied_back_instead_of_computed() -> None:
+    engine = make_engine()
+    assert ask(engine, 0, 1, 2, 3, 4, 0)[0] == PREFIX * 16
+    counters = engine.counters
+    assert counters.hit_tokens == 0
+    assert counters.host_hit_tokens == PREFIX * 16
+    assert counters.host_query_tokens == counters.query_tokens
+
+
+def test_without_a_host_tier_it_is_computed() -> None:
+    engine = make_engine(host_blocks=0)
+    assert ask(engine, 0, 1, 2, 3, 4, 0)[0] == 0
+    assert engine.counters.host_query_tokens == 0
+
+
+def test_prefixes_used_too_seldom_are_not_copied_down() -> None:
+    engine = make_engine(min_frequency=3)
+    ask(engine, 0, 0, 0, 1, 2, 3, 4, 5)
+    assert all(block in tier_of(engine) for block in blocks(0))
+    assert not any(block in tier_of(engine) for block in blocks(1))
+
+
+def test_a_full_tier_keeps_what_is_hotter_unless_everything_is_admitted() -> None:
+    families = (0, 0, 0, 0, 1, 2, 3, 4, 5, 6)
+    hot = make_engine(host_blocks=PREFIX)
+    ask(hot, *families)
+    assert all(block in tier_of(hot) for block in blocks(0))
+    assert not any(block in tier_of(hot) for block in blocks(3))
+    assert tier_of(hot).refused > 0
+    everything = make_engine(host_blocks=PREFIX, admission="All")
+    ask(everything, *families)
+    assert any(block in tier_of(everything) for block in blocks(3))
+    assert tier_of(everything).refused == 0
+
+
+def test_a_step_takes_as_long_as_its_copies() -> None:
+    quick, slow = make_engine(), make_engine(pcie=1e6)
+    for engine in (quick, slow):
+        ask(engine, 0, 1, 2, 3, 4)
+    copied = PREFIX * 16 * slow.settings.device.kv_bytes_per_token
+    assert ask(slow, 0)[1] >= copied / 1e6 > 10 * ask(quick, 0)[1]
+
+
+@pytest.mark.parametrize(("by", "promoted"), [("Hotness", True), ("Frequency", True), ("Depth", False), ("Off", False)])
+def test_a_hot_prefix_comes_back_before_it_is_asked_for(by: str, promoted: bool) -> None:
+    """Family 0 is hotter than what replaced it, and lies no nearer to the root."""
+    engine = make_engine(promotion=by)
+    ask(engine, 0, 0, 0, 0, 1, 2, 3, 4, output=40)
+    assert (engine.pool.match(blocks(0)) == PREFIX) is promoted
+    assert (tier_of(engine).loaded > 0) is promoted
+    assert engine.pool.in_use == 0
+
+
+def test_unknown_modes_are_refused() -> None:
+    with pytest.raises(ConfigurationError):
+        make_engine(admission="Sometimes")
+    with pytest.raises(ConfigurationError):
+        make_engine(promotion="Sometimes")

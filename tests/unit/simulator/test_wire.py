@@ -1,0 +1,83 @@
+"""KV events on the wire: the very bytes of vLLM's, and a record that keeps parents, tokens and copies."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from plumage.blocks.events import CPU, Cleared, Removed, Stored
+from plumage_engine.simulator.table import BlockTable, Origin
+from plumage_engine.simulator.wire import EventBatch, encode
+
+
+@pytest.fixture
+def table() -> BlockTable:
+    return BlockTable(2)
+
+
+def decoded(event: object) -> object:
+    _, (only,), rank = msgspec.msgpack.decode(encode(EventBatch(1.5, [event], 0)))
+    assert rank == 0
+    return only
+
+
+def test_stored_blocks_on_the_wire(table: BlockTable) -> None:
+    event = table.apply(Stored((11, 12), None), Origin([1, 2, 3, 4, 5], "lora", "salt"), 0)
+    assert decoded(event) == {
+        "type": "BlockStored",
+        "block_hashes": [11, 12],
+        "parent_block_hash": None,
+        "token_ids": [1, 2, 3, 4],
+        "block_size": 2,
+        "lora_id": 1,
+        "medium": "GPU",
+        "lora_name": "lora",
+        "extra_keys": [["lora", "salt"], ["lora"]],
+        "group_idx": 0,
+        "kv_cache_spec_kind": "full_attention",
+    }
+
+
+def test_removed_and_cleared_on_the_wire(table: BlockTable) -> None:
+    table.apply(Stored((11,), None), Origin([1, 2]), 0)
+    assert decoded(table.apply(Removed((11,)))) == {
+        "type": "BlockRemoved",
+        "block_hashes": [11],
+        "medium": "GPU",
+        "group_idx": 0,
+    }
+    assert decoded(table.apply(Cleared())) == {"type": "AllBlocksCleared"}
+
+
+def test_a_block_is_remembered_until_its_last_copy_in_any_medium_is_gone(table: BlockTable) -> None:
+    origin = Origin([1, 2, 3, 4])
+    table.apply(Stored((11, 12), None), origin, 0)
+    table.apply(Stored((12,), 11), origin, 1)
+    table.apply(Stored((12,), 11, CPU))
+    table.apply(Removed((12,)))
+    table.apply(Removed((12,)))
+    told = [entry[:4] + entry[7:] for entry in table.snapshot()]
+    assert told == [[11, None, [1, 2], "GPU", 1], [12, 11, [3, 4], "CPU", 1]]
+    table.apply(Removed((12,), CPU))
+    assert len(table) == 1
+
+
+def test_a_parent_stored_after_its_child_still_comes_first(table: BlockTable) -> None:
+    """A block may outlive its parent in host memory, and the parent come back."""
+    origin = Origin([1, 2, 3, 4])
+    table.apply(Stored((11, 12), None), origin, 0)
+    table.apply(Stored((12,), 11, CPU))
+    table.apply(Removed((12,)))
+    table.apply(Removed((11,)))
+    table.apply(Stored((11,), None), origin, 0)
+    assert [entry[0] for entry in table.snapshot()] == [11, 12]
+
+
+def test_a_snapshot_is_valid_at_the_last_batch_sent(table: BlockTable) -> None:
+    table.apply(Stored((11,), None), Origin([1, 2]), 0)
+    assert msgspec.msgpack.decode(table.encode(5)) == {
+        "v": 1,
+        "seq": 4,
+        "block_size": 2,
+        "blocks": [[11, None, [1, 2], "GPU", 0, None, None, 1]],
+    }
