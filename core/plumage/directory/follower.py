@@ -50,6 +50,7 @@ class Follower:
         self.digest = 0
         self._mirror = mirror
         self._refill: Refill | None = None
+        self._life: str | None = None  # the last epoch that was loaded, kept when the cache becomes unknown
         self._bucket_seqs = [0] * BUCKETS
         self._settled = 0  # from this entry on, every bucket is older than the log
 
@@ -76,9 +77,9 @@ class Follower:
     def commit(self, epoch: str) -> None:
         """The snapshot and the log up to now are in: routers see them from here on."""
         if self._refill is not None:
-            self._refill.commit()
+            self._refill.commit(reborn=self._life not in (None, epoch))
             self._refill = None
-        self.epoch = epoch
+        self.epoch = self._life = epoch
 
     def abandon(self) -> None:
         if self._refill is not None:

@@ -217,9 +217,11 @@ class Mirror:
         lane = self._lanes.pop(slot, None)
         if lane is not None:
             self._close(lane)
-        holds = self._holds.pop(slot, None)
-        if holds:
-            self._hold_count -= len(holds)
+        self._end_holds(slot)
+
+    def _end_holds(self, slot: int) -> None:
+        """Expect nothing of the slot any more; the lane that they stand in is on its way out."""
+        self._hold_count -= len(self._holds.pop(slot, ()))
 
     # Lanes
 
@@ -247,9 +249,11 @@ class Mirror:
         self._dead |= bit
         self._expanded.clear()
 
-    def _replace(self, slot: int, lane: int) -> None:
+    def _replace(self, slot: int, lane: int, reborn: bool) -> None:
         """`lane` is whole: the slot is read from it, with the holds that are still open."""
         old = self._lanes.get(slot)
+        if reborn:
+            self._end_holds(slot)
         if old is not None:
             self._close(old)
         self._filling &= ~(1 << lane + TOKEN_BITS)
@@ -382,11 +386,12 @@ class Refill:
             raise StateError("this refill was committed or abandoned; start another with mirror.refill(slot)")
         self._mirror._write(self._lane, changes)
 
-    def commit(self) -> None:
-        """The slot holds what was added, and nothing else."""
+    def commit(self, *, reborn: bool = False) -> None:
+        """The slot holds what was added, and what is still expected of it; the cache of a `reborn` engine began empty,
+        so what was expected of its former life has ended."""
         if self._open:
             self._open = False
-            self._mirror._replace(self._slot, self._lane)
+            self._mirror._replace(self._slot, self._lane, reborn)
 
     def abandon(self) -> None:
         if self._open:

@@ -40,12 +40,12 @@ class Replica:
         self.log.append((f"{self.seq + 1}-0".encode(), as_read))
 
 
-def load(follower: Follower, replica: Replica) -> None:
+def load(follower: Follower, replica: Replica, epoch: str = "1.a") -> None:
     follower.begin()
     for number in range(BUCKETS):
         list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
     follower.buckets_done()
-    follower.commit("1.a")
+    follower.commit(epoch)
 
 
 def following() -> tuple[Replica, Follower, Mirror]:
@@ -141,3 +141,15 @@ def test_what_cannot_be_read_is_refused_before_it_is_applied() -> None:
     with pytest.raises(SchemaError):
         follower.take([(f"{follower.seq + 1}-0".encode(), {b"v": b"1", b"r": bytes(13)})])
     assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 20
+
+
+def test_what_was_expected_of_a_dead_engine_ends_with_its_life() -> None:
+    replica, follower, mirror = following()
+    expected = [1 << 60, 2 << 60]
+    mirror.hold_pending(expected, follower.slot, 0.0, 1e9)
+    load(follower, replica)
+    assert mirror.match(expected)[follower.slot][0] == 2, "a snapshot of the same life ends no hold"
+    load(follower, replica, "2.b")
+    assert mirror.match(expected) == {}
+    assert mirror.pending == 0
+    mirror.lapse(2e9)
