@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from support.ports import free_port
 
 from plumage_cli.demo.client import Outcome, send_load
 from plumage_cli.demo.load import Session
@@ -25,13 +25,6 @@ from plumage_cli.local.control import ask
 ROOT = Path(__file__).parents[2]
 UP_SECONDS = 60.0
 Condition = Callable[[dict[str, Any]], Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Pool:

@@ -8,6 +8,7 @@ vLLM without a replay endpoint) the history starts over with what comes, and the
                └ gap, restart, new connection ─▶ replay from the last batch ─ continues ─▶ apply
                                                   └ does not ─▶ snapshot, else replay from 0
 
+A batch that was lost shows with the next one; when none follows, the replay is asked for once, after a while of quiet.
 While it recovers, live batches wait in a bounded queue; one that overflows only means another round.
 """
 
@@ -17,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +40,7 @@ WAITING = 10_000  # live batches kept during a recovery, as many as the engine k
 REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM looks at its replay socket ten times a second
 REPLAY_LIMIT = 20_000  # batches in one replay
 RETRY_FIRST, RETRY_MOST = 0.1, 2.0  # seconds between attempts to recover
+QUIET = 4  # looks in a row without a message, half a second each, after which the replay is asked what was missed
 SILENCES = 3  # replays without an answer, while the engine answers otherwise, until we do without
 
 
@@ -93,7 +96,9 @@ class EventStream:
         self._sequence = Sequencer()
         self._waiting: deque[tuple[int, EventBatch]] = deque(maxlen=WAITING)
         self._recovery: asyncio.Task[None] | None = None
+        self._look: asyncio.Task[None] | None = None
         self._silences = 0
+        self._quiet = 0  # looks since the last message
         self._closed = False
         self._suspicions = 0  # grows whenever continuity is in doubt; a recovery that saw an older one runs again
 
@@ -117,12 +122,13 @@ class EventStream:
             await self._live.run()
         finally:
             self._closed = True
-            await self._stop_recovery()
+            await end([task for task in (self._recovery, self._look) if task is not None])
 
     # Live batches
 
     def take(self, frames: list[bytes]) -> None:
         """One message of the live socket."""
+        self._quiet = 0
         try:
             _, number, payload = frames
             seq, batch = int.from_bytes(number, "big"), decode_batch(payload)
@@ -139,6 +145,7 @@ class EventStream:
         self._sink.settle()
 
     def connected(self) -> None:
+        self._quiet = 0
         self._doubt("a new connection")
 
     def disconnected(self) -> None:
@@ -146,8 +153,12 @@ class EventStream:
 
     def check(self) -> None:
         """A recovery ends by itself; an error that nobody foresaw must end the agent, not the stream alone."""
-        if self._recovery is not None and self._recovery.done():
-            self._recovery.result()
+        for task in (self._recovery, self._look):
+            if task is not None and task.done():
+                task.result()
+        self._quiet += 1
+        if self._quiet == QUIET and self.synced.is_set() and self._replay_endpoint is not None:
+            self._look = asyncio.create_task(self._look_back(), name="event stream look back")
 
     def _keep(self, seq: int, batch: EventBatch) -> None:
         if len(self._waiting) == WAITING:
@@ -198,6 +209,15 @@ class EventStream:
             pause = min(2 * pause, RETRY_MOST)
         self._recovery = None
         self.synced.set()
+
+    async def _look_back(self) -> None:
+        """Whether batches followed the last one unheard. An engine that is silent now is no reason to doubt."""
+        silences = self._silences
+        with suppress(zmq.ZMQError, WireError):
+            replayed = await self._replay(max(self.last, 0))
+            self._silences = silences
+            if replayed and replayed[-1][0] > self.last:
+                self._doubt("batches were missed")
 
     async def _fill(self) -> bool:
         """Apply what is missing: the replay where it continues, else everything anew. False: nobody answered."""
@@ -292,11 +312,6 @@ class EventStream:
             return replayed
         finally:
             context.destroy(linger=0)
-
-    async def _stop_recovery(self) -> None:
-        if self._recovery is not None:
-            await end([self._recovery])
-            self._recovery = None
 
 
 async def _until_end(asked: zmq.asyncio.Socket, patience: float) -> list[tuple[int, EventBatch]]:

@@ -4,7 +4,6 @@ speaks as vLLM does and can lose, repeat and reorder what it sends."""
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 import zmq
+from support.ports import free_port
 
 from plumage.directory.server import LocalServer
 from plumage.models import resolve
@@ -34,12 +34,19 @@ class FaultyPublisher:
         self.replays = 0
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept)
         self._next = 0
+        self._subscribed = False
         self._context = zmq.Context()
-        self._pub = self._context.socket(zmq.PUB)
+        self._pub = self._context.socket(zmq.XPUB)  # on the wire the same as PUB; it also says who subscribed
         self._pub.bind(self.endpoint)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve if replay else self._stop.wait)
         self._thread.start()
+
+    def subscribed(self) -> bool:
+        """Whether somebody listens; what is sent before that reaches nobody."""
+        with suppress(zmq.Again):
+            self._subscribed = self._pub.recv(zmq.NOBLOCK).startswith(b"\x01")
+        return self._subscribed
 
     def lose(self, *events: dict[str, Any]) -> int:
         seq, self._next = self._next, self._next + 1
@@ -100,17 +107,6 @@ def directory() -> Iterator[LocalServer]:
         yield server
 
 
-def find_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-def free_port() -> Callable[[], int]:
-    return find_port
-
-
 class Engine:
     """A simulated engine as a process of its own, on the wall clock."""
 
@@ -128,7 +124,7 @@ class Engine:
     def start(self) -> Engine:
         command = [sys.executable, "-m", "plumage_engine.simulator", "--config", str(self._config)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with suppress(httpx.HTTPError):
                 if httpx.get(f"{self.url}/health", timeout=1).status_code == 200:
@@ -142,6 +138,9 @@ class Engine:
         assert reply.status_code == 200, reply.text
         return dict(reply.json()["usage"])
 
+    def stats(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.url}/v1/plumage/stats", timeout=30).raise_for_status().json())
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -152,7 +151,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """For tests that neither fill nor stop it."""
-    engine = Engine(tmp_path_factory.mktemp("shared"), find_port())
+    engine = Engine(tmp_path_factory.mktemp("shared"), free_port())
     try:
         yield engine.start()
     finally:
@@ -160,7 +159,7 @@ def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Callable[..., Engine]]:
+def make_engine(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
     engines: list[Engine] = []
 
     def make(**settings: Any) -> Engine:

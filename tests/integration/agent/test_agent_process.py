@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.ports import free_port
 
 from plumage.directory.connection import connect
 from plumage.directory.mirror import Mirror
@@ -34,7 +35,7 @@ class StockEngine:
     """What an agent sees of a vLLM without the plugin over HTTP: /metrics and 404 for the rest."""
 
     def __init__(self) -> None:
-        self.running, self.steps = 0, 0
+        self.running, self.steps, self.working = 0, 0, False
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,6 +56,7 @@ class StockEngine:
         self._thread.start()
 
     def metrics(self) -> str:
+        self.steps += self.working
         return (
             f'vllm:num_requests_running{{engine="0",model_name="a b"}} {self.running}.0\n'
             f'vllm:num_requests_waiting{{engine="0"}} 0.0\nvllm:iteration_tokens_total_count {self.steps}\n'
@@ -82,7 +84,7 @@ class AgentProcess:
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=20)
+        output, _ = self.process.communicate(timeout=60)
         return self.process.returncode, output
 
 
@@ -114,7 +116,7 @@ def settings_of(
 
 async def answers(url: str, status: int = 200) -> None:
     async with httpx.AsyncClient() as client:
-        for _ in range(600):
+        for _ in range(1200):
             with suppress(httpx.HTTPError):
                 if (await client.get(url)).status_code == status:
                     return
@@ -132,9 +134,7 @@ def prompt_event(text: str, key: int) -> dict[str, Any]:
     return {"type": "BlockStored", "block_hashes": [key], "token_ids": ids, **fields}
 
 
-async def test_beside_a_stock_engine_until_sigterm(
-    directory, stock, start_publisher, start_agent, free_port: Callable[[], int]
-) -> None:
+async def test_beside_a_stock_engine_until_sigterm(directory, stock, start_publisher, start_agent) -> None:
     publisher, port = start_publisher(), free_port()
     text = "held by a stock engine, told by its events alone; " * 20
     publisher.publish(prompt_event(text, 1))
@@ -147,7 +147,7 @@ async def test_beside_a_stock_engine_until_sigterm(
         await until(lambda: mirror.match(expected).get(0, (0, 0))[0] == len(expected))
         stock.running = 1
         await until(lambda: sync.view("vllm-0").state is State.STALLED)
-        stock.steps = 1
+        stock.working = True
         await until(lambda: sync.view("vllm-0").state is State.READY)
         publisher.publish({"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"})
         await until(lambda: not mirror.match(expected))
@@ -159,9 +159,7 @@ async def test_beside_a_stock_engine_until_sigterm(
     await client.aclose()
 
 
-async def test_the_table_survives_the_agent(
-    directory, stock, start_publisher, start_agent, free_port: Callable[[], int], tmp_path: Path
-) -> None:
+async def test_the_table_survives_the_agent(directory, stock, start_publisher, start_agent, tmp_path: Path) -> None:
     """The replay no longer reaches back to the first prompt, and a stock engine has no snapshot."""
     publisher, port = start_publisher(kept=2), free_port()
     text = "known only to the agent that saw it being cached; " * 20
@@ -181,15 +179,13 @@ async def test_the_table_survives_the_agent(
         await until(lambda: mirror.match(expected).get(0, (0, 0))[0] == len(expected))
 
 
-async def test_a_second_agent_of_a_replica_takes_over(
-    directory, stock, start_publisher, start_agent, free_port: Callable[[], int]
-) -> None:
+async def test_a_second_agent_of_a_replica_takes_over(directory, stock, start_publisher, start_agent) -> None:
     publisher, ports = start_publisher(), [free_port(), free_port()]
     first = start_agent(**settings_of(directory, "twice", stock, publisher, ports[0]))
     await answers(f"http://127.0.0.1:{ports[0]}/readyz")
     start_agent(**settings_of(directory, "twice", stock, publisher, ports[1]))
     await answers(f"http://127.0.0.1:{ports[1]}/readyz")
-    assert await asyncio.to_thread(first.process.wait, 20) == 1
+    assert await asyncio.to_thread(first.process.wait, 60) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,7 +204,7 @@ def test_a_configuration_that_cannot_work_says_what_to_change(
     directory, stock, start_publisher, start_agent, changes: dict[str, Any], says: str
 ) -> None:
     agent = start_agent(**settings_of(directory, "bad", stock, start_publisher(), 0, **changes))
-    output, _ = agent.process.communicate(timeout=30)
+    output, _ = agent.process.communicate(timeout=60)
     assert agent.process.returncode == 2
     assert says in output
     assert "Traceback" not in output
@@ -217,7 +213,7 @@ def test_a_configuration_that_cannot_work_says_what_to_change(
 def test_a_port_in_use_is_named(directory, stock, start_publisher, start_agent) -> None:
     used = int(stock.url.rpartition(":")[2])
     agent = start_agent(**settings_of(directory, "port", stock, start_publisher(), used))
-    output, _ = agent.process.communicate(timeout=30)
+    output, _ = agent.process.communicate(timeout=60)
     assert agent.process.returncode == 2
     assert f"127.0.0.1:{used}" in output
 

@@ -129,6 +129,18 @@ async def test_lost_batches_are_replayed(start_publisher: Start, sink: Held) -> 
     assert (stream.counters.gaps, sink.loads, sink.resets) == (1, 0, 0)
 
 
+async def test_a_lost_batch_that_none_follows_is_noticed(start_publisher: Start, sink: Held) -> None:
+    publisher = start_publisher()
+    async with following(publisher, sink) as stream:
+        await at(stream, -1)
+        publisher.publish(stored(1))
+        await at(stream, 0)
+        publisher.lose(stored(2), removed(1))
+        await at(stream, 1)
+    assert sink.blocks == {2}
+    assert (stream.counters.gaps, sink.loads, sink.resets) == (0, 0, 0)
+
+
 async def test_repeated_and_reordered_batches_change_nothing(start_publisher: Start, sink: Held) -> None:
     publisher = start_publisher()
     async with following(publisher, sink) as stream:
@@ -178,6 +190,7 @@ async def test_without_replay_it_starts_over_with_live_batches(start_publisher: 
     publisher.publish(stored(1))
     async with following(publisher, sink, replay=False) as stream:
         await at(stream, -1)
+        await until(publisher.subscribed)
         publisher.publish(stored(2))
         publisher.publish(stored(3))
         await at(stream, 2)
@@ -192,6 +205,7 @@ async def test_a_replay_endpoint_that_never_answers_is_done_without(start_publis
     publisher = start_publisher(replay=False)
     async with following(publisher, sink, patience=0.1) as stream:
         await at(stream, -1)
+        await until(publisher.subscribed)
         publisher.publish(stored(1))
         await at(stream, 0)
     assert sink.blocks == {1}
@@ -259,6 +273,7 @@ async def test_only_the_topic_is_followed_and_rubbish_is_counted(start_publisher
     publisher = start_publisher()
     async with following(publisher, sink, topic="kv@pod") as stream:
         await at(stream, -1)
+        await until(publisher.subscribed)
         publisher.send_raw(b"kv@other", (0).to_bytes(8, "big"), b"\x93\x00\x90\x00")
         publisher.send_raw(b"kv@pod", b"alone")
         publisher.send_raw(b"kv@pod", (0).to_bytes(8, "big"), b"rubbish")
@@ -289,10 +304,11 @@ async def test_live_batches_during_a_snapshot_apply_after_it(start_publisher: St
     publisher.lose(stored(1))
     publisher.lose(stored(2))
     async with slow() as stream:
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 30)
+        await until(publisher.subscribed)
         publisher.publish(stored(3))
         publisher.publish(removed(1))
-        await asyncio.sleep(0.1)
+        await until(lambda: len(stream._waiting) == 2)
         answer.set_result(snapshot_of(2, 1, 2, 3))
         await at(stream, 3)
     assert sink.blocks == {2, 3}
@@ -345,4 +361,4 @@ async def test_an_error_of_the_sink_ends_the_stream(start_publisher: Start) -> N
 
     stream = EventStream(publisher.endpoint, publisher.replay_endpoint, Broken(), none)
     with pytest.raises(RuntimeError, match="a bug"):
-        await asyncio.wait_for(stream.run(), 10)
+        await asyncio.wait_for(stream.run(), 30)

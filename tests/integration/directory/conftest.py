@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -189,24 +188,6 @@ async def relay(server: LocalServer, relay_to: Callable[[Path], Relay]) -> Relay
     found = relay_to(server.socket)
     await found.listen(server.folder / "relay.sock")
     return found
-
-
-@pytest.fixture
-def free_ports() -> Callable[[int], list[int]]:
-    """Ports that nobody uses at this moment, low enough that a Cluster's bus (port + 10000) exists."""
-
-    def find(number: int) -> list[int]:
-        found: list[int] = []
-        for port in random.sample(range(20_000, 30_000), 2000):
-            if len(found) == number:
-                break
-            with socket.socket() as one, socket.socket() as bus, suppress(OSError):
-                one.bind(("127.0.0.1", port))
-                bus.bind(("127.0.0.1", port + 10_000))
-                found.append(port)
-        return found
-
-    return find
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import redis
+from support.ports import free_ports
 
 from plumage.directory.schema import Change, Keys, State, Tier
 from plumage.directory.server import LocalServer
@@ -48,7 +49,7 @@ def eventually(condition: Callable[[], bool], within: float = 20.0) -> None:
 
 
 @pytest.fixture
-def cluster(binary: Path, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[list[int]]:
+def cluster(binary: Path, tmp_path: Path) -> Iterator[list[int]]:
     """Three primaries that share the slots."""
     ports = free_ports(3)
     with ExitStack() as stack:
@@ -134,7 +135,7 @@ class Sentinels:
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
             f"sentinel monitor fleet 127.0.0.1 {self.primary_port} 1\n"
-            "sentinel down-after-milliseconds fleet 500\nsentinel failover-timeout fleet 3000\n"
+            "sentinel down-after-milliseconds fleet 1500\nsentinel failover-timeout fleet 3000\n"
         )
         command = [self._binary, config, "--sentinel"]
         self._sentinel = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -161,7 +162,7 @@ class Sentinels:
 
 
 @pytest.fixture
-def sentinels(binary: Path, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[Sentinels]:
+def sentinels(binary: Path, tmp_path: Path) -> Iterator[Sentinels]:
     with Sentinels(binary, free_ports(3), tmp_path) as found:
         yield found
 

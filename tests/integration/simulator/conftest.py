@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.ports import free_port
 
 from plumage.models import resolve
 
@@ -58,12 +58,6 @@ class Engine:
             assert time.monotonic() < deadline, f"never met; last: {stats}"
             time.sleep(0.02)
         return stats
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
