@@ -59,7 +59,7 @@ async def client(server: LocalServer) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def until() -> Until:
-    async def wait(condition: Callable[[], Any], within: float = 30.0) -> None:
+    async def wait(condition: Callable[[], Any], within: float = 60.0) -> None:
         deadline = asyncio.get_running_loop().time() + within
         while not condition():
             assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"

@@ -120,7 +120,7 @@ async def test_everything_heals(
     router = await chaos.start()
     for _ in range(250):
         await chaos.act()
-    await until(lambda: chaos.agrees(router), within=20.0)
+    await until(lambda: chaos.agrees(router), within=60.0)
     for chunk in chaos.universe:
         owners = {slot for slot, held in enumerate(chaos.truth) if chunk in held}
         assert set(router.mirror.match([chunk])) == owners

@@ -217,7 +217,7 @@ class Running:
         """Raw bytes on a connection of their own; the first response."""
         reader, writer = await self.connect()
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await read_answer(reader)
 
     async def post(self, body: Any, *, path: str = "/v1/chat/completions", **headers: str) -> Answer:
@@ -254,7 +254,7 @@ def write_members(path: Path, engines: list[Engine], states: dict[str, str]) -> 
     fresh.rename(path)
 
 
-async def until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
     """Waits for the state of the world."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110

@@ -140,7 +140,7 @@ async def test_messages_whose_end_is_in_doubt(start: Any, head: bytes) -> None:
     data = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n5\r\n{}   \r\n0\r\n\r\n"
     reader, writer = await running.connect()
     writer.write(data)
-    everything = await asyncio.wait_for(reader.read(), 10)
+    everything = await asyncio.wait_for(reader.read(), 30)
     assert everything.startswith(b"HTTP/1.1 400 ")
     assert everything.count(b"HTTP/1.1") == 1, "nothing behind a broken message may be taken for a request"
     assert json.loads(everything.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
@@ -184,7 +184,7 @@ async def test_one_header_without_end(start: Any) -> None:
         await asyncio.sleep(0.001)
         if reader._buffer:  # type: ignore[attr-defined]
             break
-    assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 431")
+    assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 431")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ async def test_expectations(start: Any, kit: Any) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: %b\r\ncontent-length: %d\r\n\r\n"
     reader, writer = await running.connect()
     writer.write(head % (b"100-continue", len(body)))
-    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30) == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(body)
     assert (await kit.read_answer(reader)).status == 200
     assert _is_error(await running.send(head % (b"100-continue", 5000)), 413, "body_too_large")

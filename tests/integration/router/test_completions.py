@@ -91,7 +91,7 @@ async def test_chunked_bodies_and_http_1_0(start: Any, kit: Any) -> None:
     assert (await running.send(head + pieces + b"0\r\n\r\n")).body.endswith(b"data: [DONE]\n\n")
     reader, writer = await running.connect()
     writer.write(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-    everything = await asyncio.wait_for(reader.read(), 10)
+    everything = await asyncio.wait_for(reader.read(), 30)
     assert b"transfer-encoding" not in everything
     assert b"connection: close" in everything
     assert everything.endswith(b"data: [DONE]\n\n")
@@ -102,7 +102,7 @@ async def test_pipelined_requests_are_answered_in_order(start: Any, kit: Any) ->
     reader, writer = await running.connect()
     ids = [f"p{number}" for number in range(6)]
     writer.write(b"".join(kit.request(kit.chat(stream=n % 2 == 0), x_request_id=i) for n, i in enumerate(ids)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert [(await kit.read_answer(reader)).headers["x-request-id"] for _ in ids] == ids
 
 
@@ -110,7 +110,7 @@ async def test_too_many_pipelined_requests_end_the_connection_after_those_before
     running = await start(engines=1, limits={"maxPipelined": 3})
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat()) * 8)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answers = [await kit.read_answer(reader) for _ in range(4)]
         assert [answer.status for answer in answers] == [200, 200, 200, 400]
         assert await reader.read() == b""
@@ -132,7 +132,7 @@ async def test_comments_before_the_first_event_do_not_count_as_an_answer(start: 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), 0.2)
     go.set()
-    answer_ = await asyncio.wait_for(kit.read_answer(reader), 10)
+    answer_ = await asyncio.wait_for(kit.read_answer(reader), 30)
     assert answer_.body == kit.token("x") + kit.event("[DONE]")
 
 
@@ -238,7 +238,7 @@ async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None
         before = sent
         await asyncio.sleep(0.3)
     assert sent < 30_000_000, "sockets and buffers are full, the rest waits in the engine"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         total = 1000
         while total < 48_000_000:
             data = await reader.read(1 << 20)

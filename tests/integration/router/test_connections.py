@@ -34,7 +34,7 @@ async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
                 await asyncio.sleep(0.001)
                 most = max(most, len(running.router.gateway.connections))
         writer.write(kit.request(kit.chat()))
-        assert (await asyncio.wait_for(kit.read_answer(reader), 20)).status == 200
+        assert (await asyncio.wait_for(kit.read_answer(reader), 60)).status == 200
     assert 100 < most < 100 + 128 + 2 * 256
     await kit.until(lambda: len(running.router.gateway.connections) <= 100, 30)
     assert running.router.gateway.metrics.errors["overloaded"] > 0
@@ -98,7 +98,7 @@ async def test_a_client_that_does_not_finish_its_head(start: Any, kit: Any, begu
     running = await start(engines=1, timeouts={"header": 0.3})
     reader, writer = await running.connect()
     writer.write(begun)
-    said = await asyncio.wait_for(reader.read(), 10)
+    said = await asyncio.wait_for(reader.read(), 30)
     assert said.startswith(b"HTTP/1.1 408") if begun else said == b""
     await kit.until(lambda: not running.router.gateway.connections)
 
@@ -114,7 +114,7 @@ async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
             await asyncio.sleep(0.02)
             if writer.transport.is_closing() or running.router.gateway.metrics.errors["request_timeout"]:
                 break
-        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 408")
+        assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 408")
         running.router.gateway.metrics.errors.clear()
     assert running.router.gateway.buffered == 0
 
@@ -124,7 +124,7 @@ async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
     await kit.read_answer(reader)
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await asyncio.wait_for(reader.read(), 30) == b""
 
 
 async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
@@ -141,15 +141,15 @@ async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
         deaf.sendall(kit.request(kit.chat(stream=True)))
         await kit.until(lambda: running.router.gateway.flights)
         await kit.until(lambda: not running.router.gateway.flights)
-    await asyncio.wait_for(running.engines[0].closed.wait(), 10)
+    await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
 async def test_a_long_answer_is_no_fault(start: Any, kit: Any) -> None:
-    running = await start(engines=1, timeouts={"header": 0.2, "body": 0.2, "keepAlive": 0.2, "write": 0.2})
+    running = await start(engines=1, timeouts={"header": 0.5, "body": 0.5, "keepAlive": 0.5, "write": 0.5})
     engine = running.engines[0]
 
     async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(1.5)
         writer.write(engine.whole())
 
     engine.answer = slowly
@@ -198,10 +198,10 @@ async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: A
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
     go.set()
-    assert b"[DONE]" in await asyncio.wait_for(reader.read(), 10)
+    assert b"[DONE]" in await asyncio.wait_for(reader.read(), 30)
     writer.close()
     idle.close()
-    await asyncio.wait_for(stopping, 10)
+    await asyncio.wait_for(stopping, 30)
 
 
 async def test_half_a_request_then_nothing_then_the_other_half(start: Any, kit: Any) -> None:

@@ -77,6 +77,22 @@ async def test_the_admins_endpoints_need_the_admins_key(start: Any, kit: Any, ke
     assert (refused.status, refused.error["code"]) == (403, "admin_key")
 
 
+async def test_without_an_admin_key_the_admins_endpoints_are_closed(start: Any, kit: Any) -> None:
+    """To everybody, clients with keys and without; the answer says which setting opens them."""
+    running = await start(engines=1, auth={"apiKeysFile": None, "adminKeyFile": None})
+    for path in ("/plumage/v1/status", "/plumage/v1/explain/x", "/plumage/v1/hottest"):
+        for given in (None, "key-a", "None"):
+            answer = await running.send(get(path, given))
+            assert answer.status == 401
+            assert "auth.adminKeyFile" in answer.error["message"]
+    refused = await running.post(kit.chat(), x_plumage_explain="1", x_plumage_admin_key="")
+    assert (refused.status, refused.error["code"]) == (403, "admin_key")
+    assert "auth.adminKeyFile" in refused.error["message"]
+    assert running.engines[0].seen == []
+    assert (await running.post(kit.chat())).status == 200
+    assert (await running.send(get("/metrics"))).status == 200
+
+
 async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=2, auth=keys, policy={"name": "PrefixAware"})
     said = {"authorization": "Bearer key-a", "x_plumage_admin_key": "admin-key", "x_plumage_explain": "1"}
@@ -98,11 +114,12 @@ async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any,
     assert "x-plumage-explain" not in (await running.post(kit.chat(), authorization="Bearer key-a")).headers
 
 
-async def test_status_tells_what_happened(start: Any, kit: Any) -> None:
-    running = await start(engines=2, policy={"name": "PrefixAware"})
+async def test_status_tells_what_happened(start: Any, kit: Any, keys: Any) -> None:
+    auth = {"adminKeyFile": keys["adminKeyFile"]}
+    running = await start(engines=2, policy={"name": "PrefixAware"}, auth=auth)
     for _ in range(3):
         await running.post(kit.chat("b" * 2000))
-    status = (await running.send(get("/plumage/v1/status?decisions=2"))).json
+    status = (await running.send(get("/plumage/v1/status?decisions=2", "admin-key"))).json
     assert (status["policy"], status["directory"], status["serving"]) == ("PrefixAware", "Degraded", True)
     assert sum(replica["routed"] for replica in status["replicas"]) == 3
     assert {replica["state"] for replica in status["replicas"]} == {"Ready"}
@@ -110,7 +127,7 @@ async def test_status_tells_what_happened(start: Any, kit: Any) -> None:
     assert status["hottest"][0]["count"] == 2
     assert status["totals"]["requests"] == 3
     assert status["totals"]["hitRatio"] == 0.64
-    assert (await running.send(get("/plumage/v1/status?decisions=x"))).status == 400
+    assert (await running.send(get("/plumage/v1/status?decisions=x", "admin-key"))).status == 400
 
 
 async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:

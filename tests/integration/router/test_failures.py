@@ -87,7 +87,7 @@ async def test_after_the_first_byte_the_stream_is_cut_and_nothing_is_tried_again
         engine.answer = half
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat(stream=True)))
-    everything = await asyncio.wait_for(reader.read(), 10)
+    everything = await asyncio.wait_for(reader.read(), 30)
     assert everything.startswith(b"HTTP/1.1 200 ")
     assert everything.count(b"half") == 1
     assert not everything.endswith(b"0\r\n\r\n"), "a cut stream must not look whole"
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> No
     writer.write(kit.request(kit.chat(stream=True)))
     await reader.readuntil(b"data: ")
     writer.transport.abort()
-    await asyncio.wait_for(engine.closed.wait(), 10)
+    await asyncio.wait_for(engine.closed.wait(), 30)
     await kit.until(lambda: not running.router.gateway.flights)
     assert running.router.gateway.metrics.aborted == 1
     assert running.router.fleet.load_of(0).routed == 0
@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(s
     writer.write(kit.request(kit.chat()))
     await kit.until(lambda: engine.seen)
     writer.close()
-    await asyncio.wait_for(engine.closed.wait(), 10)
+    await asyncio.wait_for(engine.closed.wait(), 30)
     assert running.router.fleet.get("chat-0").breaker.state is BreakerState.CLOSED
 
 
@@ -223,9 +223,9 @@ async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(st
     await kit.until(lambda: running.engines[0].seen)
     running.router.fleet.get("chat-0").stalled = True  # as its agent says through the directory
     running.router.fleet.changed()
-    answer = await asyncio.wait_for(pending, 10)
+    answer = await asyncio.wait_for(pending, 30)
     assert (answer.status, len(running.engines[1].seen)) == (200, 1)
-    await asyncio.wait_for(running.engines[0].closed.wait(), 10)
+    await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
 async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> None:
@@ -287,7 +287,7 @@ async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -
     running.write_members()
     await kit.until(lambda: len(running.router.fleet) == 1)
     go.set()
-    assert b"[DONE]" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+    assert b"[DONE]" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 30)
 
 
 async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: Any) -> None:

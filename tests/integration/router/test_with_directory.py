@@ -101,9 +101,9 @@ async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
     record = next(running.router.gateway.audit.latest(1))
     assert record.matched_chunks > 0, "alone, the router goes by what it sent where"
     await asyncio.to_thread(server.start)
-    await kit.until(lambda: not running.router.gateway.degraded, 20)
+    await kit.until(lambda: not running.router.gateway.degraded, 60)
     assert (await running.post(kit.chat(PROMPT))).status == 200
-    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 20)
+    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 60)
 
 
 async def test_a_router_that_starts_without_its_directory(start: Any, kit: Any, tmp_path: Path) -> None:

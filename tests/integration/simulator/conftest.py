@@ -51,7 +51,7 @@ class Engine:
         body = {"model": "tiny", "messages": messages, **more}
         return self.client.post("/v1/chat/completions", json=body).raise_for_status().json()  # type: ignore[no-any-return]
 
-    def until(self, condition: Any, seconds: float = 20.0) -> dict[str, Any]:
+    def until(self, condition: Any, seconds: float = 60.0) -> dict[str, Any]:
         """Poll the stats until they meet the condition."""
         deadline = time.monotonic() + seconds
         while not condition(stats := self.stats()):
@@ -90,14 +90,14 @@ def running(**changes: Any) -> Iterator[Engine]:
             engine.admin.close()
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(60)
             finally:
                 process.kill()
                 process.wait()
 
 
 def _await_health(engine: Engine) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         assert engine.process.poll() is None, "the engine did not start"
         try:
