@@ -23,6 +23,7 @@ from plumage.batching.interface import Candidate
 from plumage.batching.tree import Best, ChunkedHashTree
 from plumage.hashing.token_vectors import chained, incremental
 from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.reference_tree import ReferenceTree
 
 __all__ = ["BENCH"]
@@ -167,7 +168,7 @@ def run(context: Context) -> Report:
         for size in sizes:
             by_chunk[size] = _undisturbed(workload, size, context.seed)
             advance(1)
-        few, many = _flatness(rounds, 3 if context.quick else 9)
+        flatness = _flatness(rounds, 5 if context.quick else 21, rng)
         advance(1)
         wrong = mismatches(rng, 300 if context.quick else 1_500)
         advance(1)
@@ -175,11 +176,11 @@ def run(context: Context) -> Report:
     keys = {
         "total_s": round(middle.total, 4),
         "ops_s": round(middle.operations, 4),
-        "visits_flat": round(many[0] / few[0], 4),
-        "wall_flat": round(many[1] / few[1], 3),
+        "visits_flat": round(flatness.many[0] / flatness.few[0], 4),
+        "wall_flat": round(flatness.wall.ratio, 3),
         "mismatches": wrong,
     }
-    tables = [_operations(middle, timings), _chunks(by_chunk), _siblings(few, many)]
+    tables = [_operations(middle, timings), _chunks(by_chunk), _siblings(flatness)]
     return Report(
         keys, tables, plot=lambda figure: _plot(figure, by_chunk, middle), data={"totals": [t.total for t in timings]}
     )
@@ -195,12 +196,23 @@ def _undisturbed(workload: Sequence[array[int]], chunk: int, seed: int) -> Timin
         gc.enable()
 
 
-def _flatness(rounds: int, repeats: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(visits, seconds) an operation at few and at many siblings; interleaved, the median of `repeats` by time."""
+@dataclass(frozen=True, slots=True)
+class Flatness:
+    """(visits, seconds) an operation at few and at many siblings, of the median pair. wall: many ÷ few by time; noise:
+    few ÷ few, measured the same way."""
+
+    few: tuple[float, float]
+    many: tuple[float, float]
+    wall: PairedRatio
+    noise: PairedRatio
+
+
+def _flatness(rounds: int, pairs: int, rng: random.Random) -> Flatness:
     chunks = TOKENS // CHUNK
-    pairs = [(sibling_cost(FEW, rounds, chunks), sibling_cost(MANY, rounds, chunks)) for _ in range(repeats)]
-    few, many = zip(*pairs, strict=True)
-    return sorted(few, key=lambda cost: cost[1])[repeats // 2], sorted(many, key=lambda cost: cost[1])[repeats // 2]
+    runs = [[sibling_cost(siblings, rounds, chunks) for siblings in (FEW, MANY, FEW)] for _ in range(pairs)]
+    before, many, after = ([run[place][1] for run in runs] for place in range(3))
+    middle = sorted(runs, key=lambda run: run[1][1] / run[0][1])[pairs // 2]
+    return Flatness(middle[0], middle[1], paired_ratio(many, before, rng), paired_ratio(after, before, rng))
 
 
 def _operations(middle: Timing, timings: Sequence[Timing]) -> ResultTable:
@@ -233,10 +245,13 @@ def _chunks(by_chunk: dict[int, Timing]) -> ResultTable:
     return ResultTable("By chunk size", ("tokens a chunk", "levels", "hashing s", "insert s", "ops s", "total s"), rows)
 
 
-def _siblings(few: tuple[float, float], many: tuple[float, float]) -> ResultTable:
-    rows = [[size, round(cost[0], 3), round(cost[1] * 1e6, 2)] for size, cost in ((FEW, few), (MANY, many))]
+def _siblings(flatness: Flatness) -> ResultTable:
+    costs = ((FEW, flatness.few), (MANY, flatness.many))
     return ResultTable(
-        "Siblings waiting below one prefix", ("siblings", "nodes visited an operation", "µs an operation"), rows
+        "Siblings waiting below one prefix",
+        ("siblings", "nodes visited an operation", "µs an operation"),
+        [[size, round(visits, 3), round(seconds * 1e6, 2)] for size, (visits, seconds) in costs],
+        f"By time, {MANY:,} ÷ {FEW}: {flatness.wall}. Noise, {FEW} ÷ {FEW}: {flatness.noise}.",
     )
 
 

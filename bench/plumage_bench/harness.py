@@ -14,7 +14,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,19 @@ def run_benchmark(bench: Benchmark, context: Context) -> Report:
         _show(context.console, table)
     if context.quick:
         context.console.print(f"[dim]--quick left out: {bench.quick_omits}[/dim]")
+        context.console.print(_budget(bench, elapsed))
     _write(bench, context, report, elapsed)
     if report.plot is not None:
         _draw(report.plot, context.out / f"{bench.name}.png")
     closing = " ".join([bench.name, *(f"{key}={_shown(value)}" for key, value in report.keys.items())])
     context.console.print(closing, highlight=False, soft_wrap=True)
     return report
+
+
+def _budget(bench: Benchmark, elapsed: float) -> str:
+    """What a quick run took of what `--help` promises; other work on the machine is the usual reason for more."""
+    told = f"It took {elapsed:.0f} s of the {bench.quick_budget} s that --quick may take"
+    return f"[dim]{told}.[/dim]" if elapsed <= bench.quick_budget else f"[yellow]{told}: is the machine busy?[/yellow]"
 
 
 def _shown(value: Figure) -> str:
@@ -131,9 +138,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "machine": _machine(),
         "versions": _versions(),
         "keys": dict(report.keys),
-        "tables": [
-            {"title": t.title, "columns": list(t.columns), "rows": [list(r) for r in t.rows]} for t in report.tables
-        ],
+        "tables": [asdict(table) for table in report.tables],
         "data": dict(report.data),
     }
     (context.out / f"{bench.name}.json").write_text(json.dumps(record, indent=1) + "\n")

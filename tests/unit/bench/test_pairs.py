@@ -1,0 +1,38 @@
+"""Paired ratios: what the benches say of chance."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from plumage_bench.pairs import paired_ratio
+
+
+def test_finds_a_ratio_under_noise_that_both_of_a_pair_share() -> None:
+    rng = random.Random(1)
+    machine = [rng.lognormvariate(0.0, 0.5) for _ in range(30)]
+    over = [1.3 * speed * rng.lognormvariate(0.0, 0.02) for speed in machine]
+    found = paired_ratio(over, machine, rng)
+    assert found.low - 0.01 < 1.3 < found.high + 0.01
+    assert found.high - found.low < 0.05
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    rng = random.Random(2)
+    held = 0
+    for _ in range(200):
+        pairs = [rng.lognormvariate(0.0, 0.3) for _ in range(20)]
+        found = paired_ratio(pairs, [1.0] * 20, rng)
+        held += found.low <= 1.0 <= found.high
+    assert held >= 170  # 95 % of 200 are 190; a bootstrap of 20 pairs is a little narrow
+
+
+def test_a_thing_to_itself_is_one() -> None:
+    assert str(paired_ratio([3.0, 5.0], [3.0, 5.0], random.Random(3))) == "1.000 (95 %: 1.000 to 1.000, 2 pairs)"
+
+
+@pytest.mark.parametrize(("over", "under"), [([], []), ([1.0], [1.0, 2.0])])
+def test_refuses_what_are_no_pairs(over: list[float], under: list[float]) -> None:
+    with pytest.raises(ValueError, match="as many"):
+        paired_ratio(over, under, random.Random(4))
