@@ -1,6 +1,6 @@
 """The control surface: health, metrics, models, status and explanations, with FastAPI behind the bridge.
 
-Errors have OpenAI's form here too. What tells about traffic (`/plumage/v1/…`) needs the admin key where one is set.
+Errors have OpenAI's form here too. What tells about traffic (`/plumage/v1/…`) needs the admin key; no key, no answer.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
 def _add_admin(app: FastAPI, gateway: Gateway) -> None:
     def admin(request: Request) -> None:
         if not gateway.auth.is_admin(dict(request.scope["headers"])):
-            raise HTTPException(401, "The admin key is needed.", headers={"www-authenticate": "Bearer"})
+            raise HTTPException(401, gateway.auth.admin_refusal, headers={"www-authenticate": "Bearer"})
 
     guarded: dict[str, Any] = {"dependencies": [Depends(admin)]}
 

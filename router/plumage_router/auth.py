@@ -128,11 +128,18 @@ class Auth:
         return self._keys.find(key) if key else None
 
     def is_admin(self, headers: dict[bytes, bytes]) -> bool:
-        """True for everybody while no admin key is configured."""
+        """True with the admin key; nobody is while none is configured."""
         if self._admin is None:
-            return True
+            return False
         key = headers.get(b"x-plumage-admin-key") or bearer(headers.get(b"authorization")) or b""
         return hmac.compare_digest(_digest(key), self._admin)
+
+    @property
+    def admin_refusal(self) -> str:
+        """What to tell a client that is not the admin, and how it could be."""
+        if self._admin is None:
+            return "This router has no admin key, so nobody may see this: name a file with one in auth.adminKeyFile."
+        return "The admin key is needed: X-Plumage-Admin-Key: KEY."
 
     def refresh(self) -> None:
         """Reads changed files again; call it now and then."""

@@ -63,7 +63,8 @@ class PolicyConfig(_Section):
 
 
 class AuthConfig(_Section):
-    """Both files absent: everybody is let in, as on one machine. See `auth.py` for the files' form."""
+    """No `api_keys_file`: every client is let in. No `admin_key_file`: the admin endpoints and explanations are closed
+    to everybody. See `auth.py` for the files' form."""
 
     api_keys_file: Path | None = None
     admin_key_file: Path | None = None

@@ -132,7 +132,7 @@ class Gateway:
         if b"x-plumage-explain" not in request.headers:
             return False
         if not self.auth.is_admin(request.headers):
-            raise RequestError(403, "X-Plumage-Explain needs the admin key.", code="admin_key")
+            raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
         return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
 
     def check_load(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -59,6 +60,7 @@ class Rig:
 
     def __init__(self, folder: Path, seed: int, messages: Sequence[int]) -> None:
         self._folder = folder
+        self._admin_key = folder / "admin.key"
         self._seed = seed
         self._messages = tuple(messages)
         cores = sorted(os.sched_getaffinity(0))
@@ -71,6 +73,7 @@ class Rig:
     def __enter__(self) -> Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
+        self._admin_key.write_text(secrets.token_hex())
         return self
 
     def __exit__(
@@ -128,7 +131,8 @@ class Rig:
     def status(self) -> dict[str, Any]:
         """The LBGR router's own account."""
         url = f"http://127.0.0.1:{self._ports['router']}/plumage/v1/status"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text()})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
 
@@ -174,6 +178,7 @@ class Rig:
         config = {
             "pool": POOL, "listen": {"port": port}, "model": {"name": MODEL, "modelFolder": FOLDER},
             "membershipFile": str(members), "directoryUrl": directory, "policy": policy, "seed": self._seed,
+            "auth": {"adminKeyFile": str(self._admin_key)},
         }  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
