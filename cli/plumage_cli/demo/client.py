@@ -118,6 +118,8 @@ async def _stream(
         raise _Cut(f"{type(error).__name__}: {error}"[:200]) from None
     finally:
         await stream.close()
+    if not first:
+        raise openai.OpenAIError("the stream ended before its first piece")
     if not finished:
         raise _Cut("the stream ended before the answer did")
     return "".join(pieces), first, usage
