@@ -118,7 +118,7 @@ def whole(replicas: int) -> Condition:
     return condition
 
 
-def gone(pids: dict[str, int], seconds: float = 10.0) -> dict[str, int]:
+def gone(pids: dict[str, int], seconds: float = 30.0) -> dict[str, int]:
     """Which of these processes still run after a while: none should."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

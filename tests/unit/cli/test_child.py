@@ -97,7 +97,7 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         orphan = psutil.Process(int(parent.stdout.readline()))
         time.sleep(0.3)
         parent.kill()
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 30.0
     while orphan.is_running() and orphan.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
@@ -144,3 +144,47 @@ def test_free_ports_are_distinct_and_avoid_the_taken() -> None:
     first = free_ports(4, (), start=100)
     second = free_ports(4, first, start=100)
     assert len({*first, *second}) == 8
+
+
+async def test_a_child_that_the_machine_has_no_room_for_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = child(tmp_path, monkeypatch, SLEEPER)
+    spawn = asyncio.create_subprocess_exec
+    refusals = 1
+
+    async def refuse_once(*command: str, **options: object) -> asyncio.subprocess.Process:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise OSError(24, "Too many open files")
+        return await spawn(*command, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
+    one.start()
+    await until(lambda: one.last_exit == "could not be started: Too many open files")
+    await until(lambda: one.state is ChildState.RUNNING)
+    await one.stop(5.0)
+
+
+async def test_a_child_that_is_asked_to_end_while_it_starts_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = child(tmp_path, monkeypatch, SLEEPER)
+    spawn, starting, go_on = asyncio.create_subprocess_exec, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*command: str, **options: object) -> asyncio.subprocess.Process:
+        process = await spawn(*command, **options)  # type: ignore[arg-type]
+        starting.set()
+        await go_on.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+    one.start()
+    await starting.wait()
+    stopping = asyncio.create_task(one.stop(60.0))
+    await asyncio.sleep(0)
+    go_on.set()
+    async with asyncio.timeout(30.0):
+        await stopping
+    assert one.last_exit == "was ended by SIGTERM"
