@@ -77,7 +77,10 @@ class Child:
     async def _keep_alive(self) -> None:
         while not self._stop.is_set():
             started = time.monotonic()
-            await self._run_once()
+            try:
+                await self._run_once()
+            except OSError as error:  # no process, no memory, no file descriptor left: as much a crash as any
+                self.last_exit = f"could not be started: {error.strerror}"
             if self._stop.is_set():
                 break
             self.crashes = 1 if time.monotonic() - started > _STABLE else self.crashes + 1
@@ -102,6 +105,8 @@ class Child:
             start_new_session=True,  # Ctrl-C is ours to answer: it would cut the streams that we drain
         )
         self._process = process
+        if self._stop.is_set():  # asked to end while it was being started
+            self.signal(signal.SIGTERM)
         self._become(ChildState.RUNNING)
         assert process.stdout is not None, "the pipe was asked for"
         await self.log.pump(process.stdout)

@@ -35,15 +35,25 @@ class ControlServer:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         path = self._supervisor.folder.path / SOCKET
-        self._server = await asyncio.start_unix_server(self._serve, path=path, limit=_LONGEST)
+        self._server = await asyncio.start_unix_server(self._accept, path=path, limit=_LONGEST)
 
     async def stop(self) -> None:
+        """Requests under way are dropped: a `scale` would have us wait until its replicas are warm."""
         if self._server is not None:
             self._server.close()
+            for task in self._serving:
+                task.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
             await self._server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="control request")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -31,7 +31,7 @@ class Stopped(Exception):  # noqa: N818 - a wish, not an error
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first asks to stop, the second to hurry."""
+    """SIGINT, SIGTERM and SIGHUP: the first asks to stop, the second to hurry."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -90,8 +90,10 @@ async def pool_up(
             await _unless_asked(supervisor, signals)
             yield supervisor
         finally:
-            await control.stop()
-            await _take_down(supervisor, signals)
+            try:
+                await control.stop()
+            finally:
+                await _take_down(supervisor, signals)
 
 
 async def _unless_asked(supervisor: Supervisor, signals: StopSignals) -> None:

@@ -249,5 +249,12 @@ def plan_router(
         },
         "seed": pool.spec.engine.simulator.seed,
     }
-    url = f"http://{HOST if host in ('0.0.0.0', '::') else host}:{port}"
+    url = f"http://{_reached_at(host)}:{port}"
     return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")
+
+
+def _reached_at(host: str) -> str:
+    """What stands in an address of this machine for the host that is listened on."""
+    anywhere = {"0.0.0.0": HOST, "::": "::1"}
+    reached = anywhere.get(host, host)
+    return f"[{reached}]" if ":" in reached else reached

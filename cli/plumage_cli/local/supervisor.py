@@ -23,7 +23,7 @@ import httpx
 from plumage.api.v1alpha1 import InferencePool
 from plumage.models import resolve
 from plumage_cli.errors import CliError, ProcessFailedError
-from plumage_cli.local.child import Child
+from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.directory import WatchedDirectory
 from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.log import ChildLog
@@ -190,7 +190,7 @@ class Supervisor:
         for replica in self.replicas.values():
             if replica.engine is child:
                 replica.engine_changed()
-        if child.state.name == "WAITING":
+        if child.state is ChildState.WAITING:
             self._say(f"{child.plan.name} {child.last_exit}; it is started again")
 
     async def _until_ready(self) -> None:

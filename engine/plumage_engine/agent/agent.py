@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from plumage.directory.schema import Load, State
@@ -100,8 +101,9 @@ class Agent:
 
     async def close(self) -> None:
         """Stop, and take back what was written, so that routers need not wait for the heartbeat to lapse."""
-        self._save()
         await end(self._tasks)
+        if (path := self._savable()) is not None:
+            checkpoint.write(path, self.holdings.index.save(*self.stream.position))
         await self.hotness.close()
         await self.writer.close()
         await self._engine.close()
@@ -116,15 +118,16 @@ class Agent:
             self.holdings.index.restore(saved)
             self.stream.resume(saved.seq, saved.ts)
 
-    def _save(self) -> None:
-        path = self.config.state_file
-        if path is not None and self.stream.synced.is_set():
-            checkpoint.write(path, self.holdings.index.save(*self.stream.position))
+    def _savable(self) -> Path | None:
+        """Where to, once the index is whole."""
+        return self.config.state_file if self.stream.synced.is_set() else None
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT)
-            self._save()
+            if (path := self._savable()) is not None:
+                rows = self.holdings.index.save(*self.stream.position)
+                await asyncio.to_thread(checkpoint.write, path, rows)  # half a million blocks take a second
 
     # State
 

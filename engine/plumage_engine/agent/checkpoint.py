@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Checkpoint(msgspec.Struct, gc=False):
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
     """Replace the file at once. A disk that is full costs the checkpoint, not the agent."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.msgpack.encode(checkpoint))

@@ -34,7 +34,9 @@ class EngineClient:
     """One engine. `token` opens /v1/plumage, `api_key` the OpenAI routes."""
 
     def __init__(self, url: str, token: SecretStr | None = None, api_key: SecretStr | None = None) -> None:
-        self._http = httpx.AsyncClient(base_url=url, timeout=QUICK, limits=httpx.Limits(max_connections=64))
+        limits = httpx.Limits(max_connections=64)
+        # A proxy in the environment is not for the engine beside us, and must never see its token.
+        self._http = httpx.AsyncClient(base_url=url, timeout=QUICK, limits=limits, trust_env=False)
         self._token = token
         self._api_key = api_key
         self._refused = False

@@ -103,7 +103,7 @@ def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> Warmth:
 
 
 async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None) -> list[Prefix]:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(trust_env=False) as http:  # peers are never behind the environment's proxy
         for peer in peers:
             url = f"{peer.rstrip('/')}/v1/plumage/hottest?tokens={tokens}"
             try:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from plumage_engine.simulator.publisher import EventPublisher
 from plumage_engine.simulator.runner import Runner
 
 __all__ = ["make_app"]
+
+log = logging.getLogger(__name__)
 
 _FLEET = "/v1/plumage/"
 _LONGEST_DRAIN = 3600.0
@@ -125,12 +129,12 @@ def make_app(config: SimulatorConfig) -> _Guard:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         loop = asyncio.create_task(runner.run(), name="engine")
+        loop.add_done_callback(_end_with_the_engine)
         try:
             yield
         finally:
             loop.cancel()
-            with suppress(asyncio.CancelledError):
-                await loop
+            await asyncio.wait([loop])
             publisher.close()
 
     limits = {"max_in_flight": config.max_in_flight, "max_body_bytes": config.max_body_bytes}
@@ -148,6 +152,13 @@ def make_app(config: SimulatorConfig) -> _Guard:
     handlers: Any = {ApiError: _api_error, 404: _not_found, 405: _not_allowed}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     return _Guard(app, _secret(config.api_key_file), _secret(config.admin_token_file))
+
+
+def _end_with_the_engine(loop: asyncio.Task[None]) -> None:
+    """Without its loop the server would look healthy and answer nobody: whoever started it should start it again."""
+    if not loop.cancelled() and (error := loop.exception()) is not None:
+        log.critical("the engine died, and the server ends with it", exc_info=error)
+        os._exit(1)  # a graceful end would wait for answers that nobody computes any more
 
 
 def _models(config: SimulatorConfig, max_model_len: int) -> Callable[[Request], Awaitable[Response]]:

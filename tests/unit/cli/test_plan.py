@@ -148,3 +148,17 @@ spec:
         "spec.directory.redisRef.passwordRef",
         "spec.model.uri",
     ]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "http://127.0.0.1:8000"),
+        ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("router.example", "http://router.example:8000"),
+    ],
+)
+def test_a_person_is_told_an_address_that_works(host: str, url: str) -> None:
+    assert plan_router(pool(), SITE, 8000, host=host).url == url
