@@ -28,7 +28,27 @@ _NOT_FOR_TEMPLATES = frozenset(
     ("chat_template", "conversation", "messages", "tools", "documents", "tokenize", "return_tensors", "return_dict",
      "tokenizer_kwargs", "padding", "truncation", "max_length", "continue_final_message", "add_generation_prompt")
 )  # fmt: skip
-_MEDIA = {"image_url": "url", "video_url": "url", "audio_url": "url"}
+# Content parts: what each type may hold, its own content first. Engines read more (`uuid` names an entry of a cache
+# that all tenants share, `prompt_embeds` and `image_pil` reach into them), and with some of it overlook the type.
+_PARTS = {
+    "text": ("text", "annotations"),
+    "input_text": ("text",),
+    "output_text": ("text", "annotations"),
+    "refusal": ("refusal",),
+    "thinking": ("thinking", "closed"),
+    "tool_reference": ("name",),
+    "image_url": ("image_url", "detail"),
+    "input_image": ("image_url", "detail"),
+    "audio_url": ("audio_url",),
+    "video_url": ("video_url",),
+    "input_audio": ("input_audio",),
+    "image_embeds": ("image_embeds",),
+    "audio_embeds": ("audio_embeds",),
+    "video_embeds": ("video_embeds",),
+}
+_PART_KEYS = {kind: frozenset(("type", "cache_control", *keys)) for kind, keys in _PARTS.items()}
+_URLS = frozenset(("image_url", "video_url", "audio_url"))
+_MEDIA_KEYS = frozenset(("url", "detail"))
 
 
 def _text(value: Any) -> str | None:
@@ -62,6 +82,20 @@ def _text_or_object(value: Any) -> str | None:
     return None if isinstance(value, str | dict) else "must be a string or an object"
 
 
+def _audio(value: Any) -> str | None:
+    right = isinstance(value, dict) and value.keys() == {"data", "format"} and all(map(_is_text, value.values()))
+    return None if right else "must be an object with data and format"
+
+
+def _media(value: Any) -> str | None:
+    right = isinstance(value, dict) and value.keys() <= _MEDIA_KEYS and _is_text(value.get("url"))
+    return None if right or _is_text(value) else "must be a URL or an object with a url"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _anything(value: Any) -> str | None:
     return None
 
@@ -81,6 +115,14 @@ def _whole(low: int, high: int) -> Check:
 
     return check
 
+
+# What a part's own content, the first of its keys, must be.
+_CONTENT: dict[str, Check] = {
+    **dict.fromkeys(("text", "refusal", "thinking", "name"), _text),
+    **dict.fromkeys(("image_embeds", "audio_embeds", "video_embeds"), _text_or_object),
+    **dict.fromkeys(_URLS, _media),
+    "input_audio": _audio,
+}
 
 _SAMPLING: dict[str, Check] = {
     "model": _text,
@@ -194,19 +236,30 @@ def _check_parts(path: str, parts: Any, allow_media: bool) -> None:
     if _objects(parts) is not None:
         raise bad_field(path, "it must be a string or a list of content parts.", code="invalid_type")
     for index, part in enumerate(parts):
-        kind = part.get("type")
-        if not isinstance(kind, str):
-            raise bad_field(f"{path}[{index}].type", "it must be a string.", code="invalid_type")
-        if kind == "text" and not isinstance(part.get("text"), str):
-            raise bad_field(f"{path}[{index}].text", "it must be a string.", code="invalid_type")
-        if kind in _MEDIA and not allow_media:
-            _check_media(f"{path}[{index}].{kind}", part.get(kind))
+        _check_part(f"{path}[{index}]", part, allow_media)
 
 
-def _check_media(path: str, media: Any) -> None:
+def _check_part(path: str, part: Mapping[str, Any], allow_media: bool) -> None:
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise bad_field(f"{path}.type", "it must be a string.", code="invalid_type")
+    if kind not in _PARTS:
+        raise bad_field(f"{path}.type", f"it must be one of {', '.join(_PARTS)}.")
+    if not part.keys() <= _PART_KEYS[kind]:
+        name = min(part.keys() - _PART_KEYS[kind])
+        raise bad_field(f"{path}.{name}", "this field may not be sent.", code="field_not_allowed")
+    key = _PARTS[kind][0]
+    wrong = _CONTENT[key](part.get(key))
+    if wrong is not None:
+        raise bad_field(f"{path}.{key}", f"it {wrong}.", code="invalid_type")
+    if key in _URLS and not allow_media:
+        _check_media(f"{path}.{key}", part[key])
+
+
+def _check_media(path: str, media: str | dict[str, Any]) -> None:
     """Data travels in the request; an address would make the engine fetch it for the client."""
-    url = media.get("url") if isinstance(media, dict) else media
-    if not isinstance(url, str) or not url.startswith("data:"):
+    url: str = media["url"] if isinstance(media, dict) else media
+    if not url.startswith("data:"):
         raise bad_field(path, "media URLs are not allowed here; send the data itself.", code="media_url")
 
 
