@@ -32,6 +32,7 @@ from plumage.rendering.errors import RenderLimitError, TemplateError
 from plumage.rendering.folder import ModelFolder
 from plumage.rendering.incremental import Conversation, instrumented
 from plumage.rendering.normalizer import Normalizer
+from plumage.rendering.outlines import Outlines
 from plumage.rendering.transcripts import TranscriptCache
 
 __all__ = ["ChatRenderer", "ChatTemplate", "Limits"]
@@ -43,13 +44,15 @@ COUNTED = 32  # pieces of output between looks at their size; most are the clien
 class Limits:
     """What one prompt may cost here. messages: rendering blocks the router for about 10 µs each. chars: of the rendered
     prompt, which can be longer than the body. cache_bytes: rendered conversations kept, per template. remembered: the
-    fewest messages worth keeping (2 or more), relearned: the fewest new ones; less costs less to render again."""
+    fewest messages worth keeping (2 or more), relearned: the fewest new ones; less costs less to render again.
+    outlined: the most messages of a conversation whose outline is kept; 0 keeps none."""
 
     messages: int = 4096
     chars: int = 16 << 20
     cache_bytes: int = 64 << 20
     remembered: int = 24
     relearned: int = 4
+    outlined: int = 48
 
 
 class ChatTemplate:
@@ -67,7 +70,19 @@ class ChatTemplate:
         self.knows_developers = '"developer"' in source or "'developer'" in source
         self.transcripts = TranscriptCache(limits.cache_bytes)
         self._incremental = instrumented(environment, environment.parse(source), self.transcripts, limits.relearned)
+        self.outlines = Outlines.of(
+            source, clock, self.content_format, developers=self.knows_developers, limit=limits.chars,
+            most=limits.outlined,
+        )  # fmt: skip
         self._limits = limits
+
+    def render_usual(self, given: Any, variables: Mapping[str, Any]) -> str:
+        """`render` for the one set of variables that most requests have."""
+        if self.outlines is not None and type(given) is list:
+            text = self.outlines.render(given, variables, self.render_in_full)
+            if text is not None:
+                return text
+        return self.render(given, variables)
 
     def render(self, given: Any, variables: Mapping[str, Any]) -> str:
         """The prompt of the messages `given`, up to the first media. They must not be changed afterwards."""
@@ -196,7 +211,8 @@ class ChatRenderer:
         template = self._template(variables.get("tools") is not None)
         if body.get("continue_final_message"):
             return _continued(template, variables, given)
-        return template.render(given, variables)
+        render = template.render_usual if variables is self._usual else template.render
+        return render(given, variables)
 
     def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes:
         """The prompt of a raw completion: text between the tokens its tokenizer adds; token ids as they are."""

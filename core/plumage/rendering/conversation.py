@@ -18,7 +18,15 @@ from typing import Any
 from plumage.rendering.contentformat import ContentFormat
 from plumage.rendering.errors import TemplateError
 
-__all__ = ["MultimodalCut", "has_developers", "read_messages", "read_tools", "without_developers"]
+__all__ = [
+    "BILLING_HEADER",
+    "MultimodalCut",
+    "has_developers",
+    "plain_message",
+    "read_messages",
+    "read_tools",
+    "without_developers",
+]
 
 Message = dict[str, Any]
 
@@ -40,7 +48,7 @@ _PART_FIELDS = frozenset((
 ))  # fmt: skip
 """Fields that OpenAI's API knows; others of a part reach the template as they are."""
 
-_BILLING_HEADER = "x-anthropic-billing-header"
+BILLING_HEADER = "x-anthropic-billing-header"
 
 
 @dataclass(slots=True)
@@ -100,9 +108,8 @@ def _read(message: Any, index: int, wanted: ContentFormat, cut: MultimodalCut) -
     if not isinstance(role, str):
         raise TemplateError(f"messages[{index}]: must be an object with a role")
     content = message.get("content")
-    if len(message) == 2 and type(content) is str and not content.startswith(_BILLING_HEADER):  # nearly all of them
-        whole = wanted == "string" or role == "tool"
-        return {"role": role, "content": content if whole else [{"type": "text", "text": content}]}
+    if len(message) == 2 and type(content) is str and not content.startswith(BILLING_HEADER):  # nearly all of them
+        return plain_message(role, content, wanted)
     result: Message = {"role": role, "content": _content(content, role, index, wanted, cut)}
     if role == "assistant":
         result |= _assistant_fields(message, index)
@@ -115,6 +122,12 @@ def _read(message: Any, index: int, wanted: ContentFormat, cut: MultimodalCut) -
     if role == "developer":
         result["tools"] = message.get("tools")
     return _aliased({key: value for key, value in result.items() if value is not None})
+
+
+def plain_message(role: str, text: str, wanted: ContentFormat) -> Message:
+    """A role and a text as the template sees them."""
+    whole = wanted == "string" or role == "tool"
+    return {"role": role, "content": text if whole else [{"type": "text", "text": text}]}
 
 
 def _content(content: Any, role: str, index: int, wanted: ContentFormat, cut: MultimodalCut) -> str | list[Any]:
@@ -185,7 +198,7 @@ def _without_billing_header(parts: Iterable[Any]) -> list[Any]:
     for part in parts:
         plain = isinstance(part, str)
         text = part if plain else part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
-        if not isinstance(text, str) or not text.startswith(_BILLING_HEADER):
+        if not isinstance(text, str) or not text.startswith(BILLING_HEADER):
             kept.append(part)
         elif rest := text.partition("\n")[2]:
             kept.append(rest if plain else {**part, "text": rest})

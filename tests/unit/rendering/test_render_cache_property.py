@@ -137,7 +137,7 @@ def outcome(render: Any) -> tuple[str, str]:
 def renderer_of(name: str, **limits: int) -> ChatRenderer:
     """One that remembers all it can, which costs more than it saves in practice."""
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    limits = {"remembered": 2, "relearned": 1, **limits}
+    limits = {"remembered": 2, "relearned": 1, "outlined": 0, **limits}
     return ChatRenderer(
         TEMPLATES[name], clock=lambda: datetime(2030, 5, 1), special_tokens=tokens, limits=Limits(**limits)
     )
@@ -199,6 +199,53 @@ def test_a_cached_render_equals_a_full_one(name: str, history: list[dict[str, An
     renderer = renderer_of(name)
     for body in history:
         assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
+
+
+# Their texts are looked at in ways that an outline can't rest on, or they keep state out of sight.
+WITHOUT_OUTLINE = {
+    "a generator outside", "captured", "changed", "command_like", "cycler", "keeps a message", "keeps the list",
+    "macro", "nested loops", "parts_macro_like", "recursive", "tojson_heavy", "whole list",
+}  # fmt: skip
+SPOKEN = (
+    "a",
+    " a",
+    "b",
+    "",
+    "é\n",
+    "<think>\nx\n</think>\n\ny",
+    "x-anthropic-billing-header: 1\nz",
+    "\ue0c3plumage text 0\ue0c3",
+)
+plain = st.lists(
+    st.builds(
+        lambda role, text: {"role": role, "content": text},
+        st.sampled_from(("user", "assistant", "system", "tool", "developer")),
+        st.sampled_from(SPOKEN),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(said=plain, texts=st.lists(st.lists(st.sampled_from(SPOKEN), min_size=4, max_size=4), min_size=3, max_size=8))
+def test_a_joined_prompt_equals_a_full_one(name: str, said: Any, texts: list[list[str]]) -> None:
+    renderer = renderer_of(name, outlined=8)
+    for spoken in texts:
+        again = [{**message, "content": text} for message, text in zip(said, spoken, strict=False)]
+        body = {"messages": again}
+        assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_which_templates_have_outlines(name: str) -> None:
+    renderer = renderer_of(name, outlined=8)
+    for number in range(4):
+        said = [{"role": role, "content": f"text {number}"} for role in ("system", "user", "assistant", "user")]
+        outcome(lambda b={"messages": said}: renderer.render_text(b))
+    outlines = renderer._templates["default"].outlines
+    assert (outlines is not None and outlines.used == 2) == (name not in WITHOUT_OUTLINE)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,195 @@
+"""What a template prints around the texts of a conversation, kept, so that the next one of its shape is only joined.
+
+Most requests are plain: each message a role and a text. What a template prints around the texts then depends on the
+roles alone, as long as it hands the texts through unseen. That is found out, not assumed: the template is run once with
+*opaque* texts, strings that take part in concatenation and output and nothing else. Whatever else is asked of one is
+either remembered as a fact on which the outline rests (`'</think>' in content` was false, `content|trim` took nothing
+away, a date was printed), to be tested again for each conversation, or ends the attempt, and the shape has no outline.
+
+And an outline counts only when it gives the prompt that the whole template gives for the conversation it was found
+with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Template
+
+from plumage.rendering.contentformat import ContentFormat
+from plumage.rendering.conversation import BILLING_HEADER, plain_message
+from plumage.rendering.opaque import Opaque, OpaqueEnvironment, Watch, compile_opaque
+
+__all__ = ["Outlines"]
+
+_SHAPES = 512  # of conversations, kept and remembered to have come once
+_MARK = "\ue0c3plumage text %d\ue0c3"
+_MARKS = re.compile("\ue0c3plumage text ([0-9]+)\ue0c3")
+_ATTEMPTS = 4  # to find the outline of a shape
+_FIELDS = {"role", "content"}
+_TWO = {2}
+_STRINGS = {str}
+
+Roles = tuple[str, ...]
+Render = Callable[[Any, Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """pieces: what is printed, with a place for a text between each two. order: whose text, None if in order.
+    false, unmoved, filled: facts about texts, by message. dates: formats of the clock, and what they gave."""
+
+    pieces: Sequence[str]
+    order: Sequence[int] | None
+    false: Sequence[tuple[int, Callable[..., bool], str]]
+    unmoved: Sequence[tuple[int, Callable[..., str], tuple[str, ...]]]
+    filled: Sequence[int]
+    dates: Sequence[tuple[str, str]]
+    size: int
+
+    def fill(self, texts: Sequence[str], limit: int) -> str | None:
+        """The prompt; None if it passes `limit` characters, or the outline does not stand for these texts."""
+        for index, holds, argument in self.false:
+            if holds(texts[index], argument):
+                return None
+        for index, strip, arguments in self.unmoved:
+            text = texts[index]
+            if strip(text, *arguments) != text:
+                return None
+        for index in self.filled:
+            if not texts[index]:
+                return None
+        printed = texts if self.order is None else [texts[index] for index in self.order]
+        if sum(map(len, printed)) + self.size > limit:
+            return None
+        pieces = [*self.pieces]
+        pieces[1::2] = printed
+        return "".join(pieces)
+
+
+class Outlines:
+    """The outlines of one template under its usual variables. developers: it knows that role. limit: characters of a
+    prompt; most: messages of a conversation. `used`: prompts that were joined."""
+
+    def __init__(
+        self,
+        environment: OpaqueEnvironment,
+        template: Template,
+        wanted: ContentFormat,
+        *,
+        developers: bool,
+        limit: int,
+        most: int,
+    ) -> None:
+        self._environment = environment
+        self._template = template
+        self._wanted = wanted
+        self._developers = developers
+        self._limit = limit
+        self._most = most
+        self._known: dict[Roles, _Outline | None] = {}
+        self._met: dict[Roles, int] = {}
+        self.used = 0
+
+    @classmethod
+    def of(
+        cls, source: str, clock: Callable[[], datetime], wanted: ContentFormat, *, developers: bool, limit: int,
+        most: int,
+    ) -> Outlines | None:  # fmt: skip
+        """None for a template that might look at texts unnoticed."""
+        made = compile_opaque(source, clock) if most > 0 else None
+        if made is None:
+            return None
+        return cls(*made, wanted, developers=developers, limit=limit, most=most)
+
+    def render(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
+        """The prompt of a conversation that is plain and of a known shape, else None. A shape that comes again is
+        rendered in `full`, to find its outline."""
+        try:
+            texts = [message["content"] for message in given]
+            roles = tuple([message["role"] for message in given])
+            if {*map(len, given)} != _TWO or {*map(type, texts)} != _STRINGS:
+                return None
+            outline = self._known[roles]
+        except KeyError:
+            return self._meet(given, variables, full)
+        except TypeError:
+            return None
+        if outline is None:
+            return None
+        if outline.dates and not self._same_dates(outline):
+            del self._known[roles]
+            return None
+        text = outline.fill(texts, self._limit)
+        self.used += text is not None
+        return text
+
+    def _same_dates(self, outline: _Outline) -> bool:
+        return all(self._environment.now(format) == printed for format, printed in outline.dates)
+
+    def _meet(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
+        """A shape without an outline. The first time may be the last, and texts on which no outline stands tell
+        nothing: a few attempts are made."""
+        if len(given) > self._most or not all(map(_is_plain, given)):
+            return None
+        roles = tuple(message["role"] for message in given)
+        times = self._met[roles] = self._met.get(roles, 0) + 1
+        if len(self._met) > _SHAPES:
+            self._met.clear()
+        if times == 1:
+            return None
+        whole = full(given, variables)
+        outline = self._find(roles, variables)
+        filled = outline.fill([m["content"] for m in given], self._limit) if outline is not None else None
+        if filled is not None or outline is None or times > _ATTEMPTS:
+            self._keep(roles, outline if filled == whole else None)
+        return whole
+
+    def _keep(self, roles: Roles, outline: _Outline | None) -> None:
+        if len(self._known) >= _SHAPES:
+            self._known.clear()
+        self._known[roles] = outline
+
+    def _find(self, roles: Roles, variables: Mapping[str, Any]) -> _Outline | None:
+        if any(map(_MARKS.search, roles)) or ("developer" in roles and not self._developers):
+            return None
+        watch = self._environment.watch = Watch()
+        opaque = [Opaque.of(watch, _MARK % index, index) for index in range(len(roles))]
+        messages = [plain_message(role, text, self._wanted) for role, text in zip(roles, opaque, strict=True)]
+        try:
+            pieces = self._environment.run(self._template, {**variables, "messages": messages})[1]
+            text = "".join(_bounded(pieces, self._limit))
+        except Exception:  # whatever it was, the plain template decides
+            return None
+        return None if watch.seen else _outline(text, watch, len(roles))
+
+
+def _is_plain(message: Any) -> bool:
+    return type(message) is dict and message.keys() == _FIELDS and {*map(type, message.values())} == _STRINGS
+
+
+def _bounded(pieces: Iterable[str], limit: int) -> Iterable[str]:
+    size = 0
+    for piece in pieces:
+        size += str.__len__(piece)
+        if size > limit:
+            raise OverflowError
+        yield piece
+
+
+def _outline(text: str, watch: Watch, count: int) -> _Outline:
+    pieces = _MARKS.split(text)
+    order = [int(index) for index in pieces[1::2]]
+    return _Outline(
+        pieces=pieces,
+        order=None if order == list(range(count)) else order,
+        false=(*((index, str.startswith, BILLING_HEADER) for index in range(count)), *watch.false),
+        unmoved=tuple(watch.unmoved),
+        filled=tuple(watch.filled),
+        dates=tuple(watch.dates.items()),
+        size=sum(map(len, pieces[::2])),
+    )
