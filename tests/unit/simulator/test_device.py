@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import asdict
 
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.device import CPU, GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
+from plumage_engine.simulator.device import CPU, GPU, PRESETS, QUADRATIC_ATTENTION, Device, StepShape, make_device
 
 
 def batch(requests: int, prefix: int, *, groups: int = 1, suffix: int = 0, shared: int | None = None) -> StepShape:
@@ -138,6 +139,65 @@ def test_cpu_against_the_measured_table(context: int, groups: int, ordered: bool
     shape = batch(16, context, groups=groups)
     shape.ordered = ordered
     assert throughput(CPU, shape) == pytest.approx(measured, rel=0.06)
+
+
+class TestPresetsAreFrozen:
+    """The presets were fixed before any policy was tuned, and no constant of them changes after: a device that moves
+    with the policies proves nothing. Another device is a named override (decision 0050), never a new number here."""
+
+    def test_the_constants_of_both_presets(self) -> None:
+        assert set(PRESETS) == {"gpu", "cpu"}
+        assert asdict(PRESETS["gpu"]) == {
+            "fixed": 0.003,
+            "weights": 0.0218681917211329,
+            "row": 0.00014788213627992634,
+            "pair": 4.827697974217311e-09,
+            "first_read": 1.7847494553376906e-07,
+            "kv_bytes_per_token": 131072,
+            "pcie": 25e9,
+            "time_scale": 1.0,
+            "reread_all": 6.37410519763461e-08,
+            "reread_some": 1.3220366335834743e-07,
+        }
+        assert asdict(PRESETS["cpu"]) == {
+            "fixed": 0.002,
+            "weights": 0.0,
+            "row": 0.0002,
+            "pair": 1.6384e-07,
+            "first_read": 1.26e-06,
+            "kv_bytes_per_token": 16384,
+            "pcie": 10e9,
+            "time_scale": 1.0,
+            "reread": 2.5e-07,
+            "exponent": 1.2,
+        }
+        assert QUADRATIC_ATTENTION == 7.4785202741622925
+
+    @pytest.mark.parametrize(
+        ("shape", "gpu", "cpu"),
+        [
+            (StepShape(decodes=1, context=1000, distinct=1000), 0.02504666666666667, 0.0034600000000000004),
+            (
+                StepShape(decodes=16, context=32768, distinct=8192, shared=512),
+                0.02905350285022651,
+                0.025263981372937696,
+            ),
+            (
+                StepShape(decodes=16, context=32768, distinct=8192, ordered=True),
+                0.02957929570564028,
+                0.021665919999999998,
+            ),
+            (
+                StepShape(prefill_tokens=2048, prefill_pairs=2048**2 / 2, pcie_bytes=1e9),
+                0.3159870315633149,
+                0.75519738368,
+            ),
+        ],
+    )
+    def test_the_formula_that_they_enter(self, shape: StepShape, gpu: float, cpu: float) -> None:
+        """Seconds of four steps: the same constants in another formula would be another device."""
+        assert GPU.seconds(shape) == pytest.approx(gpu, rel=1e-12)
+        assert CPU.seconds(shape) == pytest.approx(cpu, rel=1e-12)
 
 
 class TestVariants:
