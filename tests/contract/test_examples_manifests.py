@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,18 @@ def test_local_example_is_what_the_readme_says() -> None:
     assert pool.spec.replicas == 4
     assert pool.spec.model.uri == "builtin://tiny-chat"
     assert (pool.spec.router.policy, pool.spec.engine.eviction.policy) == ("Lbgr", "Hotness")
+
+
+def test_the_manifest_in_the_readme_is_the_example_without_its_details() -> None:
+    text = (EXAMPLES[0].parents[1] / "README.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    (pool,) = load_manifests(shown, "README.md")
+    (example,) = load_manifests((EXAMPLES[0].parent / "local.yaml").read_text(), "local.yaml")
+    assert isinstance(pool, InferencePool)
+    assert isinstance(example, InferencePool)
+    assert (pool.metadata, pool.spec.model) == (example.metadata, example.spec.model)
+    assert pool.spec.engine.eviction == example.spec.engine.eviction
+    assert pool.spec.router == example.spec.router
 
 
 def test_the_baseline_differs_in_policies_only() -> None:
