@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from plumage.hashing.chunks import chain, seed
+from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.errors import RenderLimitError, TemplateError
 from plumage_router.body import parse_body, splice
 from plumage_router.errors import RequestError, bad_field, bad_request, unknown_model
@@ -77,6 +77,7 @@ class PromptReader:
         self._longest_token = longest_token
         self._allow_media = allow_media
         self._seeds: dict[tuple[str, str], int] = {}
+        self._chains = ChainMemory()
 
     def read(self, path: bytes, raw: bytes, *, salt: str = "", tenant: bool = False) -> Prompt:
         """The request in `raw`, or RequestError. `tenant`: keys are in use, so `salt` is set for the client."""
@@ -134,7 +135,7 @@ class PromptReader:
             start = seed(self._model, adapter, salt)
             if len(self._seeds) < KEPT_SEEDS:
                 self._seeds[adapter, salt] = start
-        return chain(text, start)
+        return self._chains.chain(text, start)
 
     def _render_prompt(self, body: Mapping[str, Any]) -> bytes:
         prompt = body["prompt"]

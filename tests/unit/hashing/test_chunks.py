@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from plumage.hashing.chunks import CHUNK, Link, chain, extend, seed
+from plumage.hashing import chunks
+from plumage.hashing.chunks import CHUNK, ChainMemory, Link, chain, extend, seed
 
 texts = st.text(max_size=8)
 
@@ -45,6 +47,30 @@ def test_a_difference_in_one_chunk_changes_all_later_hashes() -> None:
     after = chain(bytes(data), seed("m"))
     assert before[0] == after[0]
     assert not set(before[1:]) & set(after[1:])
+
+
+@given(
+    prompts=st.lists(
+        st.tuples(st.lists(st.sampled_from("abc"), max_size=20), st.integers(0, 2 * CHUNK), st.sampled_from((1, 2))),
+        max_size=12,
+    ),
+    kept=st.integers(1, 4),
+)
+def test_a_memory_of_strides_changes_no_chain(prompts: list[tuple[list[str], int, int]], kept: int) -> None:
+    memory = ChainMemory(kept)
+    for letters, rest, start in prompts:
+        data = b"".join(letter.encode() * CHUNK for letter in letters) + b"r" * rest
+        assert memory.chain(data, start) == chain(data, start)
+        assert len(memory._young) + len(memory._old) <= 2 * kept
+
+
+def test_a_stride_that_comes_again_is_not_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, data = ChainMemory(), bytes(range(256)) * 20
+    first = memory.chain(data, 7)
+    hashed: list[int] = []
+    monkeypatch.setattr(chunks, "chain", lambda data, seed: hashed.append(len(data)) or chain(data, seed))
+    assert memory.chain(data, 7) == first
+    assert hashed == [len(data) % ChainMemory.STRIDE]
 
 
 def test_a_lone_surrogate_in_a_salt_is_hashed() -> None:
