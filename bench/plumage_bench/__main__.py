@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plumage.errors import PlumageError
 from plumage_bench.harness import Context, run_benchmark, wide_console
-from plumage_bench.registry import NAMES, load
+from plumage_bench.registry import NAMES, describe, load
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -22,9 +22,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_intermixed_args(argv)
     console = wide_console()
     try:
-        bench = load(args.name)
         options = dict(item.split("=", 1) for item in args.options)
-        run_benchmark(bench, Context(args.name, args.quick, args.seed, args.out, console, options))
+        context = Context(args.name, args.quick, args.seed, args.out, console, options)
+        run_benchmark(describe(args.name), load(args.name), context)
     except PlumageError as error:
         console.print(f"[red]error:[/red] {error}")
         return 2

@@ -22,11 +22,11 @@ from typing import Any
 from plumage.batching.interface import Candidate
 from plumage.batching.tree import Best, ChunkedHashTree
 from plumage.hashing.token_vectors import chained, incremental
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.reference_tree import ReferenceTree
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 REQUESTS, TOKENS, GROUPS, FIND_BEST = 5_000, 5_000, 5, 26_405
 CHUNK, CHUNKS = 64, (1, 16, 64, 128, 256)
@@ -271,12 +271,3 @@ def _plot(figure: Any, by_chunk: dict[int, Timing], middle: Timing) -> None:
     right.plot(list(by_chunk), [timing.operations for timing in by_chunk.values()], "s-", label="without INSERT")
     right.set(xscale="log", yscale="log", xlabel="tokens a chunk", ylabel="seconds", title="Chunk size")
     right.legend()
-
-
-BENCH = Benchmark(
-    "cht",
-    "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
-    quick_budget=20,
-    quick_omits="chunk sizes other than 64, most repeats",
-    run=run,
-)

@@ -26,7 +26,7 @@ from plumage.directory.mirror import Mirror
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage.routing import Query, make_policy
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
 from plumage_router.body import parse_body
 from plumage_router.decide import Decider, Decision
@@ -34,7 +34,7 @@ from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
 from plumage_router.replicas import Load
 from plumage_router.usage import Usage
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 FEW, MANY = 4, 1000
 MESSAGES = 6
@@ -224,12 +224,3 @@ def _plot(figure: Any, timings: dict[tuple[int, int], Timing], means: dict[str, 
     right.barh(list(means), list(means.values()))
     right.invert_yaxis()
     right.set(xlabel="mean µs", title=f"{FEW} replicas, {MESSAGES} messages")
-
-
-BENCH = Benchmark(
-    name="decision",
-    summary="what a routing decision costs: parse, render, hash, look up, choose",
-    quick_budget=15,
-    quick_omits=f"{REQUESTS - QUICK_REQUESTS} of {REQUESTS} decisions of each case",
-    run=run,
-)

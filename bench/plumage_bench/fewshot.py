@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumage_bench.harness import Benchmark, Context, Report
-from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.harness import Context, Report
+from plumage_bench.routing_bench import RoutingWorkload, run_routing
 from plumage_bench.scenario import Scenario
 from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 _MMLU = FEWSHOT_SUITES["mmlu"]
 _DEFAULT_RATE = 150.0  # no paper gives one for a routed fleet: half of what four workers can do with a warm cache
@@ -34,15 +34,5 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
     }
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     return run_routing(RoutingWorkload("fewshot", _shape, _DEFAULT_RATE, 180.0, _sweeps()), context)
-
-
-BENCH = Benchmark(
-    name="fewshot",
-    summary="routing of few-shot questions: 57 subjects, each behind its worked examples",
-    quick_budget=60,
-    quick_omits=QUICK_OMITS,
-    run=_run,
-    options={"sweep": SWEEP_HELP},
-)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumage_bench.harness import Benchmark, Context, Report
-from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.harness import Context, Report
+from plumage_bench.routing_bench import RoutingWorkload, run_routing
 from plumage_bench.scenario import Scenario
 from plumage_bench.workloads import GspShape
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 _DEFAULT = Scenario(GspShape(), 12.0)
 
@@ -41,15 +41,5 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
     }  # fmt: skip
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     return run_routing(RoutingWorkload("gsp", _shape, 12.0, 8.0, _sweeps()), context)
-
-
-BENCH = Benchmark(
-    name="gsp",
-    summary="routing on generated shared prefixes: 128 groups × 32 prompts, 003's default setting",
-    quick_budget=60,
-    quick_omits=QUICK_OMITS,
-    run=_run,
-    options={"sweep": SWEEP_HELP},
-)

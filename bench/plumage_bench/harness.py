@@ -1,7 +1,7 @@
-"""What every benchmark shares: its declaration, its context, and how a report is shown and kept.
+"""What every benchmark shares: its context, and how a report is shown and kept.
 
-A benchmark is a module with a `BENCH = Benchmark(...)`; `registry.py` names them. `run(context)` returns a `Report`;
-the harness prints its tables, writes `<out>/<name>.json` (seed, versions, machine, figures) and `<out>/<name>.png`, and
+A benchmark is a module with a `run(context)` that returns a `Report`; `registry.py` names and describes them. The
+harness prints its tables, writes `<out>/<name>.json` (seed, versions, machine, figures) and `<out>/<name>.png`, and
 prints the closing line `NAME key=value …` last.
 """
 
@@ -22,22 +22,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = ["Benchmark", "Context", "Report", "ResultTable", "run_benchmark", "wide_console"]
+from plumage_bench.registry import Benchmark
+
+__all__ = ["Context", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
 
 Figure = int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
-    options: names of extra `key=value` options the benchmark understands, with their help."""
-
-    name: str
-    summary: str
-    quick_budget: int
-    quick_omits: str
-    run: Callable[[Context], Report]
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,17 +73,20 @@ class Report:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+Run = Callable[[Context], Report]
+
+
 def wide_console() -> Console:
     """A console for results. Into a file or a pipe it is wide: a table cut at 80 columns has lost its figures."""
     console = Console()
     return console if console.is_terminal else Console(width=180)
 
 
-def run_benchmark(bench: Benchmark, context: Context) -> Report:
+def run_benchmark(bench: Benchmark, run: Run, context: Context) -> Report:
     """Run, show, write; the closing line is the last thing printed."""
     context.out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
-    report = bench.run(context)
+    report = run(context)
     elapsed = time.perf_counter() - started
     for table in report.tables:
         _show(context.console, table)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumage_bench.harness import Benchmark, Context, Report
-from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.harness import Context, Report
+from plumage_bench.routing_bench import RoutingWorkload, run_routing
 from plumage_bench.scenario import Scenario
 from plumage_bench.workloads import LongdocShape
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 _DEFAULT = Scenario(LongdocShape(), 12.0)
 
@@ -33,15 +33,5 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
     }  # fmt: skip
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     return run_routing(RoutingWorkload("longdoc", _shape, 12.0, 5.0, _sweeps()), context)
-
-
-BENCH = Benchmark(
-    name="longdoc",
-    summary="routing of questions about 512 long documents",
-    quick_budget=60,
-    quick_omits=QUICK_OMITS,
-    run=_run,
-    options={"sweep": SWEEP_HELP},
-)

@@ -19,7 +19,7 @@ from time import thread_time
 from typing import Any
 
 from plumage.mrc import MissRatioCurve, ReuseSampler
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.workloads import (
     FEWSHOT_SUITES,
     GspShape,
@@ -32,7 +32,7 @@ from plumage_bench.workloads import (
     longdoc_prompts,
 )
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 SAMPLES = (1024, 4096, 8192)
 DEFAULT = 4096
@@ -200,12 +200,3 @@ def _plot(figure: Any, outcomes: dict[str, Outcome]) -> None:
             axis.plot(sizes, misses, label=label, linewidth=2 if label == "exact" else 1)
         axis.set(title=name, xlabel="blocks", ylabel="miss ratio", ylim=(0, 1))
         axis.legend(fontsize=7)
-
-
-BENCH = Benchmark(
-    name="mrc",
-    summary="accuracy, cost and memory of sampled miss-ratio curves",
-    quick_budget=60,
-    quick_omits=f"{SEEDS - QUICK_SEEDS} of {SEEDS} seeds",
-    run=run,
-)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumage_bench.harness import Benchmark, Context, Report
-from plumage_bench.routing_bench import QUICK_OMITS, SWEEP_HELP, RoutingWorkload, run_routing
+from plumage_bench.harness import Context, Report
+from plumage_bench.routing_bench import RoutingWorkload, run_routing
 from plumage_bench.scenario import Scenario
 from plumage_bench.workloads import MultiturnShape
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 _DEFAULT = Scenario(MultiturnShape(), 12.0)
 
@@ -35,15 +35,5 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
     }
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     return run_routing(RoutingWorkload("multiturn", _shape, 12.0, 14.0, _sweeps()), context)
-
-
-BENCH = Benchmark(
-    name="multiturn",
-    summary="routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens",
-    quick_budget=60,
-    quick_omits=QUICK_OMITS,
-    run=_run,
-    options={"sweep": SWEEP_HELP},
-)

@@ -1,23 +1,110 @@
-"""Benchmarks by name; a module is imported only when its benchmark is asked for."""
+"""Benchmarks by name: what each measures and offers. Its code is imported only when it is run, so that help is instant
+and needs nothing that a benchmark needs.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from plumage.errors import ConfigurationError
-from plumage_bench.harness import Benchmark
 
-__all__ = ["NAMES", "load"]
+if TYPE_CHECKING:
+    from plumage_bench.harness import Context, Report
 
-NAMES = (
-    "gsp", "multiturn", "longdoc", "fewshot", "trace", "cht", "decision", "eviction", "mrc", "directory", "router",
-)  # fmt: skip
+__all__ = ["BENCHMARKS", "NAMES", "Benchmark", "describe", "load"]
 
 
-def load(name: str) -> Benchmark:
-    """The benchmark called `name`; ConfigurationError names the known ones."""
-    if name not in NAMES:
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
+    options: names of extra `key=value` options the benchmark understands, with their help."""
+
+    name: str
+    summary: str
+    quick_budget: int
+    quick_omits: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def _routing(name: str, summary: str) -> Benchmark:
+    return Benchmark(
+        name,
+        summary,
+        quick_budget=60,
+        quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines",
+        options=(("sweep", "1: also run the ranges of the setting (minutes)"),),
+    )
+
+
+_ALL = (
+    _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, 003's default setting"),
+    _routing("multiturn", "routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens"),
+    _routing("longdoc", "routing of questions about 512 long documents"),
+    _routing("fewshot", "routing of few-shot questions: 57 subjects, each behind its worked examples"),
+    Benchmark(
+        "trace",
+        "a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
+        quick_budget=60,
+        quick_omits="18 of libCacheSim's 27 policies, their runs without partial blocks, 13 of 16 seeds of the block "
+        "names, all but the first 1,500 requests and 2 of 3 seeds of the fleet, its runs with LRU, half of the "
+        "synthetic trace",
+        options=(
+            ("trace", "a Mooncake-format JSONL (or --trace FILE); without it a seeded synthetic trace is replayed"),
+        ),
+    ),
+    Benchmark(
+        "cht",
+        "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
+        quick_budget=20,
+        quick_omits="chunk sizes other than 64, most repeats",
+    ),
+    Benchmark(
+        "decision",
+        "what a routing decision costs: parse, render, hash, look up, choose",
+        quick_budget=15,
+        quick_omits="16,000 of 20,000 decisions of each case",
+    ),
+    Benchmark(
+        "eviction",
+        "hit ratio of eviction policies: GSP worst order, few-shot suites, multi-turn, 003's constructions",
+        quick_budget=60,
+        quick_omits="5 of 8 seeds, every other size of the GSP curve, 3 of 4 sizes of the suites, constructions of "
+        "n > 64",
+    ),
+    Benchmark(
+        "mrc",
+        "accuracy, cost and memory of sampled miss-ratio curves",
+        quick_budget=60,
+        quick_omits="2 of 4 seeds",
+    ),
+    Benchmark(
+        "directory",
+        "the directory: lag from event to router, bytes per entry in server and router, cold start",
+        quick_budget=60,
+        quick_omits="24 s of the event load and two of three cold starts",
+    ),
+    Benchmark(
+        "router",
+        "requests a second of one router core with LBGR and live directory events; latency it adds",
+        quick_budget=60,
+        quick_omits="three of five rounds; measurements of 2 and 5 seconds instead of 6 and 20",
+    ),
+)
+BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
+NAMES = tuple(BENCHMARKS)
+
+
+def describe(name: str) -> Benchmark:
+    """What the benchmark called `name` is; ConfigurationError names the known ones."""
+    if name not in BENCHMARKS:
         raise ConfigurationError(f"no benchmark named {name!r}; there are: {', '.join(NAMES)}")
-    module = importlib.import_module(f"plumage_bench.{name}")
-    bench: Benchmark = module.BENCH
-    return bench
+    return BENCHMARKS[name]
+
+
+def load(name: str) -> Callable[[Context], Report]:
+    """Its code: `run` of the module of the same name."""
+    run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.{describe(name).name}").run
+    return run

@@ -21,10 +21,7 @@ from plumage_bench.rate_search import highest_rate
 from plumage_bench.routing_report import Rates, matrix_table, plot_rates, rate_table, setting_table, sweep_table
 from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, pooled
 
-__all__ = ["QUICK_OMITS", "SWEEP_HELP", "RoutingWorkload", "run_routing"]
-
-QUICK_OMITS = "16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines"
-SWEEP_HELP = "1: also run the ranges of the setting (minutes)"
+__all__ = ["RoutingWorkload", "run_routing"]
 
 
 @dataclass(frozen=True)

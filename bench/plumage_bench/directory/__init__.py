@@ -17,16 +17,16 @@ from typing import Any
 from plumage_bench.directory.lag import Lag, measure_lag
 from plumage_bench.directory.size import Size, measure_size
 from plumage_bench.event_cost import EventCost, event_cost
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 ENTRIES = 1_000_000
 OWNERS = {1: 4, 4: 4, 32: 32}  # owners a chunk → replicas
 RATE = 5_000
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     seconds = 6.0 if context.quick else 30.0
     colds = 1 if context.quick else 3
     with context.progress("directory", len(OWNERS) + 1) as advance:
@@ -96,12 +96,3 @@ def _draw(figure: Any, sizes: list[Size], lag: Lag) -> None:
     right.axhline(40, linestyle="--", color="grey")
     right.set(xlabel="owners a chunk", ylabel="bytes per entry in the server", title="1,000,000 entries")
     right.legend()
-
-
-BENCH = Benchmark(
-    name="directory",
-    summary="the directory: lag from event to router, bytes per entry in server and router, cold start",
-    quick_budget=60,
-    quick_omits="24 s of the event load and two of three cold starts",
-    run=_run,
-)

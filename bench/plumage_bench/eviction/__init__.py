@@ -21,9 +21,9 @@ from plumage_bench.eviction.workloads import (
     gsp_worst_order,
     multi_turn,
 )  # fmt: skip
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 POLICIES = ("Lru", "Rlt", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl", "Belady")
 DRAWING = ("Rlt", "HotnessPaper")  # a victim at random; which entry of a full bucket moves
@@ -40,7 +40,7 @@ Ratios = Mapping[str, float]
 Advance = Callable[[int], None]
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     seeds = [context.seed + offset for offset in range(3 if context.quick else 8)]
     sizes = (8, 16, 32, 64) if context.quick else (8, 16, 32, 64, 128, 256)
     rooms = (SUITE_ROOM,) if context.quick else (*OTHER_ROOMS, SUITE_ROOM)
@@ -169,12 +169,3 @@ def _worst_table(worst: Sequence[Construction]) -> ResultTable:
     columns = ["n", "C.1 LRU", "C.1 RLT", "C.2 LRU", "C.2 RLT", "H(n)"]
     rows = [[c.n, c.loop_lru, c.loop_rlt, c.random_lru, c.random_rlt, harmonic(c.n)] for c in worst]
     return ResultTable("Misses ÷ leaf-OPT's (003 App. C)", columns, rows, "C.1: O(n) against O(log n). C.2: H(n).")
-
-
-BENCH = Benchmark(
-    name="eviction",
-    summary="hit ratio of eviction policies: GSP worst order, few-shot suites, multi-turn, 003's constructions",
-    quick_budget=60,
-    quick_omits="5 of 8 seeds, every other size of the GSP curve, 3 of 4 sizes of the suites, constructions of n > 64",
-    run=_run,
-)

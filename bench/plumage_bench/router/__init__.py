@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_bench.harness import Benchmark, Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.router.prompts import PREFIXES
 from plumage_bench.router.rig import Drive, Rig
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 MESSAGES = (6, 1, 20)
 CONNECTIONS = 64
@@ -135,12 +135,3 @@ def _plot(figure: Any, rounds: list[dict[str, Drive]]) -> None:
     axes.axhline(6000, linestyle="--", color="black", label="target")
     axes.set_ylabel("requests a second, one router core")
     axes.legend()
-
-
-BENCH = Benchmark(
-    name="router",
-    summary="Requests a second of one router core with LBGR and live directory events; latency it adds.",
-    quick_budget=60,
-    quick_omits="three of five rounds; measurements of 2 and 5 seconds instead of 6 and 20",
-    run=run,
-)

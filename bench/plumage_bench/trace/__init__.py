@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumage_bench.harness import Benchmark, Context, Report
+from plumage_bench.harness import Context, Report
 from plumage_bench.trace import libcache, report, routed
 from plumage_bench.trace.hitratios import (
     BOUND,
@@ -29,7 +29,7 @@ from plumage_bench.trace.processes import Trace, replay_all
 from plumage_bench.trace.routed import Fleet, Routed
 from plumage_bench.trace.synthetic import synthetic_trace
 
-__all__ = ["BENCH"]
+__all__ = ["run"]
 
 _SYNTHETIC_REQUESTS, _SYNTHETIC_QUICK = 12_000, 6_000
 _ROUTED_QUICK = 1_500
@@ -39,7 +39,7 @@ _NAMINGS, _NAMINGS_QUICK = 16, 3
 Measured = Mapping[Contender, Ratios]
 
 
-def _run(context: Context) -> Report:
+def run(context: Context) -> Report:
     trace, about = _trace(context)
     capacities(trace)  # a trace that is too small is told of before anything runs
     contenders = list(_contenders(context.seed, quick=context.quick))
@@ -161,18 +161,3 @@ def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
 
 def _plain(ratios: Ratios) -> dict[str, list[float]]:
     return {f"{share:g}": [ratio.whole, ratio.second] for share, ratio in ratios.items()}
-
-
-BENCH = Benchmark(
-    name="trace",
-    summary="a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
-    quick_budget=60,
-    quick_omits=(
-        f"{len(libcache.NAMES) - len(libcache.LEADERS)} of libCacheSim's {len(libcache.NAMES)} policies, their runs "
-        f"without partial blocks, {_NAMINGS - _NAMINGS_QUICK} of {_NAMINGS} seeds of the block names, all but the "
-        f"first {_ROUTED_QUICK:,} requests and {_SEEDS - _SEEDS_QUICK} of {_SEEDS} "
-        "seeds of the fleet, its runs with LRU, half of the synthetic trace"
-    ),
-    run=_run,
-    options={"trace": "a Mooncake-format JSONL (or --trace FILE); without it a seeded synthetic trace is replayed"},
-)

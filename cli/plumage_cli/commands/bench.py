@@ -46,32 +46,30 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the JSON and the plot.")] = Path("out/bench"),
     trace: Annotated[Path | None, typer.Option(help="A Mooncake-format JSONL, for benchmarks that replay one.")] = None,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Run the whole ranges instead of the default setting.")
+        bool, typer.Option("--sweep", help="Run the whole ranges too, after the default setting.")
     ] = False,
 ) -> None:
     """Run a benchmark: table, JSON, plot, and a closing line `NAME key=value …`."""
-    from plumage_bench.harness import Context, run_benchmark, wide_console
+    from plumage_bench.registry import describe
 
-    benchmark = _load(name)
+    benchmark = describe(name)
     given = _options(options or [])
     if trace is not None:
         given["trace"] = str(trace)
     if sweep:
         given["sweep"] = "1"
-    unknown = sorted(set(given) - set(benchmark.options))
-    if unknown:
-        known = ", ".join(benchmark.options) or "none"
-        raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {known}")
-    run_benchmark(benchmark, Context(name, quick, seed, out, wide_console(), given))
-
-
-def _load(name: str) -> Any:
+    known = dict(benchmark.options)
+    if unknown := sorted(set(given) - set(known)):
+        there = ", ".join(known) or "none"
+        raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
     try:
+        from plumage_bench.harness import Context, run_benchmark, wide_console
         from plumage_bench.registry import load
 
-        return load(name)
+        run = load(name)
     except ModuleNotFoundError as error:
         raise CliError(f"bench {name} needs {error.name}: pip install 'plumage-llm[bench]'") from None
+    run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given))
 
 
 def _options(words: list[str]) -> dict[str, str]:
@@ -85,7 +83,9 @@ def _options(words: list[str]) -> dict[str, str]:
 
 
 def _about(name: str) -> str:
-    benchmark = _load(name)
+    from plumage_bench.registry import describe
+
+    benchmark = describe(name)
     lines = [
         f"Usage: plumage bench {name} [--quick] [--seed N] [--out DIR] [KEY=VALUE]…",
         "",
@@ -94,5 +94,5 @@ def _about(name: str) -> str:
         f"  --quick takes at most {benchmark.quick_budget} s and leaves out: {benchmark.quick_omits}",
     ]
     if benchmark.options:
-        lines += ["", "Options:"] + [f"  {key}=…  {text}" for key, text in benchmark.options.items()]
+        lines += ["", "Options:"] + [f"  {key}=…  {text}" for key, text in benchmark.options]
     return "\n".join(lines)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumage.api.v1alpha1 import InferencePool
 from plumage_cli.errors import CliError
-from plumage_cli.files import read_pool
-from plumage_cli.local.plan import refuse_what_needs_a_cluster
-from plumage_cli.local.ports import free_ports
+
+if TYPE_CHECKING:
+    from plumage.api.v1alpha1 import InferencePool
 
 __all__ = ["app"]
 
@@ -34,6 +33,7 @@ def demo(
     try:
         from plumage_cli.demo.load import LoadShape
         from plumage_cli.demo.run import DemoSettings, run_demo
+        from plumage_cli.local.ports import free_ports
     except ModuleNotFoundError as error:
         raise CliError(f"the demo needs {error.name}: pip install 'plumage-llm[bench]'") from None
 
@@ -45,6 +45,9 @@ def demo(
 
 
 def _valid(path: Path) -> InferencePool:
+    from plumage_cli.files import read_pool
+    from plumage_cli.local.plan import refuse_what_needs_a_cluster
+
     pool = read_pool(path)
     refuse_what_needs_a_cluster(pool, str(path))
     typer.echo(f"{path}: right (InferencePool {pool.metadata.name})")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from plumage_cli.errors import CliError
-from plumage_cli.local.control import ask, find_pool
 
 __all__ = ["app"]
 
@@ -22,6 +21,8 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as the router says it.")] = False,
 ) -> None:
     """Say why a request went where it went: what each replica held of its prefix, and what was predicted for it."""
+    from plumage_cli.local.control import ask, find_pool
+
     folder = find_pool(pool)
     view = ask(folder, {"do": "status"}, timeout=5.0)
     key = (folder / "admin.key").read_text().strip()

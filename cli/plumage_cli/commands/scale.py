@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from plumage_cli.local.control import ask, find_pool
-
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -20,6 +18,8 @@ def scale(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for it.")] = 600.0,
 ) -> None:
     """Change the number of replicas: new ones are warmed first, leaving ones are drained first."""
+    from plumage_cli.local.control import ask, find_pool
+
     view = ask(find_pool(pool), {"do": "scale", "replicas": replicas}, timeout=timeout)
     names = ", ".join(replica["id"] for replica in view["replicas"]) or "none"
     typer.echo(f"pool {view['pool']} has {len(view['replicas'])} replica(s): {names}")

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from plumage_cli.local.control import ask, find_pool
-
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -20,6 +18,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show a pool that is up: its endpoint, replicas and processes."""
+    from plumage_cli.local.control import ask, find_pool
+
     view = ask(find_pool(pool), {"do": "status"}, timeout=5.0)
     if as_json:
         typer.echo(json.dumps(view, indent=1))

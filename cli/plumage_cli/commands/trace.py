@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -29,6 +28,8 @@ def fetch(
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest file to take.")] = 2_000_000_000,
 ) -> None:
     """Fetch a public trace. A broken download goes on where it broke; another checksum is refused."""
+    from urllib.parse import urlsplit
+
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 

@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from plumage_cli.files import read_pool
-from plumage_cli.local.plan import HOST, refuse_what_needs_a_cluster, unused
-
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -26,12 +23,15 @@ def up(
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of the router; the manifest's else.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address the router listens on.")] = HOST,
+    host: Annotated[str | None, typer.Option(help="Address the router listens on; 127.0.0.1 when absent.")] = None,
     api_keys: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="File of API keys; everybody is let in without.")
     ] = None,
 ) -> None:
     """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends it."""
+    from plumage_cli.files import read_pool
+    from plumage_cli.local.plan import HOST, refuse_what_needs_a_cluster, unused
+
     pool = read_pool(manifest, changes or ())
     refuse_what_needs_a_cluster(pool, str(manifest))
     if left_out := unused(pool):
@@ -39,4 +39,4 @@ def up(
     from plumage_cli.local.foreground import run
 
     keys = api_keys.absolute() if api_keys else None
-    run(pool, port=port or pool.spec.router.service.port, host=host, api_keys=keys)
+    run(pool, port=port or pool.spec.router.service.port, host=host or HOST, api_keys=keys)

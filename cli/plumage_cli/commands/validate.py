@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from plumage.api.v1alpha1 import load_manifests
 from plumage.errors import ManifestError
 from plumage_cli.errors import CliError
-from plumage_cli.files import read_text
 
 __all__ = ["app"]
 
@@ -28,6 +26,9 @@ def validate(
 
 
 def _is_right(path: Path) -> bool:
+    from plumage.api.v1alpha1 import load_manifests
+    from plumage_cli.files import read_text
+
     try:
         manifests = load_manifests(read_text(path), str(path))
     except (CliError, ManifestError) as error:

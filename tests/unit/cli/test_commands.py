@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ManifestError
+from plumage_bench.registry import NAMES
 from plumage_cli.errors import CliError
 from plumage_cli.files import read_pool
 from plumage_cli.main import COMMANDS
 
+HEAVY = {
+    "asyncio", "fastapi", "httpx", "jinja2", "libcachesim", "matplotlib", "msgspec", "numpy", "openai", "orjson",
+    "psutil", "redis", "rich", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq",
+}  # fmt: skip
 ROOT = Path(__file__).parents[3]
 LOCAL = ROOT / "examples" / "local.yaml"
 
@@ -26,6 +31,22 @@ def plumage(*words: str, runtime: Path | None = None, **more: str) -> subprocess
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
 
+def helped(*commands: list[str]) -> tuple[str, set[str]]:
+    """What `--help` of these commands prints in one process, and the modules it has loaded then."""
+    program = f"""
+import sys
+from contextlib import suppress
+from plumage_cli.main import app
+for words in {commands!r}:
+    with suppress(SystemExit):
+        app([*words, "--help"])
+print(*sorted(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    told, _, modules = done.stdout.rstrip().rpartition("\n")
+    return told, set(modules.split())
+
+
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
     done = plumage("--help")
     assert done.returncode == 0
@@ -34,15 +55,24 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
         assert text.split()[0] in done.stdout
     program = "import sys, plumage_cli.main as m; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"pydantic", "yaml", "rich", "httpx", "asyncio", "numpy", "redis", "openai", "plumage_bench", "uvloop"}
-    assert heavy.isdisjoint(loaded)
+    assert (HEAVY | {"pydantic", "plumage_bench"}).isdisjoint(loaded)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help(name: str) -> None:
-    done = plumage(name, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Usage: " in done.stdout
+def test_every_command_has_help_and_imports_nothing_heavy_for_it(name: str) -> None:
+    """typer itself imports pydantic for a command's parameters; nothing of ours may add to that."""
+    told, loaded = helped([name])
+    assert "Usage: " in told
+    assert f"plumage_cli.commands.{name}" in loaded
+    assert HEAVY.isdisjoint(loaded)
+    assert not {module for module in loaded if module.startswith(("plumage.api", "plumage_cli.local."))}
+
+
+def test_help_of_every_benchmark_imports_no_benchmark() -> None:
+    told, loaded = helped(*(["bench", name] for name in NAMES))
+    assert all(f"Usage: plumage bench {name} " in told for name in NAMES)
+    assert HEAVY.isdisjoint(loaded)
+    assert {module for module in loaded if module.startswith("plumage_bench.")} == {"plumage_bench.registry"}
 
 
 def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:

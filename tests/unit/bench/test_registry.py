@@ -1,0 +1,39 @@
+"""What help says of a benchmark without importing it is what the benchmark does."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from plumage_bench import decision, mrc, trace
+from plumage_bench.registry import BENCHMARKS, NAMES, load
+from plumage_bench.trace import libcache
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_has_code_and_words(name: str) -> None:
+    assert list(inspect.signature(load(name)).parameters) == ["context"]
+    described = BENCHMARKS[name]
+    assert described.name == name
+    assert described.summary
+    assert described.quick_omits
+    assert 0 < described.quick_budget <= 60
+
+
+def test_what_quick_leaves_out_is_what_the_code_leaves_out() -> None:
+    def omits(name: str) -> str:
+        return BENCHMARKS[name].quick_omits
+
+    left_out = decision.REQUESTS - decision.QUICK_REQUESTS
+    assert f"{left_out:,} of {decision.REQUESTS:,} decisions" in omits("decision")
+    assert f"{mrc.SEEDS - mrc.QUICK_SEEDS} of {mrc.SEEDS} seeds" in omits("mrc")
+    policies = len(libcache.NAMES)
+    for words in (
+        f"{policies - len(libcache.LEADERS)} of libCacheSim's {policies} policies",
+        f"{trace._NAMINGS - trace._NAMINGS_QUICK} of {trace._NAMINGS} seeds of the block names",
+        f"all but the first {trace._ROUTED_QUICK:,} requests",
+        f"{trace._SEEDS - trace._SEEDS_QUICK} of {trace._SEEDS} seeds of the fleet",
+    ):
+        assert words in omits("trace")
+    assert trace._SYNTHETIC_QUICK * 2 == trace._SYNTHETIC_REQUESTS
