@@ -14,6 +14,7 @@ import httpx
 import pytest
 from support.ports import free_port
 
+from plumage.directory.hotness import HotnessShare
 from plumage.directory.mirror import Mirror
 from plumage.directory.schema import State
 from plumage.directory.server import LocalServer
@@ -23,6 +24,7 @@ from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.app import make_app
+from plumage_engine.agent.block import Block, children_of
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.tokenizer import read_tokenizer
 
@@ -334,20 +336,27 @@ class TestHttp:
         assert (await surface.get("/readyz")).status_code == 503
 
 
-async def test_hotness_goes_to_the_pool_and_comes_back(directory, pool, make_engine) -> None:
-    busy, idle = make_engine(), make_engine()
-    shared = prose(50, 300)
-    async with (
-        running(settings(directory, pool, busy)) as here,
-        running(settings(directory, pool, idle, replica="chat-1", warmup={"enabled": False})) as there,
-    ):
-        await until(lambda: here.ready and there.ready)
-        for number in range(4):
-            await ask(busy, shared + prose(60 + number, 60))
-        for number in range(2):
-            await ask(idle, shared + prose(70 + number, 60))
-        own = there.holdings.index.heat
-        await until(lambda: len(own.hottest(5)) == 1, lambda: own.hottest(5))
-        await until(lambda: max(there.hotness.uses().values(), default=0) >= 3, there.hotness.uses)
-        assert [uses for _, uses in own.hottest(5)] == [1]
-        assert there.hottest(100_000).prefixes[0].uses >= 3
+async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(directory, pool, make_engine) -> None:
+    engine = make_engine()
+    often, seldom = prose(50, 300), prose(51, 300)
+    told = HotnessShare(directory.url, pool=pool, period=0.05, follow=False)
+    async with running(settings(directory, pool, engine)) as agent:
+        await until(lambda: agent.ready)
+        for number, beginning in enumerate((often, seldom, seldom, often, seldom)):
+            await ask(engine, beginning + prose(60 + number, 60))
+        heat = agent.holdings.index.heat
+        await until(lambda: len(heat.hottest(5)) == 2, lambda: heat.hottest(5))
+        (first, _), (second, _) = heat.hottest(5)
+        assert [uses for _, uses in heat.hottest(5)] == [2, 1]
+        told.start()
+        told.use(chunk_behind(second), second.tokens, 7)  # a router found one chunk more than the blocks made whole
+        await until(lambda: agent.hotness.uses() == {first: 2, second: 7}, agent.hotness.uses)
+        prefixes = agent.hottest(100_000).prefixes
+        assert [prefix.uses for prefix in prefixes] == [7, 2], "the pool's word counts for more than this engine's"
+        assert len(prefixes[0].tokens) == second.tokens
+    await told.close()
+
+
+def chunk_behind(block: Block) -> int:
+    """The first chunk that is whole behind the block, in whichever prompt goes on there."""
+    return next(child.chunks[0] for child in children_of(block) if child.chunks)

@@ -3,125 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from support.ports import free_port
+from tests.integration.agent.conftest import answers, settings_of
 
 from plumage.directory.connection import connect
 from plumage.directory.mirror import Mirror
 from plumage.directory.schema import Keys, State
-from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage.models import resolve
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 pytestmark = pytest.mark.redis
-
-
-class StockEngine:
-    """What an agent sees of a vLLM without the plugin over HTTP: /metrics and 404 for the rest."""
-
-    def __init__(self) -> None:
-        self.running, self.steps, self.working = 0, 0, False
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = owner.metrics().encode() if self.path == "/metrics" else b'{"detail":"Not Found"}'
-                self.send_response(200 if self.path == "/metrics" else 404)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
-
-    def metrics(self) -> str:
-        self.steps += self.working
-        return (
-            f'vllm:num_requests_running{{engine="0",model_name="a b"}} {self.running}.0\n'
-            f'vllm:num_requests_waiting{{engine="0"}} 0.0\nvllm:iteration_tokens_total_count {self.steps}\n'
-        )
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-@pytest.fixture
-def stock() -> Iterator[StockEngine]:
-    engine = StockEngine()
-    yield engine
-    engine.close()
-
-
-class AgentProcess:
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        path = folder / f"agent-{time.monotonic_ns()}.json"
-        path.write_text(json.dumps(settings))
-        command = [sys.executable, "-m", "plumage_engine.agent", "--config", str(path)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, output
-
-
-@pytest.fixture
-def start_agent(tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
-    started: list[AgentProcess] = []
-
-    def start(**settings: Any) -> AgentProcess:
-        started.append(AgentProcess(tmp_path, **settings))
-        return started[-1]
-
-    yield start
-    for agent in started:
-        if agent.process.poll() is None:
-            agent.process.kill()
-        agent.process.communicate()
-
-
-def settings_of(
-    directory: LocalServer, pool: str, engine: StockEngine, publisher: Any, port: int, **changes: Any
-) -> dict[str, Any]:
-    return {
-        "pool": pool, "replica": "vllm-0", "model": "tiny", "modelFolder": "builtin://tiny-chat",
-        "engineUrl": engine.url, "eventsEndpoint": publisher.endpoint, "replayEndpoint": publisher.replay_endpoint,
-        "directoryUrl": directory.url, "listen": {"port": port}, "heartbeatSeconds": 0.2, "loadSeconds": 0.05,
-        "stalledSeconds": 0.5, **changes,
-    }  # fmt: skip
-
-
-async def answers(url: str, status: int = 200) -> None:
-    async with httpx.AsyncClient() as client:
-        for _ in range(1200):
-            with suppress(httpx.HTTPError):
-                if (await client.get(url)).status_code == status:
-                    return
-            await asyncio.sleep(0.05)
-    pytest.fail(f"{url} did not answer {status}")
 
 
 def prompt_event(text: str, key: int) -> dict[str, Any]:
