@@ -38,6 +38,13 @@ class LazyGroup(TyperGroup):
         module = importlib.import_module(f"plumage_cli.commands.{cmd_name}")
         return typer.main.get_command(module.app)
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """typer imports pydantic to check an option whose value is None: a tenth of a second before any help."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -54,13 +61,21 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
-    if version:
-        from importlib.metadata import version as installed
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
 
-        typer.echo(f"plumage {installed('plumage-llm')}")
+        typer.echo(f"plumage {version('plumage-llm')}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """The options that stand before a command."""
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from plumage_cli.main import COMMANDS
 
 HEAVY = {
     "asyncio", "fastapi", "httpx", "jinja2", "libcachesim", "matplotlib", "msgspec", "numpy", "openai", "orjson",
-    "psutil", "redis", "rich", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq",
+    "psutil", "pydantic", "redis", "rich", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq",
 }  # fmt: skip
 ROOT = Path(__file__).parents[3]
 LOCAL = ROOT / "examples" / "local.yaml"
@@ -55,12 +56,16 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
         assert text.split()[0] in done.stdout
     program = "import sys, plumage_cli.main as m; print(*sorted({n.partition('.')[0] for n in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert (HEAVY | {"pydantic", "plumage_bench"}).isdisjoint(loaded)
+    assert (HEAVY | {"plumage_bench"}).isdisjoint(loaded)
+
+
+def test_the_version_is_told() -> None:
+    done = plumage("--version")
+    assert (done.returncode, done.stdout) == (0, f"plumage {importlib.metadata.version('plumage-llm')}\n")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_and_imports_nothing_heavy_for_it(name: str) -> None:
-    """typer itself imports pydantic for a command's parameters; nothing of ours may add to that."""
     told, loaded = helped([name])
     assert "Usage: " in told
     assert f"plumage_cli.commands.{name}" in loaded
