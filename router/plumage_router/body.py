@@ -11,6 +11,7 @@ then see different requests. Reading a body the slow way to find out costs more 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,8 +61,8 @@ def _refuse_duplicates(raw: bytes) -> None:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            seen = Counter(name for name, _ in pairs)
+            twice = next(name for name, times in seen.items() if times > 1)
             raise RequestError(400, f"The key {twice[:64]!r} is given twice.", code="duplicate_key", param=twice[:64])
         return found
 

@@ -15,15 +15,16 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from functools import cache, partial
+from typing import Any, Literal, TypeAlias
 
 __all__ = ["Normalizer"]
 
+_Form: TypeAlias = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _SPACE = "▁"
 _BLANKS = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 """Unicode's White_Space, which `tokenizers` goes by; Python's idea of it has four more."""
-_UNICODE_FORMS: dict[str, Literal["NFC", "NFD", "NFKC", "NFKD"]] = {
+_UNICODE_FORMS: dict[str, _Form] = {
     "NFC": "NFC", "NFD": "NFD", "NFKC": "NFKC", "NFKD": "NFKD",
 }  # fmt: skip
 
@@ -39,8 +40,9 @@ class Normalizer:
     steps: tuple[Callable[[str], str], ...] = ()
     keeps_ascii: bool = True
     added: re.Pattern[str] | None = None
-    swallows: tuple[tuple[re.Pattern[str], str], ...] = ()
-    form: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = None
+    swallows_left: re.Pattern[str] | None = None
+    swallows_right: re.Pattern[str] | None = None
+    form: _Form | None = None
     first_blank: Literal["kept", "first", "each"] = "kept"
     unsupported: tuple[str, ...] = ()
 
@@ -59,7 +61,10 @@ class Normalizer:
             steps=tuple(builder.steps),
             keeps_ascii=builder.keeps_ascii,
             added=_alternatives(token["content"] for token in tokens if not token.get("normalized")),
-            swallows=tuple(_swallowing(tokens)),
+            swallows_left=_alternatives(token["content"] for token in tokens if token.get("lstrip")),
+            swallows_right=_alternatives(
+                (token["content"] for token in tokens if token.get("rstrip")), f"[{_BLANKS}]+"
+            ),
             form=only_form,
             first_blank=_first_blank(spec),
             unsupported=tuple(builder.unsupported),
@@ -68,8 +73,10 @@ class Normalizer:
     def __call__(self, text: str) -> str:
         if not ((self.keeps_ascii and text.isascii()) or self._is_normal(text)):
             text = self._between_tokens(text)
-        for pattern, replacement in self.swallows:
-            text = pattern.sub(replacement, text)
+        if self.swallows_right is not None:
+            text = self.swallows_right.sub(r"\1", text)
+        if self.swallows_left is not None:
+            text = _without_blanks_before(self.swallows_left, text)
         return text if self.first_blank == "kept" else self._drop_first_blank(text)
 
     def _is_normal(self, text: str) -> bool:
@@ -103,7 +110,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self.steps: list[Callable[[str], str]] = []
-        self.forms: list[Literal["NFC", "NFD", "NFKC", "NFKD"]] = []
+        self.forms: list[_Form] = []
         self.unsupported: list[str] = []
         self.keeps_ascii = True
 
@@ -111,7 +118,7 @@ class _Builder:
         kind = str(step.get("type"))
         if kind in _UNICODE_FORMS:
             self.forms.append(_UNICODE_FORMS[kind])
-            self._step(partial(unicodedata.normalize, _UNICODE_FORMS[kind]))
+            self._step(_normalizing(_UNICODE_FORMS[kind]))
         elif kind == "StripAccents":
             self._step(_strip_accents)
         elif kind == "Lowercase":
@@ -183,21 +190,43 @@ def _first_blank(spec: Mapping[str, Any]) -> Literal["kept", "first", "each"]:
     return "kept"
 
 
-def _alternatives(texts: Iterable[str]) -> re.Pattern[str] | None:
+def _alternatives(texts: Iterable[str], followed_by: str = "") -> re.Pattern[str] | None:
     """Longest first, so that the leftmost longest token matches; the group makes `split` keep the tokens."""
     longest_first = sorted(set(texts), key=len, reverse=True)
-    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")" + followed_by) if longest_first else None
 
 
-def _swallowing(tokens: Iterable[Mapping[str, Any]]) -> Iterable[tuple[re.Pattern[str], str]]:
-    """Added tokens with lstrip or rstrip take the blanks beside them along; the ids know nothing of those blanks."""
-    both = list(tokens)
-    right = _alternatives(token["content"] for token in both if token.get("rstrip"))
-    left = _alternatives(token["content"] for token in both if token.get("lstrip"))
-    if right:
-        yield re.compile(f"{right.pattern}[{_BLANKS}]+"), r"\1"
-    if left:
-        yield re.compile(f"[{_BLANKS}]+{left.pattern}"), r"\1"
+def _without_blanks_before(tokens: re.Pattern[str], text: str) -> str:
+    """Not by a pattern of blanks and a token: that would try anew from each blank of a long run."""
+    parts = tokens.split(text)  # text, token, text, token, …, text
+    if len(parts) == 1:
+        return text
+    parts[:-1:2] = [part.rstrip(_BLANKS) for part in parts[:-1:2]]
+    return "".join(parts)
+
+
+_LONG = 32  # Unicode's Stream-Safe Text Format (UAX #15) has at most 30 marks in a row: more are no language
+
+
+def _normalizing(form: _Form) -> Callable[[str], str]:
+    """`unicodedata.normalize` sorts each run of combining marks by insertion, in the square of its length; so long ones
+    are put in canonical order (Unicode §3.11, D109) before."""
+    runs, decomposed = _long_runs("NFD" if form in ("NFC", "NFD") else "NFKD")
+
+    def in_order(run: re.Match[str]) -> str:
+        return "".join(sorted(run[0].translate(decomposed), key=unicodedata.combining))
+
+    return lambda text: unicodedata.normalize(form, runs.sub(in_order, text))
+
+
+@cache
+def _long_runs(form: _Form) -> tuple[re.Pattern[str], dict[int, str]]:
+    """A pattern of long runs of marks, and what the marks among them that are composed consist of."""
+    parts = {code: unicodedata.normalize(form, chr(code)) for code in range(0x300, 0x20000)}
+    marks = {code: text for code, text in parts.items() if unicodedata.combining(text[0])}
+    members = "".join(map(chr, marks))
+    pattern = re.compile(f"(?<![{members}])[{members}]{{{_LONG},}}")
+    return pattern, {code: text for code, text in marks.items() if text != chr(code)}
 
 
 def _lower(text: str) -> str:

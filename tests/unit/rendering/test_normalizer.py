@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
@@ -108,3 +109,41 @@ def test_a_step_that_cannot_be_done_here_is_named() -> None:
 def test_a_pattern_that_python_cannot_read_is_named() -> None:
     spec = {"normalizer": {"type": "Replace", "pattern": {"Regex": "(?<=a+)b"}, "content": ""}}
     assert Normalizer.from_tokenizer_json(spec).unsupported == ("Replace '(?<=a+)b'",)
+
+
+LONG = 300_000  # repetitions; in the square of them, each of these would take minutes
+
+
+@pytest.mark.parametrize("name", ["tokens that take blanks along", "the same after NFC"])
+@pytest.mark.parametrize("end", ["x", "<|im_end|>"])
+def test_a_megabyte_of_blanks(name: str, end: str) -> None:
+    normalizer = Normalizer.from_tokenizer_json(TOKENIZERS[name].to_str().encode())
+    text = "é" + " \n" * (2 * LONG) + end
+    assert normalizer(text) == (text if end == "x" else "é<|im_end|>")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@pytest.mark.parametrize(
+    ("marks", "ordered"),
+    [("\u0301\u0316", "\u0316\u0301"), ("\u0344\u0316", "\u0316\u0308\u0301"), ("\u0f73\u0f71", "\u0f71\u0f71\u0f72")],
+)
+def test_a_megabyte_of_marks(form: str, marks: str, ordered: str) -> None:
+    normalizer = Normalizer.from_tokenizer_json({"normalizer": {"type": form}})
+    kinds = sorted(set(ordered), key=ordered.index)
+    long = normalizer("q" + marks * LONG)
+    assert long.startswith("q" + kinds[0] * (LONG - 1))
+    assert long.count(kinds[-1]) == LONG
+
+
+marked = st.lists(
+    st.sampled_from([*"qaeカ", "\u0301", "\u0308", "\u0316", "\u0344", "\u0f73", "\uff9e", "é"]), min_size=60
+)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@settings(max_examples=200, deadline=None)
+@example(["a", *"\u0301\u0316" * 40, "\uff9e", *"\u0301\u0316" * 40])
+@given(marked)
+def test_long_runs_of_marks_are_normalized_like_any(form: Any, parts: list[str]) -> None:
+    text = "".join(parts) + "q" + "".join(part for part in parts if unicodedata.combining(part))
+    assert Normalizer.from_tokenizer_json({"normalizer": {"type": form}})(text) == unicodedata.normalize(form, text)

@@ -77,3 +77,11 @@ def test_fields_are_put_in_front_and_nothing_else_changes(body: dict[str, Any], 
     if "cache_salt" not in body:
         assert orjson.loads(splice(raw, {"cache_salt": 's"x'})) == {"cache_salt": 's"x', **body}
         assert splice(raw, {"cache_salt": "s"}).endswith(raw.lstrip()[1:])
+
+
+def test_a_repeated_key_among_very_many_is_found_in_one_pass() -> None:
+    """In the square of the number of keys, this would take an hour."""
+    keys = ",".join(f'"{number:x}":0' for number in range(300_000))
+    with pytest.raises(RequestError) as refused:
+        parse_body(f'{{{keys},"2ffff":0,"493df":1}}'.encode())
+    assert (refused.value.code, refused.value.param) == ("duplicate_key", "2ffff")
