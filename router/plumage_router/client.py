@@ -92,12 +92,14 @@ class ClientConnection(asyncio.Protocol):
         "_head_bytes",
         "_host",
         "_in_head",
+        "_limits",
         "_loop",
         "_parser",
         "_refusal",
         "_request",
         "_served",
         "_serving",
+        "_timeouts",
         "_transport",
         "_waiting",
         "deadline",
@@ -105,6 +107,8 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
+        self._limits = host.limits
+        self._timeouts = host.timeouts
         self._loop = loop
         self._transport = cast(asyncio.Transport, None)
         self._parser: Any = None
@@ -124,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpRequestParser(self)
-        self.deadline = self._host.tick + self._host.timeouts.header
+        self.deadline = self._host.tick + self._timeouts.header
         error = self._host.opened(self)
         if error is not None:
             self._refuse(error)
@@ -161,12 +165,12 @@ class ClientConnection(asyncio.Protocol):
         self._host.closed(self)
 
     def pause_writing(self) -> None:
-        self.deadline = self._host.tick + self._host.timeouts.write
+        self.deadline = self._host.tick + self._timeouts.write
         if self._serving is not None:
             self._serving.pause()
 
     def resume_writing(self) -> None:
-        self.deadline = math.inf if self._serving is not None else self._host.tick + self._host.timeouts.keep_alive
+        self.deadline = math.inf if self._serving is not None else self._host.tick + self._timeouts.keep_alive
         if self._serving is not None:
             self._serving.resume()
 
@@ -175,18 +179,19 @@ class ClientConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._refusal is not None:
             return
-        if len(self._waiting) >= self._host.limits.max_pipelined:
+        if len(self._waiting) >= self._limits.max_pipelined:
             self._refuse(bad_request("Too many pipelined requests.", code="pipelining"))
             return
         self._request = Request()
         self._in_head = True
         self._head_bytes = 0
         if self._serving is None:
-            self.deadline = self._host.tick + self._host.timeouts.header
+            self.deadline = self._host.tick + self._timeouts.header
 
     def on_url(self, part: bytes) -> None:
-        if self._request is not None:
-            self._request.target += part
+        request = self._request
+        if request is not None:
+            request.target = request.target + part if request.target else part
             self._count_head(len(part))
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -194,17 +199,17 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         self._head_bytes += len(name) + len(value) + 4
-        limits = self._host.limits
-        if self._head_bytes > limits.max_header_bytes or len(request.headers) >= limits.max_headers:
+        limits, headers = self._limits, request.headers
+        if self._head_bytes > limits.max_header_bytes or len(headers) >= limits.max_headers:
             self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
             return
         if not self._in_head:
             return  # a trailer: counted, never believed
         name = name.lower()
-        if name in request.headers:
+        if name in headers:
             self._repeat(request, name, value)
         else:
-            request.headers[name] = value
+            headers[name] = value
 
     def on_headers_complete(self) -> None:
         request = self._request
@@ -229,9 +234,9 @@ class ClientConnection(asyncio.Protocol):
         size = len(data)
         request.size += size
         self._host.buffered += size
-        if request.size > self._host.limits.max_body_bytes:
+        if request.size > self._limits.max_body_bytes:
             self._refuse(self._too_large())
-        elif self._host.buffered > self._host.limits.max_buffered_bytes:
+        elif self._host.buffered > self._limits.max_buffered_bytes:
             self._refuse(overloaded("Too much is waiting to be sent on."))
         else:
             self._bodies.append(data)
@@ -271,9 +276,9 @@ class ClientConnection(asyncio.Protocol):
         elif self._refusal is not None:
             self._answer_refusal()
         elif self._request is None:
-            self.deadline = self._host.tick + self._host.timeouts.keep_alive
+            self.deadline = self._host.tick + self._timeouts.keep_alive
         else:
-            self.deadline = self._host.tick + self._host.timeouts.body
+            self.deadline = self._host.tick + self._timeouts.body
 
     def cut(self) -> None:
         """Ends the connection in the middle of an answer, so that the client sees that it is not whole."""
@@ -318,9 +323,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _check_head(self, request: Request) -> None:
         headers = request.headers
-        self.deadline = self._host.tick + self._host.timeouts.body if self._serving is None else self.deadline
+        self.deadline = self._host.tick + self._timeouts.body if self._serving is None else self.deadline
         length = headers.get(b"content-length")
-        if length is not None and int(length) > self._host.limits.max_body_bytes:
+        if length is not None and int(length) > self._limits.max_body_bytes:
             self._refuse(self._too_large())
         elif not request.http10 and b"host" not in headers:
             self._refuse(bad_request("The Host header is missing.", code="malformed_http"))
@@ -335,11 +340,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > self._host.limits.max_header_bytes:
+        if self._head_bytes > self._limits.max_header_bytes:
             self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
 
     def _too_large(self) -> RequestError:
-        bound = self._host.limits.max_body_bytes
+        bound = self._limits.max_body_bytes
         return RequestError(413, f"The body is larger than {bound} bytes.", code="body_too_large")
 
     def _refuse(self, error: RequestError) -> None:

@@ -42,7 +42,8 @@ class TokenRate:
 @dataclass(slots=True)
 class Decision:
     """One choice and what it was made from. `hits`: tokens of the prompt each slot holds; `depth`: chunks of the
-    longest match; `tokens`: of the whole prompt, as far as can be told; `attempt`: 1, or more on a retry."""
+    longest match; `tokens`: of the whole prompt, as far as can be told; `miss`: those the replica has to compute;
+    `queued`: those it had to compute when this was routed, these included; `attempt`: 1, or more on a retry."""
 
     prompt: Prompt
     ticket: Ticket
@@ -53,13 +54,9 @@ class Decision:
     depth: int
     tokens: float
     attempt: int
-    queued: float = 0.0  # prompt tokens to compute there, this request's included, when it was routed
+    miss: float
+    queued: float
     prefilling: bool = True
-
-    @property
-    def miss(self) -> float:
-        """Tokens the replica has to compute."""
-        return max(0.0, self.tokens - self.ticket.hit_tokens)
 
 
 class Decider:
@@ -92,12 +89,13 @@ class Decider:
         ticket = self.policy.routed(query, choice)
         self._expect(prompt.chunks, choice.slot, found.get(choice.slot, _NOTHING)[0], now)
         load = self._load_of(choice.slot)
-        decision = Decision(prompt, ticket, load, candidates, choice.scores, hits, depth, tokens, attempt)
+        miss = max(0.0, tokens - ticket.hit_tokens)
         load.routed += 1
-        load.prefill_tokens += decision.miss
+        load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
-        decision.queued = load.prefill_tokens
-        return decision
+        return Decision(
+            prompt, ticket, load, candidates, choice.scores, hits, depth, tokens, attempt, miss, load.prefill_tokens
+        )
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """What `decide` starts from; for who wants to know what it costs."""

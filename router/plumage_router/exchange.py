@@ -27,8 +27,8 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger(__name__)
 
-_FORWARDED = (b"traceparent", b"tracestate", b"accept")
-_PASSED_BACK = (b"cache-control", b"retry-after", b"x-accel-buffering")
+_FORWARDED = frozenset((b"traceparent", b"tracestate", b"accept"))
+_PASSED_BACK = frozenset((b"cache-control", b"retry-after", b"x-accel-buffering"))
 _CUT_SHORT = b"data: %b\n\n" % error_object(502, "The engine failed before its answer was whole.", code="truncated")
 
 
@@ -138,12 +138,9 @@ class Exchange:
         assert self._prompt is not None
         payload = self._prompt.payload
         head = self._gateway.upstream_head(self._prompt.path, replica)
-        headers = self._request.headers
-        for name in _FORWARDED:
-            if name in headers:
-                head += b"%b: %b\r\n" % (name, headers[name])
-        identified = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
-        return identified % (head, self._request_id.encode(), len(payload)), payload
+        identified = b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n"
+        forwarded = _lines(_FORWARDED, self._request.headers)
+        return identified % (head, self._request_id.encode(), forwarded, len(payload)), payload
 
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
         kind = headers.get(b"content-type", JSON)
@@ -151,10 +148,8 @@ class Exchange:
         length = None if self._events or b"content-length" not in headers else int(headers[b"content-length"])
         self._chunked = length is None and not self._request.http10
         self._keep_alive = self._keep_alive and self._gateway.serving and (length is not None or self._chunked)
-        lines = b"content-type: %b\r\nx-request-id: %b\r\n" % (kind, self._request_id.encode())
-        for name in _PASSED_BACK:
-            if name in headers:
-                lines += b"%b: %b\r\n" % (name, headers[name])
+        passed = _lines(_PASSED_BACK, headers)
+        lines = b"content-type: %b\r\nx-request-id: %b\r\n%b" % (kind, self._request_id.encode(), passed)
         if self._explain and self._record is not None:
             lines += b"x-plumage-explain: %b\r\n" % _header_json(self._record.document())
         head = response_head(
@@ -279,6 +274,13 @@ class Exchange:
             error.body(),
             keep_alive=self._keep_alive and self._gateway.serving,
         )
+
+
+def _lines(names: frozenset[bytes], headers: dict[bytes, bytes]) -> bytes:
+    """Those of the headers, as lines; most requests and answers have none of them."""
+    if names.isdisjoint(headers):
+        return b""
+    return b"".join([b"%b: %b\r\n" % (name, headers[name]) for name in sorted(names & headers.keys())])
 
 
 def _header_json(document: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from plumage.routing.interface import RoutingPolicy
@@ -34,7 +34,7 @@ __all__ = ["Gateway"]
 
 TICK: Final = 0.1
 REFUSED_AT_ONCE: Final = 128  # connections over the bound that are told so, before accepting is paused
-_ID_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+")
+_ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
 
 
 class Gateway:
@@ -67,6 +67,7 @@ class Gateway:
         self.connections: set[ClientConnection] = set()
         self.serving = True
         self.is_degraded: Callable[[], bool] = lambda: True
+        self.directory_lines: Callable[[], Iterable[str]] = tuple
         self.tick = monotonic()
         self.date = wall_date(wall())
         self.buffered = 0
@@ -117,7 +118,7 @@ class Gateway:
     def request_id(self, request: Request) -> str:
         """The client's own id where it is short and plain, else one of ours."""
         given = request.headers.get(b"x-request-id")
-        if given and len(given) <= 128 and _ID_SAFE.issuperset(given):
+        if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
             return given.decode("ascii")
         self._id_count += 1
         return f"{self._id_prefix}-{self._id_count:x}"
@@ -144,9 +145,9 @@ class Gateway:
     def check_media_type(self, request: Request) -> None:
         headers = request.headers
         kind = headers.get(b"content-type")
-        if kind is not None and kind.partition(b";")[0].strip().lower() != JSON:
+        if kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
             raise RequestError(415, "The body must be application/json.", code="media_type")
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
             raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
         if not request.body:
             raise bad_request("The body is empty.", code="invalid_json")
@@ -204,6 +205,7 @@ class Gateway:
         """One tick."""
         now = self.tick = monotonic()
         self.date = wall_date(wall())
+        self.metrics.settle()
         for connection in [c for c in self.connections if c.deadline < now]:
             connection.expire()
         self._sweep_flights(now)

@@ -1,14 +1,14 @@
 """What the router counts, in plain integers; the Prometheus form is made only when somebody scrapes.
 
 A client library's counters take locks and look up labels at every step, which the completion path can't afford. Here
-an observation is a bisection and two additions.
+an observation is put on a list, and the list is sorted into buckets once a tick.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 __all__ = ["Histogram", "Metrics"]
 
@@ -20,28 +20,39 @@ _TOKENS = (-4096, -1024, -512, -256, -128, -64, -16, 0, 16, 64, 128, 256, 512, 1
 
 
 class Histogram:
-    """Cumulative buckets, as Prometheus reads them."""
+    """Cumulative buckets, as Prometheus reads them. `observe(value)` takes one in; call `settle` now and then."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("_fresh", "_reached", "_total", "bounds", "observe")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self._reached = [0] * (len(bounds) + 1)  # values up to each bound, and all of them
+        self._total = 0.0
+        self._fresh: list[float] = []
+        self.observe: Callable[[float], None] = self._fresh.append
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def settle(self) -> None:
+        """Sorts what was observed into the buckets."""
+        fresh = self._fresh
+        fresh.sort()
+        self._total += sum(fresh)
+        for index, bound in enumerate(self.bounds):
+            self._reached[index] += bisect_right(fresh, bound)
+        self._reached[-1] += len(fresh)
+        fresh.clear()
 
     @property
     def count(self) -> int:
-        return sum(self.counts)
+        return self._reached[-1] + len(self._fresh)
+
+    @property
+    def total(self) -> float:
+        return self._total + sum(self._fresh)
 
     def lines(self, name: str) -> Iterator[str]:
-        seen = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            seen += count
-            yield f'{name}_bucket{{le="{bound:g}"}} {seen}'
+        self.settle()
+        for bound, reached in zip(self.bounds, self._reached, strict=False):
+            yield f'{name}_bucket{{le="{bound:g}"}} {reached}'
         yield f'{name}_bucket{{le="+Inf"}} {self.count}'
         yield f"{name}_sum {self.total:.9g}"
         yield f"{name}_count {self.count}"
@@ -66,6 +77,11 @@ class Metrics:
         self.latency = Histogram(_SECONDS)
         self.ttft_error = Histogram(_ERROR)
         self.hit_error = Histogram(_TOKENS)
+
+    def settle(self) -> None:
+        """Call it each tick: observations wait in lists until then."""
+        for _, _, histogram in self._histograms():
+            histogram.settle()
 
     def lines(self) -> Iterator[str]:
         """The text exposition of what is counted here."""

@@ -18,11 +18,12 @@ _REBASE_EXPONENT = 60.0  # e^60 keeps the stored sums far from overflow and from
 class DecayingWork:
     """Values are kept scaled up by e^(rate·(t − base)); `fade(now)` scales them down to `now`."""
 
-    __slots__ = ("_base", "_rate", "_scaled")
+    __slots__ = ("_at", "_base", "_fade", "_rate", "_scaled")
 
     def __init__(self, *, factor: float = 31 / 32, interval: float = 0.020) -> None:
         self._rate = -log(factor) / interval
         self._base = 0.0
+        self._at, self._fade = 0.0, 1.0  # the last fade asked for: a request asks twice for the same moment
         self._scaled: list[float] = []
 
     @property
@@ -34,11 +35,14 @@ class DecayingWork:
         self._scaled.extend([0.0] * (slots - len(self._scaled)))
 
     def fade(self, now: float) -> float:
+        if now == self._at:
+            return self._fade
         exponent = max(self._rate * (now - self._base), 0.0)  # a clock that steps back decays nothing
         if exponent > _REBASE_EXPONENT:
             self._rebase(now, exp(-exponent) if exponent < 700.0 else 0.0)
-            return 1.0
-        return exp(-exponent)
+            exponent = 0.0
+        self._at, self._fade = now, exp(-exponent)
+        return self._fade
 
     def at(self, slot: int, now: float) -> float:
         fade = self.fade(now)
