@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+from pathlib import Path
 
 from plumage.directory.tasks import end
+
+ROOT = Path(__file__).parents[3]
 
 
 async def test_a_task_that_swallows_a_cancellation_ends() -> None:
@@ -30,3 +34,35 @@ async def test_a_task_that_swallows_a_cancellation_ends() -> None:
 
 async def test_nothing_to_end() -> None:
     await end([])
+
+
+def test_no_product_code_uses_wait_for() -> None:
+    """Before Python 3.12 it may return the result that came together with a cancellation: the task then goes on, and
+    whoever cancelled it waits for ever. `asyncio.timeout` does not."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in ("core", "router", "engine", "operator", "cli", "bench")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if "wait_for" in (getattr(node, "attr", None), getattr(node, "id", None), getattr(node, "name", None))
+    ]
+    assert found == []
+
+
+async def test_a_timeout_does_not_swallow_a_cancellation_that_comes_with_the_result() -> None:
+    """What the rule above relies on."""
+    event, went_on = asyncio.Event(), False
+
+    async def waits() -> None:
+        nonlocal went_on
+        async with asyncio.timeout(60.0):
+            await event.wait()
+        went_on = True
+
+    task = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    event.set()
+    task.cancel()  # before the task had its turn
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not went_on
