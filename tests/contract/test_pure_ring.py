@@ -1,0 +1,45 @@
+"""The pure ring does no I/O, except where the architecture says so. The import linter holds what is imported; here is
+what it can't see: packages that nobody told it of, and built-in functions."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core" / "plumage"
+DOES_IO = {"directory"}  # it talks to Redis
+READS_FILES = {CORE / "models" / "__init__.py", CORE / "rendering" / "folder.py"}  # a model's folder, at start
+BUILT_IN = {"open", "input", "print", "breakpoint"}
+
+
+def contract() -> dict[str, list[str]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (found,) = (one for one in settings["contracts"] if one["name"] == "the pure ring does no I/O")
+    return found
+
+
+def test_every_package_of_core_is_in_the_contract() -> None:
+    packages = {path.parent.name for path in CORE.glob("*/__init__.py")} - DOES_IO
+    assert set(contract()["source_modules"]) == {f"plumage.{name}" for name in packages}
+
+
+def test_the_exceptions_are_those_of_the_architecture() -> None:
+    allowed = {line.partition(" -> ")[0] for line in contract()["ignore_imports"]}
+    files = {CORE.parent.joinpath(*module.split(".")) for module in allowed}
+    assert {path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files} == READS_FILES
+    architecture = (ROOT / "docs" / "architecture.md").read_text()
+    assert all(f"`{module}`" in architecture for module in allowed)
+
+
+def test_nothing_pure_opens_a_file_or_prints() -> None:
+    pure = [path for path in CORE.rglob("*.py") if path.relative_to(CORE).parts[0] not in DOES_IO]
+    called = {
+        f"{path.relative_to(CORE)}:{node.lineno} {node.func.id}"
+        for path in pure
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BUILT_IN
+    }
+    assert len(pure) > 50
+    assert called == set()
