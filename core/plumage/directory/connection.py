@@ -12,8 +12,9 @@ User and password are the server's ACL user; characters that URLs reserve are pe
 redis-py's (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `db`, …). Sentinels are asked with the same
 TLS options and without the user, unless `sentinel_username` and `sentinel_password` are given.
 
-A user of its own needs no more than `~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hget +hmget
-+hgetall +xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping` (in a Cluster also `+cluster +command`).
+A user of its own needs no more than `~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hdel +hget
++hmget +hgetall +xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping` (in a Cluster also `+cluster
++command`).
 
 The client does not retry by itself: whoever uses it backs off in its own way and knows what a repetition means. Waits
 are bounded by `TIMEOUT`.
@@ -22,6 +23,7 @@ are bounded by `TIMEOUT`.
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -44,23 +46,26 @@ AWAY = (RedisError, OSError, TimeoutError)  # what a server that is slow, away o
 SCHEMES = ("unix", "redis", "rediss")
 FORMS = "unix:///path, redis://host:port, rediss://…, redis+cluster://host:port,…, redis+sentinel://host:port,…/name"
 
+_ENCODE = "percent-encode : / ? # [ ] @ in user and password"
+_SCHEME = re.compile(r"[A-Za-z+]*")
+_PLAIN = re.compile(r"[\w.-]*")
+_OPTIONS = re.compile(r"[?#].*", re.DOTALL)
+
 
 def connect(url: str) -> Client:
-    """A client that connects at its first command. ConfigurationError says what is wrong with the URL."""
-    scheme, _, kind = urlsplit(url).scheme.partition("+")
+    """A client that connects at its first command. ConfigurationError says what is wrong with the URL, in words of our
+    own: those of the libraries quote it, password and all."""
+    scheme, _, kind = url.partition("://")[0].lower().partition("+")
     if scheme not in SCHEMES or kind not in ("", "cluster", "sentinel") or (scheme == "unix" and kind):
         raise ConfigurationError(f"directory URL {redacted(url)!r} has no known form; use one of: {FORMS}")
     try:
-        if kind == "cluster":
-            return _cluster(url, scheme)
-        if kind == "sentinel":
-            return _sentinel(url, scheme)
-        client: Redis = Redis.from_url(url, **_common(), retry=Retry(NoBackoff(), 0))
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)  # an unknown option shows here, not at the first command
-        return client
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"directory URL {redacted(url)!r}: {error}") from error
+        _refuse_reserved(url, scheme)
+        return {"cluster": _cluster, "sentinel": _sentinel}.get(kind, _single)(url, scheme)
+    except _UnusableUrlError as error:
+        reason = str(error)
+    except (TypeError, ValueError, RedisError):
+        reason = _likely_mistake(url)
+    raise ConfigurationError(f"directory URL {redacted(url)!r}: {reason}")
 
 
 async def close(client: Client) -> None:
@@ -72,11 +77,44 @@ async def close(client: Client) -> None:
 
 
 def redacted(url: str) -> str:
-    """The URL without its password and options: what may be shown and logged."""
-    parts = urlsplit(url)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    user = credentials.partition(":")[0]
-    return f"{parts.scheme}://{f'{user}:***@' if at else ''}{hosts}{parts.path}"
+    """The URL without its password and options: what may be shown and logged. It goes by the text alone, for a password
+    that is not percent-encoded would be taken for something else by any parser."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        scheme, separator, rest = "", "", url
+    credentials, at, shown = rest.rpartition("@")
+    if "?" in credentials:  # the @ may stand in an option's value, what follows it be a secret too
+        return f"{scheme}{separator}***"
+    user, colon, _ = credentials.partition(":")
+    known = user if colon and _PLAIN.fullmatch(user) else ""
+    return f"{scheme}{separator}{f'{known}:***@' if at else ''}{_OPTIONS.sub('', shown)}"
+
+
+class _UnusableUrlError(ValueError):
+    """What is wrong with a URL, in words that may be shown."""
+
+
+def _refuse_reserved(url: str, scheme: str) -> None:
+    """Parsers end the host at these, and take the beginning of the password for it."""
+    credentials = url.partition("://")[2].partition("?")[0].rpartition("@")[0]
+    if scheme != "unix" and ("/" in credentials or "#" in credentials):
+        raise _UnusableUrlError(_ENCODE)
+
+
+def _likely_mistake(url: str) -> str:
+    """A hint, since the libraries' own words may not be shown."""
+    _, mark, options = url.partition("?")
+    if not mark or "@" in options:
+        return f"its host, port or path can't be read; write host:port, and {_ENCODE}"
+    names = ", ".join(option.partition("=")[0] for option in options.split("&") if "=" in option)
+    return f"one of its options is unknown or has a wrong value: {names}; or {_ENCODE}"
+
+
+def _single(url: str, scheme: str) -> Client:
+    client: Redis = Redis.from_url(url, **_common(), retry=Retry(NoBackoff(), 0))
+    pool = client.connection_pool
+    pool.connection_class(**pool.connection_kwargs)  # an unknown option shows here, not at the first command
+    return client
 
 
 def _common() -> dict[str, Any]:
@@ -94,7 +132,7 @@ def _sentinel(url: str, scheme: str) -> Client:
     options, hosts = _split(url, scheme, 26379)
     name = urlsplit(url).path.strip("/").partition("/")[0]
     if not name:
-        raise ValueError("name the primary after the hosts, as in redis+sentinel://host:26379/mymaster")
+        raise _UnusableUrlError("name the primary after the hosts, as in redis+sentinel://host:26379/mymaster")
     options.pop("db", None)
     asking = {key: value for key, value in options.items() if key.startswith("ssl")}
     for key in ("username", "password"):
@@ -113,7 +151,7 @@ def _split(url: str, scheme: str, default_port: int) -> tuple[dict[str, Any], li
     credentials, at, hosts = parts.netloc.rpartition("@")
     names = [_host(text, default_port) for text in hosts.split(",") if text]
     if not names:
-        raise ValueError("it names no host")
+        raise _UnusableUrlError("it names no host")
     options: dict[str, Any] = dict(parse_url(urlunsplit((scheme, f"{credentials}{at}host", "", parts.query, ""))))
     options.pop("host", None)
     if options.pop("connection_class", None) is SSLConnection:
@@ -124,5 +162,5 @@ def _split(url: str, scheme: str, default_port: int) -> tuple[dict[str, Any], li
 def _host(text: str, default_port: int) -> tuple[str, int]:
     found = urlsplit(f"//{text}")
     if not found.hostname:
-        raise ValueError(f"{text!r} is no host:port")
+        raise _UnusableUrlError("one of its hosts is no host:port")
     return found.hostname, found.port or default_port

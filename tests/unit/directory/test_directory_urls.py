@@ -61,9 +61,51 @@ def test_a_bad_url_says_what_is_wrong(url: str, says: str) -> None:
         connect(url)
 
 
-def test_no_secret_is_shown() -> None:
-    shown = redacted("rediss+cluster://agent:secret@a:1,b:2/0?sentinel_password=other")
-    assert shown == "rediss+cluster://agent:***@a:1,b:2/0"
-    with pytest.raises(ConfigurationError) as error:
-        connect("redis://user:secret@host:no")
-    assert "secret" not in str(error.value)
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss+cluster://agent:secret@a:1,b:2/0?sentinel_password=other", "rediss+cluster://agent:***@a:1,b:2/0"),
+        ("redis://host:6379/0?password=secret", "redis://host:6379/0"),
+        ("unix:///run/directory.sock?password=secret", "unix:///run/directory.sock"),
+        ("redis://:s3cr/et@host:6379/0", "redis://:***@host:6379/0"),
+        ("redis://:s3cr#et@host:6379/0", "redis://:***@host:6379/0"),
+        ("redis://:s3cr@et@host:6379/0", "redis://:***@host:6379/0"),
+        ("redis://user:s3c://r@host:6379/0", "redis://user:***@host:6379/0"),
+        ("redis://s3cret@host:6379", "redis://:***@host:6379"),
+        ("redis://s3c/ret:x@host:6379", "redis://:***@host:6379"),
+        ("redis://:s3cr?et@host:6379/0", "redis://***"),
+        ("redis://host:6379/0?password=s3c@ret", "redis://***"),
+        ("redis://u:p@host?password=s3c@ret", "redis://***"),
+        (":s3cret@host:6379", ":***@host:6379"),
+        (":s3cret@x://host:6379", ":***@x://host:6379"),
+    ],
+)
+def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel", "http", "unix"])
+@pytest.mark.parametrize("host", ["host:no", "[host", "a,b:c/m?db=x", "host?no_such_option=1"])
+@pytest.mark.parametrize("reserved", ["/", "?", "#", "@", "[", "]", ":", "&", "=", "?x=", "://"])
+def test_no_error_shows_a_piece_of_a_password(scheme: str, host: str, reserved: str) -> None:
+    """Whatever the parsers make of a password that is not percent-encoded."""
+    error = _refusal(f"{scheme}://user:LEFT{reserved}RIGHT@{host}")
+    if error is not None:
+        assert "LEFT" not in str(error)
+        assert "RIGHT" not in str(error)
+        assert error.__context__ is None, "a log would show it"
+
+
+@pytest.mark.parametrize("kind", ["", "+cluster", "+sentinel"])
+@pytest.mark.parametrize("reserved", ["/", "#"])
+def test_half_a_password_is_never_taken_for_a_host(kind: str, reserved: str) -> None:
+    error = _refusal(f"redis{kind}://LEFT{reserved}RIGHT@host:6379/m")
+    assert "percent-encode" in str(error)
+
+
+def _refusal(url: str) -> ConfigurationError | None:
+    try:
+        connect(url)
+    except ConfigurationError as error:
+        return error
+    return None
