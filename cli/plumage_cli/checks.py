@@ -6,14 +6,15 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from plumage.errors import PlumageError
-from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, live_pools, stale_pools
+from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.ports import require_free
 
@@ -44,13 +45,13 @@ class Finding:
     remedy: str = ""
 
 
-def check_machine(port: int) -> Iterator[Finding]:
-    """Whether `plumage up` can work here."""
+def check_machine(port: int, pools: Iterable[Mapping[str, Any]] = ()) -> Iterator[Finding]:
+    """Whether `plumage up` can work here. `pools`: the views of those that are up."""
     yield Finding(Verdict.GOOD, f"Python {platform.python_version()}")
     yield from _modules()
     yield _server()
     yield _folder()
-    yield _port(port)
+    yield _port(port, {urlsplit(view["endpoint"] or "").port: view["pool"] for view in pools})
     yield _files()
     yield _cores()
     yield _death_signal()
@@ -130,12 +131,13 @@ def _folder() -> Finding:
     return Finding(Verdict.GOOD, f"state goes to {base}, {free // 2**20:,} MiB free")
 
 
-def _port(port: int) -> Finding:
+def _port(port: int, routers: Mapping[int | None, str]) -> Finding:
+    if port in routers:
+        return Finding(Verdict.GOOD, f"port {port} is that of pool {routers[port]}'s router")
     try:
         require_free(HOST, port)
     except PlumageError as error:
-        own = " (a pool of yours is up)" if live_pools() else ""
-        return Finding(Verdict.WARNING, f"{error}{own}", "")
+        return Finding(Verdict.WARNING, str(error))
     return Finding(Verdict.GOOD, f"port {port} is free")
 
 

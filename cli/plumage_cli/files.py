@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from plumage.api.v1alpha1 import InferencePool, parse_pool, read_documents
+from plumage.api.v1alpha1 import InferencePool, load_manifests, parse_pool, read_documents
 from plumage.errors import ManifestError
 from plumage_cli.errors import CliError
 
@@ -28,10 +28,10 @@ def read_text(path: Path) -> str:
 
 def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:
     """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked."""
-    source = str(path)
-    pools = [
-        document for document in read_documents(read_text(path), source) if document.get("kind") == "InferencePool"
-    ]
+    source, text = str(path), read_text(path)
+    pools = [document for document in read_documents(text, source) if document.get("kind") == "InferencePool"]
+    if not pools:
+        load_manifests(text, source)  # says what else is wrong, a misspelt kind for one
     if len(pools) != 1:
         raise ManifestError(source, [f"must hold exactly one InferencePool, got {len(pools)}"])
     for change in changes:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-__all__ = ["last_requests", "line", "percent", "pool_picture", "pool_table"]
+__all__ = ["last_requests", "line", "percent", "pool_picture", "pool_table", "process_table"]
 
 _HOTTEST = 3  # prefixes shown
 _LAST = 4  # requests shown
@@ -47,6 +47,26 @@ def pool_table(view: Mapping[str, Any]) -> Table:
             str(restarts) if restarts else "",
         )
     return table
+
+
+def process_table(view: Mapping[str, Any]) -> Table:
+    """One row a process."""
+    table = Table(title="processes", title_justify="left")
+    for name in ("process", "pid", "state", "restarts"):
+        table.add_column(name, justify="left" if name in ("process", "state") else "right")
+    for name, process in _processes(view):
+        table.add_row(name, _shown(process["pid"]), process["state"], str(process["restarts"] or ""))
+    return table
+
+
+def _processes(view: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each process of the pool that there is, by name; a directory of somebody else's is none."""
+    for role in ("router", "directory"):
+        if view[role]:
+            yield role, view[role]
+    for replica in view["replicas"]:
+        for role in ("engine", "agent"):
+            yield f"{role} {replica['id']}", replica[role]
 
 
 def line(view: Mapping[str, Any]) -> str:

@@ -21,9 +21,12 @@ def doctor(
     from plumage_cli.local.control import ask, find_pool
     from plumage_cli.local.folder import live_pools
 
-    findings = list(check_machine(port))
-    for name in [pool] if pool else live_pools():
-        findings += check_pool(ask(find_pool(name), {"do": "status"}, timeout=5.0))
+    folders = {find_pool(name) for name in (pool, *live_pools()) if name}
+    up = [ask(folder, {"do": "status"}, timeout=5.0) for folder in sorted(folders)]
+    findings = list(check_machine(port, up))
+    for view in up:
+        if pool in (None, view["pool"]):
+            findings += check_pool(view)
     colors = {Verdict.GOOD: typer.colors.GREEN, Verdict.WARNING: typer.colors.YELLOW, Verdict.BAD: typer.colors.RED}
     for finding in findings:
         typer.secho(f"{finding.verdict.value:>4}  ", fg=colors[finding.verdict], nl=False)

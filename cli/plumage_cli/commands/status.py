@@ -26,10 +26,10 @@ def status(
         return
     from rich.console import Console
 
-    from plumage_cli.table import pool_picture
+    from plumage_cli.table import pool_picture, process_table
 
     console = Console(highlight=False)
     console.print(
         f"pool {view['pool']} serves {view['model']} at {view['endpoint']}/v1 (pid {view['pid']})", highlight=False
     )
-    console.print(pool_picture(view))
+    console.print(pool_picture(view), process_table(view), sep="\n")

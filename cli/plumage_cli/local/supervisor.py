@@ -283,7 +283,7 @@ class Supervisor:
             "policy": self.pool.spec.router.policy,
             "eviction": self.pool.spec.engine.eviction.policy,
             "router": _child_view(self.router) if self.router else None,
-            "directory": {"pid": self.directory.pid, "restarts": self.directory.restarts} if self.directory else None,
+            "directory": _directory_view(self.directory) if self.directory else None,
             "replicas": [_replica_view(replica) for replica in self.replicas.values()],
             "traffic": self._traffic,
         }
@@ -298,6 +298,11 @@ def _replica_view(replica: Replica) -> dict[str, Any]:
         "engine": _child_view(replica.engine),
         "agent": _child_view(replica.agent),
     }
+
+
+def _directory_view(directory: WatchedDirectory) -> dict[str, Any]:
+    state = ChildState.RUNNING if directory.running else ChildState.WAITING
+    return {"pid": directory.pid, "state": state.value, "restarts": directory.restarts}
 
 
 def _child_view(child: Child) -> dict[str, Any]:

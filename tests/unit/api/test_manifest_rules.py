@@ -283,6 +283,24 @@ def test_a_pool_mistake_is_named(mutate: Mutation, message: str) -> None:
     assert len(mistakes(document)) <= 1 + message.startswith("kind")  # a wrong kind may come with its version
 
 
+@pytest.mark.parametrize("kind", ["InferencePol", "inferencepool", "Pod", None])
+@pytest.mark.parametrize("version", ["inference.plumage.dev/v1alpha2", "inference.plumage.dev/v1alpha1", None])
+def test_a_wrong_kind_hides_no_other_mistake(kind: str | None, version: str | None) -> None:
+    document = pool()
+    put("spec.replicas", "four")(document)
+    put("metadata.name", "Über")(document)
+    document |= {"kind": kind, "apiVersion": version}
+    document = {key: value for key, value in document.items() if value is not None}
+    found = [line.partition(":")[0] for line in mistakes(document)]
+    right = version == "inference.plumage.dev/v1alpha1"
+    assert found == [*(["apiVersion"] * (not right)), "kind", "metadata.name", "spec.replicas"]
+
+
+def test_a_document_of_another_group_is_refused_as_such() -> None:
+    document = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": "four"}}
+    assert [line.partition(":")[0] for line in mistakes(document)] == ["apiVersion", "kind"]
+
+
 @pytest.mark.parametrize(("mutate", "message"), GATEWAY_RULES)
 def test_a_gateway_mistake_is_named(mutate: Mutation, message: str) -> None:
     document = gateway()

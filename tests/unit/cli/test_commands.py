@@ -94,6 +94,14 @@ def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
     assert "No such file or directory" in missing.stderr
 
 
+def test_a_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("InferencePool", "InferencePol"))
+    with pytest.raises(ManifestError) as caught:
+        read_pool(bad)
+    assert [line.partition(":")[0] for line in caught.value.mistakes] == ["kind", "spec.replicas"]
+
+
 def test_set_changes_the_manifest_before_it_is_checked() -> None:
     changes = ["spec.replicas=2", "engine.eviction.policy=Rlt", "spec.router.slo={ttftMilliseconds: 500}"]
     pool = read_pool(LOCAL, changes)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import socket
 from typing import Any
 
 from rich.console import Console
 
 from plumage_cli import explanation
-from plumage_cli.checks import Verdict, check_pool
+from plumage_cli.checks import Finding, Verdict, check_machine, check_pool
 from plumage_cli.demo.client import Outcome
 from plumage_cli.demo.load import LoadShape, make_load
 from plumage_cli.demo.summary import comparison, summarise
-from plumage_cli.table import last_requests, line, pool_picture
+from plumage_cli.table import last_requests, line, pool_picture, process_table
 
 
 def text(renderable: Any) -> str:
@@ -34,7 +35,7 @@ def view(**traffic: Any) -> dict[str, Any]:
         "policy": "Lbgr",
         "eviction": "Hotness",
         "router": process(),
-        "directory": {"pid": 3, "restarts": 0},
+        "directory": {"pid": 3, "state": "Running", "restarts": 0},
         "replicas": [
             {"id": "chat-0", "state": "Ready", "engine": process(2), "agent": process()},
             {"id": "chat-1", "state": "Warming", "engine": process(), "agent": process(1, "Waiting")},
@@ -66,6 +67,34 @@ def test_a_pool_with_traffic() -> None:
 def test_a_pool_before_its_router_answers() -> None:
     assert "Warming" in text(pool_picture(view()))
     assert list(last_requests(view())) == []
+
+
+def test_every_process_is_shown() -> None:
+    rows = [[cell.strip() for cell in row.split("│")[1:5]] for row in text(process_table(view())).splitlines()]
+    assert [row for row in rows if len(row) == 4] == [
+        ["router", "7", "Running", ""],
+        ["directory", "3", "Running", ""],
+        ["engine chat-0", "7", "Running", "2"],
+        ["agent chat-0", "7", "Running", ""],
+        ["engine chat-1", "7", "Running", ""],
+        ["agent chat-1", "7", "Waiting", "1"],
+    ]
+    elsewhere = {**view(), "directory": None, "router": process() | {"pid": None, "state": "Waiting"}}
+    shown = text(process_table(elsewhere))
+    assert "directory" not in shown
+    assert [cell.strip() for cell in shown.splitlines()[4].split("│")[1:4]] == ["router", "–", "Waiting"]
+
+
+def test_doctor_knows_its_own_routers_port() -> None:
+    with socket.socket() as router:
+        router.bind(("127.0.0.1", 0))
+        router.listen()
+        port = router.getsockname()[1]
+        ours = {**view(), "endpoint": f"http://127.0.0.1:{port}"}
+        [known] = [finding for finding in check_machine(port, [ours]) if f"port {port}" in finding.what]
+        [unknown] = [finding for finding in check_machine(port, [view()]) if f"port {port}" in finding.what]
+    assert known == Finding(Verdict.GOOD, f"port {port} is that of pool chat's router")
+    assert unknown.verdict is Verdict.WARNING
 
 
 def test_doctor_names_what_is_wrong_with_a_pool() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from plumage.errors import ManifestError
 __all__ = ["KINDS", "Manifest", "load_manifests", "load_pool", "parse_manifest", "parse_pool"]
 
 Manifest = InferencePool | InferenceGateway
+GROUP = API_VERSION.partition("/")[0]
 KINDS: Mapping[str, type[Manifest]] = {"InferencePool": InferencePool, "InferenceGateway": InferenceGateway}
 
 
@@ -70,9 +72,31 @@ def _parse(model: type[Manifest], document: Mapping[str, Any], source: str) -> M
 
 
 def _not_ours(document: Mapping[str, Any]) -> list[str]:
+    """A kind that is none, and what else is wrong with the document as the kind that was meant."""
     got = repr(document["kind"]) if "kind" in document else "nothing"
     mistakes = [f"kind: must be {' or '.join(KINDS)}, got {got}"]
     if document.get("apiVersion") != API_VERSION:
         version = repr(document["apiVersion"]) if "apiVersion" in document else "nothing"
         mistakes.insert(0, f"apiVersion: must be {API_VERSION}, got {version}")
+    if (meant := _meant(document)) is not None:
+        try:
+            KINDS[meant].model_validate({**document, "apiVersion": API_VERSION, "kind": meant})
+        except ValidationError as error:
+            mistakes += describe(KINDS[meant], error)
     return mistakes
+
+
+def _meant(document: Mapping[str, Any]) -> str | None:
+    """The kind that a document of our group was meant to be: the nearest name, else whose fields its spec has."""
+    if not str(document.get("apiVersion", GROUP)).startswith(GROUP):
+        return None
+    near = difflib.get_close_matches(str(document.get("kind")), KINDS, n=1)
+    spec = document.get("spec")
+    held = set(spec) if isinstance(spec, Mapping) else set()
+    return near[0] if near else max(KINDS, key=lambda kind: len(_fields(KINDS[kind]) & held))
+
+
+def _fields(kind: type[Manifest]) -> set[str]:
+    """The names in its spec."""
+    spec: Any = kind.model_fields["spec"].annotation
+    return {field.alias or name for name, field in spec.model_fields.items()}
