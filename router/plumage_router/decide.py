@@ -82,13 +82,15 @@ class Decider:
 
     def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
         """One of `candidates`, which must not be empty."""
-        found = self.mirror.match(prompt.chunks)
+        policy, chunks = self.policy, prompt.chunks
+        found = self.mirror.match(chunks)
         hits, depth, tokens = self.measure(prompt, found)
-        query = Query(now, tokens, hits, prompt.chunks, prompt.text)
-        choice = self.policy.choose(query, candidates)
-        ticket = self.policy.routed(query, choice)
-        self._expect(prompt.chunks, choice.slot, found.get(choice.slot, _NOTHING)[0], now)
-        load = self._load_of(choice.slot)
+        query = Query(now, tokens, hits, chunks, prompt.text)
+        choice = policy.choose(query, candidates)
+        slot = choice.slot
+        ticket = policy.routed(query, choice)
+        self._expect(chunks, slot, found.get(slot, _NOTHING)[0], now)
+        load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)
         load.routed += 1
         load.prefill_tokens += miss

@@ -31,12 +31,15 @@ class Usage:
 
     def read(self, data: bytes) -> None:
         """Takes what `data` says; an engine that reports details but no `cached_tokens` leaves None."""
-        self.prompt_tokens = _last(_PROMPT, data, self.prompt_tokens)
-        self.cached_tokens = _last(_CACHED, data, self.cached_tokens)
+        self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
+        self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
 
 
-def _last(pattern: re.Pattern[bytes], data: bytes, known: int | None) -> int | None:
-    found = pattern.findall(data)
+def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | None) -> int | None:
+    """What the last match says. Looking for its name from behind spares reading all that comes before."""
+    found = pattern.findall(data, max(0, data.rfind(name)))
+    if not found:  # the last one is no number
+        found = pattern.findall(data)
     return int(found[-1]) if found else known
 
 
@@ -50,7 +53,8 @@ class JsonTail:
         self._tail = b""
 
     def feed(self, data: bytes) -> bytes:
-        self._tail = data if len(data) >= _TAIL else (self._tail + data)[-_TAIL:]
+        tail = self._tail
+        self._tail = (tail + data)[-_TAIL:] if tail and len(data) < _TAIL else data
         return data
 
     def end(self) -> bytes:

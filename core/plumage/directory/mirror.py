@@ -85,8 +85,11 @@ class Mirror:
     def match(self, chain: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Leading (chunks, tokens) of `chain` that each slot holds; slots that hold none are absent."""
         found: dict[int, tuple[int, int]] = {}
+        expanded = self._expanded
         for lanes, chunks, tokens in self._walk(chain):
-            found.update(dict.fromkeys(self._expand(lanes), (chunks, tokens)))
+            held = chunks, tokens
+            for slot in expanded.get(lanes) or self._expand(lanes):
+                found[slot] = held
         self._matched = chain, found
         return found
 
@@ -299,11 +302,14 @@ class Mirror:
         """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
         its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
         same chain object: what that found the slot to hold is not walked again."""
-        self.lapse(now)
+        if self._lapsing and self._lapsing[0][0] <= now:
+            self.lapse(now)
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._open(slot)
-        holds = self._holds.setdefault(slot, {})
+        holds = self._holds.get(slot)
+        if holds is None:
+            holds = self._holds[slot] = {}
         held = self._hold_each(chain, self._first_hoped(chain, slot, holds), lane, holds, now + ttl)
         if held:
             self._hold_number += 1
@@ -326,8 +332,7 @@ class Mirror:
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
         tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
         held: list[int] = []
-        for depth in range(first, len(chain)):
-            chunk = chain[depth]
+        for depth, chunk in enumerate(islice(chain, first, None), first):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key)
             if value is None:  # no engine has counted it: the chunks before it go on as they began
@@ -345,7 +350,8 @@ class Mirror:
                     continue
             held.append(chunk)
         before = len(holds)
-        holds.update(dict.fromkeys(held, until))
+        for chunk in held:
+            holds[chunk] = until
         self._hold_count += len(holds) - before
         return held
 
