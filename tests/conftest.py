@@ -1,8 +1,10 @@
-"""What holds for all tests: a busy machine is no failure."""
+"""What holds for all tests: a busy machine is no failure, and what a machine lacks is said before a test starts."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
+from support.needs import directory_server
 
 # An example may take as long as the machine's other work makes it. All else stays as it is (in CI: derandomized).
 settings.register_profile(
@@ -12,3 +14,8 @@ settings.register_profile(
     suppress_health_check=[*settings().suppress_health_check, HealthCheck.too_slow],
 )
 settings.load_profile("plumage")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("redis") is not None:
+        directory_server()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from support.needs import module
 
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, MultimodalCut, TemplateError
@@ -93,7 +94,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    transformers = pytest.importorskip("transformers")
+    transformers = module("transformers")
     folder = resolve("builtin://tiny-chat")
     return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **TOKENS)
 
@@ -201,7 +202,7 @@ def test_a_template_error_reaches_the_client_in_its_own_words() -> None:
 
 def test_a_call_is_ordered_as_the_types_of_the_api_order_it() -> None:
     """vLLM validates messages with these types, and templates print calls with `tojson`."""
-    types = pytest.importorskip("openai.types.chat")
+    types = module("openai.types.chat")
     call = {"type": "function", "index": 0, "function": {"name": "f", "arguments": "{}", "x": 1}, "id": "abcdefghi"}
     message = {"role": "assistant", "content": "", "tool_calls": [call]}
     adapter = TypeAdapter(types.ChatCompletionAssistantMessageParam)

@@ -14,7 +14,7 @@ import pytest
 from support.pool import Pool, leftovers, prompts, whole
 from support.requests import Sender, sending
 
-pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
 KINDS = [
     (signal.SIGKILL, "engine"),

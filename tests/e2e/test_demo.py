@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.pool import ROOT, leftovers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
 
 def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:

@@ -10,7 +10,7 @@ from support.pool import Pool, leftovers, load, lost, prompts, whole
 from plumage_cli.files import read_pool
 from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
 
-pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 LOCAL = [path for path in EXAMPLES if path.name not in ("gateway.yaml", "local.yaml")]
 

@@ -14,7 +14,7 @@ import pytest
 from support.pool import Pool, leftovers, load, lost, prompts, whole
 from support.requests import sending
 
-pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
 
 CHUNK_TOKENS = 256  # more tokens than a chunk of 256 bytes can have

@@ -15,7 +15,7 @@ import openai
 import pytest
 from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
 
-pytestmark = [pytest.mark.e2e, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

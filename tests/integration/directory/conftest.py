@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
 import ssl
@@ -15,30 +14,19 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from support.needs import directory_server, missing
 
 from plumage.directory.mirror import Mirror
-from plumage.directory.server import LocalServer, find_server
+from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync
 from plumage.directory.writer import DirectoryWriter
-from plumage.errors import ConfigurationError
 
 Until = Callable[..., Awaitable[None]]
 
 
-def missing(reason: str) -> None:
-    """Skip, loudly; where everything must run, fail."""
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    try:
-        return find_server()
-    except ConfigurationError as error:
-        missing(str(error))
-        raise
+    return directory_server()
 
 
 @pytest.fixture
@@ -194,7 +182,7 @@ async def relay(server: LocalServer, relay_to: Callable[[Path], Relay]) -> Relay
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ca.pem, server.pem and server.key for 127.0.0.1."""
     if shutil.which("openssl") is None:
-        missing("no openssl command to make test certificates with")
+        missing("an openssl command, to make test certificates", "apt-get install openssl")
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*words: str) -> None:

