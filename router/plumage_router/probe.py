@@ -1,6 +1,6 @@
 """The router's own look at each engine: GET /health, once an interval, whatever the directory says.
 
-Two failures in a row make a replica unhealthy, one success makes it healthy again and closes its breaker, so that an
+Two failures in a row make a replica unhealthy, one success makes it healthy again and lets its breaker try, so that an
 engine that came back is used within an interval.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from plumage_router.breaker import BreakerState
 from plumage_router.replicas import Fleet, Replica
 
 __all__ = ["Prober"]
@@ -42,10 +41,11 @@ class Prober:
         async with self._gate:
             well = await self._ask(replica)
         if well:
-            self._failures[replica.id] = 0
-            moved = not replica.healthy or replica.breaker.state is not BreakerState.CLOSED
+            self._failures.pop(replica.id, None)
+            before, back = replica.breaker.state, not replica.healthy
             replica.healthy = True
-            replica.breaker.succeeded()
+            replica.breaker.reached(back=back)
+            moved = back or replica.breaker.state is not before
         else:
             self._failures[replica.id] += 1
             moved = replica.healthy and self._failures[replica.id] >= FAILURES

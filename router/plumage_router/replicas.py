@@ -38,6 +38,7 @@ class Member:
     state: MemberState = MemberState.READY
 
     def address(self) -> tuple[str, int]:
+        """Host and port. ConfigurationError if the URL says more, since nothing else of it would be used."""
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port or 80
@@ -45,6 +46,10 @@ class Member:
             host = None
         if host is None or parts.scheme != "http":
             raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT, got {self.url!r}")
+        more = (("user info", "@" in parts.netloc), ("a path", parts.path.strip("/")),
+                ("a query", parts.query), ("a fragment", parts.fragment))  # fmt: skip
+        if found := " and ".join(name for name, there in more if there):
+            raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT alone; it has {found}")
         return host, port
 
 
@@ -179,6 +184,7 @@ class Fleet:
             open_breakers = False
             fit = []
             for replica in self._by_id.values():
+                replica.breaker.advance(now)
                 if replica.reason(now) is None:
                     fit.append(replica.load)
                 open_breakers = open_breakers or replica.breaker.state is not BreakerState.CLOSED

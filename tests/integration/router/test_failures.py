@@ -203,6 +203,25 @@ async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> 
     assert len(alive.seen) == before + 2
 
 
+@pytest.mark.parametrize("status", [500, 401])
+async def test_a_good_health_check_sends_no_requests_to_an_engine_that_fails_them(
+    start: Any, kit: Any, status: int
+) -> None:
+    breaker = {"failures": 3, "base": 3600, "cap": 3600}
+    running = await start(engines=2, timeouts={"probeInterval": 0.02}, breaker=breaker)
+    sick = running.engines[0]
+
+    async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: 0\r\n\r\n" % status)
+
+    sick.answer = fails
+    for _ in range(12):
+        assert (await running.post(kit.chat())).status == 200
+        await kit.until(lambda seen=sick.connections: sick.connections > seen + 1)  # a probe came and went
+    assert len(sick.seen) == 3
+    assert running.router.fleet.get("chat-0").healthy
+
+
 async def test_an_engine_that_is_sick_by_its_own_word_is_left_alone(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.05})
     running.engines[0].healthy = False

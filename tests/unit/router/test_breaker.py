@@ -32,6 +32,9 @@ def test_a_refused_connection_opens_it_at_once() -> None:
 def test_after_the_back_off_one_trial_at_a_time() -> None:
     breaker = _open()
     assert breaker.allows(1.0)
+    assert breaker.state is BreakerState.OPEN, "asking changes nothing"
+    breaker.advance(1.0)
+    assert breaker.allows(1.0)
     assert breaker.allows(1.0), "asking takes no trial"
     breaker.started()
     assert not breaker.allows(1.0)
@@ -48,6 +51,7 @@ def test_the_back_off_doubles_up_to_its_cap() -> None:
         start = now
         while not breaker.allows(now):
             now += 0.25
+        breaker.advance(now)
         waits.append(now - start)
         breaker.started()
         breaker.failed(now)
@@ -59,3 +63,41 @@ def test_late_failures_of_an_open_breaker_do_not_prolong_it() -> None:
     for _ in range(10):
         breaker.failed(0.9)
     assert breaker.allows(1.0)
+
+
+def test_a_good_health_check_closes_what_a_failed_connection_opened() -> None:
+    breaker = _open()
+    breaker.reached(back=False)
+    assert breaker.state is BreakerState.CLOSED
+    for _ in range(2):
+        breaker.failed(1.0)
+    assert breaker.state is BreakerState.CLOSED, "the count began anew"
+
+
+def test_a_good_health_check_says_nothing_about_completions_that_fail() -> None:
+    """An engine whose health check is good and whose every completion fails gets trials only, ever fewer."""
+    breaker, sent = _breaker(), 0
+    for tick in range(600):
+        now = tick / 10
+        breaker.advance(now)
+        if breaker.allows(now):
+            breaker.started()
+            breaker.failed(now)
+            sent += 1
+        if tick % 10 == 9:
+            breaker.reached(back=False)
+    assert sent == 3 + 2 + 60 // 4 - 1, "three to open it, after 1 s and 2 s more, then every 4 s"
+
+
+def test_an_engine_that_was_away_and_is_back_gets_a_trial_at_once() -> None:
+    breaker = _breaker()
+    for _ in range(3):
+        breaker.failed(0.0)
+    breaker.reached(back=True)
+    assert breaker.state is BreakerState.HALF_OPEN
+    breaker.started()
+    assert not breaker.allows(0.1), "one trial"
+    breaker.reached(back=True)
+    assert not breaker.allows(0.1), "which the probe does not repeat"
+    breaker.failed(0.2)
+    assert not breaker.allows(2.1), "the back-off has doubled"

@@ -93,6 +93,9 @@ def test_only_fit_replicas_are_candidates() -> None:
         ({"pool": "other"}, "pool 'other'"),
         ({"replicas": [{"id": "a", "url": "https://x"}]}, "http://HOST:PORT"),
         ({"replicas": [{"id": "a", "url": "http://x:99999"}]}, "http://HOST:PORT"),
+        ({"replicas": [{"id": "a", "url": "http://x:80/some/path"}]}, "alone; it has a path"),
+        ({"replicas": [{"id": "a", "url": "http://x:80/?q=1#f"}]}, "it has a query and a fragment"),
+        ({"replicas": [{"id": "a", "url": "http://user:word@x:80"}]}, "it has user info$"),
         ({"replicas": [{"id": "a", "url": "http://x"}] * 2}, "same id"),
         ({"replicas": [{"id": "a", "url": "http://x", "state": "Odd"}]}, "state"),
         ({"replicas": 3}, "replicas"),
@@ -106,6 +109,7 @@ def test_membership_that_can_not_be(change: dict[str, Any], said: str) -> None:
 def test_a_newer_membership_may_say_more() -> None:
     text = b'{"pool":"chat","more":1,"replicas":[{"id":"a","url":"http://[::1]:80","role":"both"}]}'
     assert parse_members(text, "chat")[0].address() == ("::1", 80)
+    assert Member("a", "http://x:81/").address() == ("x", 81)
 
 
 def test_keys_and_their_tenants(tmp_path: Path) -> None:
@@ -137,6 +141,18 @@ def test_the_hottest_stay_and_memory_is_bounded() -> None:
     assert top[0]["chunk"] == "8000000000000000"
     assert top[0]["tokens"] == 640
     assert len(hottest.top(1000)) <= 64
+
+
+def test_what_was_matched_is_handed_over_once_and_still_counted_here() -> None:
+    hottest = Hottest()
+    for tokens in (100.0, 640.0, 320.0):
+        hottest.count(7, tokens)
+    hottest.count(8, 64.0)
+    assert hottest.take() == {7: (3, 640), 8: (1, 64)}
+    assert hottest.take() == {}
+    hottest.count(7, 10.0)
+    assert hottest.take() == {7: (1, 10)}
+    assert [(row["count"], row["tokens"]) for row in hottest.top(5)] == [(4, 640), (1, 64)]
 
 
 def test_a_wrong_configuration_names_every_mistake(tmp_path: Path) -> None:
