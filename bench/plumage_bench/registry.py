@@ -35,7 +35,11 @@ def _routing(name: str, summary: str) -> Benchmark:
         summary,
         quick_budget=60,
         quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines",
-        options=(("sweep", "1: also run the ranges of the setting (minutes)"),),
+        options=(
+            ("sweep", "1: also run the ranges of the setting (minutes)"),
+            ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),
+            ("devices", "stated, quadratic, mixed, or several by commas: likewise"),
+        ),
     )
 
 
@@ -62,10 +66,22 @@ _ALL = (
         quick_omits="chunk sizes other than 64, most repeats",
     ),
     Benchmark(
+        "batching",
+        "what batching policies make of one simulated engine; credit by trial and by step",
+        quick_budget=30,
+        quick_omits="three of five loads, a third seed",
+    ),
+    Benchmark(
         "decision",
         "what a routing decision costs: parse, render, hash, look up, choose",
         quick_budget=15,
         quick_omits="16,000 of 20,000 decisions of each case",
+    ),
+    Benchmark(
+        "scale",
+        "what 30 replicas × 10,000 multi-turn requests take in virtual time, and that a seed repeats them",
+        quick_budget=30,
+        quick_omits="the second run, which must repeat the first",
     ),
     Benchmark(
         "eviction",

@@ -30,6 +30,7 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
                 "discount": float(spec.bandit.discount),
                 "discount_interval": spec.bandit.discount_interval,
                 "window": spec.bandit.window,
+                "credit": spec.bandit.credit,
             }
         case "QLearning":
             return {
@@ -37,6 +38,7 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
                 "gamma": float(spec.q_learning.discount_factor),
                 "min_epsilon": float(spec.q_learning.minimum_exploration),
                 "decay": float(spec.q_learning.exploration_decay),
+                "credit": spec.q_learning.credit,
             }
         case "Heuristic":
             return {

@@ -29,8 +29,9 @@ def _bandit(
     discount: float = 0.9,
     discount_interval: int = 64,
     window: int = 512,
+    credit: str = "Trial",
 ) -> StopPolicy:
-    """forgetting: Discounted, SlidingWindow, or None, which is the paper's form."""
+    """forgetting: Discounted, SlidingWindow, or None; None with credit Step is the paper's form."""
     memories: dict[str, Callable[[], Memory]] = {
         "Discounted": lambda: Discounted(discount, discount_interval),
         "SlidingWindow": lambda: SlidingWindow(window),
@@ -38,7 +39,7 @@ def _bandit(
     }
     if forgetting not in memories:
         raise ConfigurationError(f"no forgetting named {forgetting!r}; there are: {', '.join(memories)}")
-    return Ucb(exploration=exploration, memory=memories[forgetting]())
+    return Ucb(exploration=exploration, memory=memories[forgetting](), credit=credit)
 
 
 _STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {

@@ -18,6 +18,7 @@ __all__ = ["BanditSpec", "FeatherSpec", "HeuristicSpec", "QLearningSpec"]
 
 Levels = Annotated[int, Field(ge=0, le=100_000)]
 Requests = Annotated[int, Field(ge=1, le=100_000)]
+Credit = Literal["Trial", "Step"]
 
 
 class HeuristicSpec(Struct):
@@ -53,15 +54,29 @@ class BanditSpec(Struct):
     window: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
         512, description="Credits that a sliding window remembers."
     )
+    credit: Credit = Field(
+        "Trial",
+        description="What a decision is judged by: Trial, the throughput until the batch has turned over; Step, that of "
+        "the next step, the paper's form.",
+    )
 
 
 class QLearningSpec(Struct):
-    """Tabular Q-learning (§4.3.4); an episode is a trial, in which a choice is held for two lives of a request."""
+    """Tabular Q-learning (§4.3.4); an episode is a trial, in which a choice is held for two lives of a request, or one
+    step."""
 
     learning_rate: Fraction = Field(Quantity("0.1"), description="α: weight of a new outcome.")
     discount_factor: Fraction = Field(Quantity("0.9"), description="γ: weight of the decisions that follow.")
     minimum_exploration: Fraction = Field(Quantity("0.05"), description="ε_min: random trials that always remain.")
-    exploration_decay: Fraction = Field(Quantity("0.8"), description="Factor on ε, from 1.0, after each trial.")
+    exploration_decay: Fraction = Field(
+        Quantity("0.8"),
+        description="Factor on ε, from 1.0, after each episode; with credit Step one near 1, as 0.999.",
+    )
+    credit: Credit = Field(
+        "Trial",
+        description="What an episode is: Trial, until the batch has turned over; Step, the decisions before one step, "
+        "with the paper's r + γ·max Q.",
+    )
 
 
 class FeatherSpec(Struct):

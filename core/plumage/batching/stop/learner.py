@@ -1,4 +1,4 @@
-"""What the learning policies share: they choose once a state and trial, and learn when the trial ends."""
+"""What the learning policies share: they choose, and learn when what they chose can be judged (`credit.py`)."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Sequence
 
 from plumage.batching.interface import BatchState, Decision, StepOutcome
 from plumage.batching.stop.bins import Bin, discretise
+from plumage.batching.stop.credit import Credit, make_credited
 from plumage.batching.stop.reward import DecodeReward
-from plumage.batching.stop.trial import Trial
 
-__all__ = ["TrialLearner"]
+__all__ = ["Learner"]
 
 
-class TrialLearner(ABC):
-    """A `StopPolicy` but for what it knows. `_reward.scale`: tokens/s, the best step lately."""
+class Learner(ABC):
+    """A `StopPolicy` but for what it knows. credit: a `Credit` by name; STEP makes the paper's form of the policy.
+    `_reward.scale`: tokens/s, the best step lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, credit: str = Credit.TRIAL.value) -> None:
+        self.credit, self._credited = make_credited(credit)
         self._reward = DecodeReward()
-        self._trial = Trial()
 
     def decide(self, state: BatchState) -> Decision:
         if not state.at_stake:
             return Decision.ADD
         seen = discretise(state)
-        action = self._trial.choice(seen)
+        action = self._credited.choice(seen)
         if action is None:
             action = self._choose(seen)
-            self._trial.hold(seen, action)
+            self._credited.hold(seen, action)
         return action
 
     def observe(self, outcome: StepOutcome) -> None:
@@ -35,16 +36,16 @@ class TrialLearner(ABC):
         if reward is None:
             return
         tokens = outcome.decode_tokens
-        if self._trial.step(tokens, tokens / reward, outcome.finished, self._best()):
-            self._learn(list(self._trial.end()))
+        if self._credited.step(tokens, tokens / reward, outcome.finished, self._best()):
+            self._learn(list(self._credited.end()))
 
     @abstractmethod
     def _choose(self, state: Bin) -> Decision:
-        """What to do in `state` throughout this trial."""
+        """What to do in `state`: now, or throughout this trial."""
 
     @abstractmethod
     def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
-        """A trial ended: each state it came to, in order, the choice there, and the tokens/s that followed."""
+        """A trial or a step ended: the states come to, in order, the choice there, and the tokens/s that followed."""
 
     @abstractmethod
     def _best(self) -> float:

@@ -12,6 +12,10 @@ Departures, beside the longer view of r that the bandit takes too:
   states with the same loss. A single random ADD among careful STOPs would show nothing but its harm.
 - An action not seen in a state is worth what it is in the states with the same loss.
 
+With `credit="Step"` none of these departures is made: an episode is the decisions that formed one step's batch, r is
+that step's throughput, the update the printed one with the plain α, an unknown value is 0, and ε is drawn at each
+decision and decays with each step (so its decay wants to be near 1).
+
 Greedy choices and updates do not depend on the reward's unit, so it needs no scale.
 """
 
@@ -22,13 +26,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from plumage.batching.bounds import within
 from plumage.batching.interface import Decision, Uniform
 from plumage.batching.stop.bins import Bin
-from plumage.batching.stop.learner import TrialLearner
+from plumage.batching.stop.credit import Credit
+from plumage.batching.stop.learner import Learner
 from plumage.batching.stop.table import ACTIONS, ActionTable
 
 __all__ = ["QLearning"]
 
 
-class QLearning(TrialLearner):
+class QLearning(Learner):
     """Tabular Q-learning. `rng` draws the exploration; everything else is determined."""
 
     def __init__(
@@ -40,8 +45,9 @@ class QLearning(TrialLearner):
         epsilon: float = 1.0,
         min_epsilon: float = 0.05,
         decay: float = 0.8,
+        credit: str = Credit.TRIAL.value,
     ) -> None:
-        super().__init__()
+        super().__init__(credit)
         self.alpha, self.gamma = within("alpha", alpha, 1e-6, 1), within("gamma", gamma, 0, 1)
         self.epsilon, self.min_epsilon = within("epsilon", epsilon, 0, 1), within("min_epsilon", min_epsilon, 0, 1)
         self.decay = within("decay", decay, 0, 1)
@@ -83,16 +89,21 @@ class QLearning(TrialLearner):
         return max(self._values.values(), default=0.0)
 
     def _explore(self, state: Bin) -> Decision | None:
+        if self.credit is Credit.STEP:
+            return self._draw()
         loss = state[1]
         if loss not in self._explored:
-            explores = self._rng.random() < self.epsilon
-            self._explored[loss] = ACTIONS[int(self._rng.random() * len(ACTIONS))] if explores else None
+            self._explored[loss] = self._draw()
         return self._explored[loss]
+
+    def _draw(self) -> Decision | None:
+        explores = self._rng.random() < self.epsilon
+        return ACTIONS[int(self._rng.random() * len(ACTIONS))] if explores else None
 
     def _expected(self, state: Bin, action: Decision) -> float:
         known = self._values.get((state, action))
-        if known is not None:
-            return known
+        if known is not None or self.credit is Credit.STEP:
+            return known or 0.0
         alike = [value for (one, taken), value in self._values.items() if taken is action and one[1] == state[1]]
         return sum(alike) / len(alike) if alike else 0.0
 
@@ -100,9 +111,14 @@ class QLearning(TrialLearner):
         target = reward
         if following is not None:
             ahead = max(self.value(following, one) for one in ACTIONS)
-            target = (1 - self.gamma) * reward + self.gamma * ahead
+            own = reward if self.credit is Credit.STEP else (1 - self.gamma) * reward
+            target = own + self.gamma * ahead
         old = self.value(state, action)
         self._visits.credit(state, action, 0.0)
+        self._values[state, action] = old + self._rate(state, action) * (target - old)
+
+    def _rate(self, state: Bin, action: Decision) -> float:
+        if self.credit is Credit.STEP:
+            return self.alpha
         # A plain mean until α takes over: from 0, α alone would rank actions by how often they were tried.
-        rate = max(self.alpha, 1.0 / self._visits.count(state, action))
-        self._values[state, action] = old + rate * (target - old)
+        return max(self.alpha, 1.0 / self._visits.count(state, action))

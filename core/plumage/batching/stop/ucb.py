@@ -9,6 +9,9 @@
 - where nothing is at stake it is not asked (`BatchState.at_stake`);
 - knowledge fades, because workloads drift: by a factor every `period` credits (discounted UCB), or by a window of the
   last credits (sliding-window UCB).
+
+With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
+printed; with a memory that forgets nothing that is the paper's bandit (its c for unscaled rewards is not told).
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from typing import Protocol
 from plumage.batching.bounds import within
 from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
-from plumage.batching.stop.learner import TrialLearner
+from plumage.batching.stop.credit import Credit
+from plumage.batching.stop.learner import Learner
 from plumage.batching.stop.table import ACTIONS, ActionTable
 
 __all__ = ["Discounted", "Memory", "SlidingWindow", "Ucb"]
@@ -67,11 +71,13 @@ class SlidingWindow:
             self.table.withdraw(*self._last.popleft())
 
 
-class Ucb(TrialLearner):
+class Ucb(Learner):
     """The bandit. `exploration` is the paper's c, for mean rewards scaled to 0..1."""
 
-    def __init__(self, *, exploration: float = 0.1, memory: Memory | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self, *, exploration: float = 0.1, memory: Memory | None = None, credit: str = Credit.TRIAL.value
+    ) -> None:
+        super().__init__(credit)
         self.exploration = within("exploration", exploration, 0)
         self.memory = memory or Discounted()
 
@@ -93,7 +99,7 @@ class Ucb(TrialLearner):
     def _bound(self, state: Bin, action: Decision) -> float:
         table = self.memory.table
         count, mean = table.count(state, action), table.mean(state, action)
-        if count <= 0:
+        if count <= 0 and self.credit is Credit.TRIAL:
             count, mean = table.alike(state, action)
         if count <= 0:
             return math.inf

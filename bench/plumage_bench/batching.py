@@ -1,0 +1,156 @@
+"""`batching`: what batching policies make of one simulated engine, by load and device; credits compared.
+
+One engine in virtual time, ageing off, output tokens a second from the first arrival to the last token. FEATHER's load
+(§5.1: 5 groups of 5,000 shared tokens, 100 requests/s, 200 output tokens, batches up to 500) and three in which there
+is less or nothing to win. `credit=Trial` is ours, `credit=Step` the paper's: each decision is judged by the next step.
+With it the bandit forgets nothing and has the paper's unseen-first rule; Q-learning has r + γ·max Q, and an ε whose
+decay is chosen for episodes of one step. A modelled device shows that a policy learns, never FEATHER's gain.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Any
+
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.parallel import in_parallel
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.device import PRESETS
+from plumage_engine.simulator.request import SimRequest
+from plumage_engine.simulator.settings import EngineSettings
+
+__all__ = ["CONTENDERS", "LOADS", "Contender", "Load", "requests", "run", "throughput"]
+
+BLOCK, CACHE_BLOCKS, BUDGET = 16, 200_000, 32_768
+NO_AGEING = 1e9  # seconds
+TAIL_BLOCKS = 6  # of each request's own
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Equal `groups` with `prefix` shared tokens, in random order; Poisson arrivals, `rate` a second. `batch`: most
+    running requests."""
+
+    name: str
+    device: str
+    count: int
+    groups: int
+    prefix: int = 5_000
+    rate: float = 100.0
+    output: int = 200
+    batch: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    label: str
+    queue: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+LOADS = (
+    Load("gpu, 5 groups", "gpu", 3_000, 5),
+    Load("gpu, 5 groups, longer", "gpu", 10_000, 5),
+    Load("gpu, pairs", "gpu", 3_000, 1_500, prefix=500),
+    Load("gpu, no sharing", "gpu", 600, 600, batch=64),
+    Load("cpu, 20 groups", "cpu", 2_000, 20, prefix=2_000, rate=20.0, output=100, batch=64),
+)
+_QUICK = (LOADS[0], LOADS[4])
+CONTENDERS = (
+    Contender("FCFS", "Fcfs"),
+    Contender("tree order", "ChtOrder"),
+    Contender("heuristic", "Heuristic"),
+    Contender("bandit, trial", "Bandit"),
+    Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None"}),
+    Contender("bandit, step, c = 1", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 1.0}),
+    Contender("Q, trial", "QLearning"),
+    Contender("Q, step, ε × 0.999", "QLearning", {"credit": "Step", "decay": 0.999}),
+    Contender("Q, step, ε × 0.9", "QLearning", {"credit": "Step", "decay": 0.9}),
+)
+_STEP = tuple(one.label for one in CONTENDERS if one.options.get("credit") == "Step")
+
+
+def requests(load: Load, seed: int) -> list[SimRequest]:
+    """In order of arrival."""
+    rng, now, made = random.Random(f"batching {load.name} {seed}"), 0.0, []
+    groups = [number % load.groups for number in range(load.count)]
+    rng.shuffle(groups)
+    for number, group in enumerate(groups):
+        now += rng.expovariate(load.rate)
+        hashes = [(group + 1 << 20) + block for block in range(load.prefix // BLOCK)]
+        hashes += [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
+        made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, load.output, now, group=group))
+    return made
+
+
+def throughput(load: Load, contender: Contender, seed: int) -> float:
+    """Output tokens a second over the whole load."""
+    plain = contender.queue == "Fcfs"
+    settings = EngineSettings(
+        block_size=BLOCK,
+        cache_blocks=CACHE_BLOCKS,
+        max_num_seqs=load.batch,
+        max_batched_tokens=BUDGET,
+        queue=contender.queue,
+        queue_options={**({} if plain else {"max_wait": NO_AGEING}), **contender.options},
+        device=PRESETS[load.device],
+    )
+    engine, now = SimEngine(settings, rng=random.Random(f"policy {seed}")), 0.0
+    left = list(reversed(requests(load, seed)))
+    while left or len(engine):
+        while left and left[-1].arrival <= now:
+            engine.submit(left.pop(), now)
+        report = engine.step(now)
+        now = left[-1].arrival if report is None else now + report.seconds
+        engine.settle(now)
+    return load.count * load.output / now
+
+
+def run(context: Context) -> Report:
+    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
+    loads = _QUICK if context.quick else LOADS
+    calls = [(load, contender, seed) for load in loads for contender in CONTENDERS for seed in seeds]
+    with context.progress("batching", len(calls)) as advance:
+        found = iter(in_parallel(throughput, calls, advance))
+    rates = {load.name: {one.label: [next(found) for _ in seeds] for one in CONTENDERS} for load in loads}
+    return Report(_keys(rates), [_table(rates, seeds)], lambda figure: _plot(figure, rates), {"rates": rates})
+
+
+def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """The least over loads of each learner against FCFS; of the step's variants the better one in each load."""
+    means = [{label: mean(values) for label, values in row.items()} for row in rates.values()]
+    return {
+        "bandit_trial": min(row["bandit, trial"] / row["FCFS"] for row in means),
+        "bandit_step": min(_best(row, "bandit") / row["FCFS"] for row in means),
+        "q_trial": min(row["Q, trial"] / row["FCFS"] for row in means),
+        "q_step": min(_best(row, "Q") / row["FCFS"] for row in means),
+    }
+
+
+def _best(row: Mapping[str, float], policy: str) -> float:
+    return max(row[label] for label in _STEP if label.startswith(policy))
+
+
+def _table(rates: Mapping[str, Mapping[str, Sequence[float]]], seeds: Sequence[int]) -> ResultTable:
+    rows: list[list[int | float | str]] = [
+        [name, *(round(mean(values), 1) for values in row.values())] for name, row in rates.items()
+    ]
+    return ResultTable(
+        "Output tokens a second on one modelled device",
+        ("load", *(one.label for one in CONTENDERS)),
+        rows,
+        f"Means of seeds {', '.join(map(str, seeds))}; ageing off. Not FEATHER's gain: the device is a model.",
+    )
+
+
+def _plot(figure: Any, rates: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    axes = figure.subplots()
+    width = 0.9 / len(CONTENDERS)
+    for index, contender in enumerate(CONTENDERS):
+        values = [mean(row[contender.label]) / mean(row["FCFS"]) for row in rates.values()]
+        axes.bar([place + index * width for place in range(len(rates))], values, width, label=contender.label)
+    axes.set(xticks=[place + 0.4 for place in range(len(rates))], xticklabels=list(rates), ylabel="÷ FCFS")
+    axes.legend(fontsize="small")

@@ -1,0 +1,89 @@
+"""`scale`: what virtual time costs, at 30 replicas × 10,000 requests of the multi-turn workload.
+
+The routed fleet of the other routing benchmarks: simulated engines with Hotness below, LBGR above, the directory's view
+between them, at the default load of a worker. Served twice with the same seed, it must give the same outcomes to the
+last digit; a digest of them is printed, so that runs of two machines or versions can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter, process_time
+
+from plumage_bench.contenders import OURS
+from plumage_bench.fleet import Served
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.scenario import Scenario, serve
+from plumage_bench.workloads import MultiturnShape
+
+__all__ = ["REPLICAS", "REQUESTS", "Timed", "digest", "run", "scenario", "timed"]
+
+REPLICAS, REQUESTS = 30, 10_000
+_ROUNDS_A_CLIENT = 5  # 2, 4, 6 or 8
+_RATE_A_REPLICA = 3.0  # 12 requests a second on four workers, the default setting of `multiturn`
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run: its cost in seconds, by the wall and by the processor, and what it gave."""
+
+    wall: float
+    processor: float
+    requests: int
+    virtual: float
+    digest: str
+
+
+def scenario(replicas: int = REPLICAS, requests: int = REQUESTS) -> Scenario:
+    shape = MultiturnShape(clients=requests // _ROUNDS_A_CLIENT)
+    return Scenario(shape, _RATE_A_REPLICA * replicas, workers=replicas)
+
+
+def digest(served: Sequence[Served]) -> str:
+    """Of every outcome: where each request went, when its first and last token came, what it found cached."""
+    hashed = hashlib.sha256()
+    for one in served:
+        outcome = (one.arrival.client, one.arrival.at, one.ticket.slot, one.first_token, one.finished)
+        hashed.update(repr((*outcome, one.cached_tokens)).encode())
+    return hashed.hexdigest()
+
+
+def timed(one: Scenario, seed: int) -> Timed:
+    """Make the workload, serve it, and say what that took."""
+    started, own = perf_counter(), process_time()
+    fleet = serve(OURS, one, seed)
+    wall, processor = perf_counter() - started, process_time() - own
+    return Timed(wall, processor, len(fleet.served), fleet.seconds, digest(fleet.served))
+
+
+def run(context: Context) -> Report:
+    count = 1 if context.quick else 2
+    with context.progress("scale", count) as advance:
+        runs = []
+        for _ in range(count):
+            runs.append(timed(scenario(), context.seed))
+            advance(1)
+    first = runs[0]
+    keys = {
+        "wall_s": round(first.wall, 2),
+        "cpu_s": round(first.processor, 2),
+        "requests": first.requests,
+        "runs": count,
+        "distinct_outcomes": len({one.digest for one in runs}),
+    }
+    return Report(keys, [_table(runs)], data={"digest": first.digest})
+
+
+def _table(runs: Sequence[Timed]) -> ResultTable:
+    rows: list[list[int | float | str]] = [
+        [one.digest[:16], one.requests, round(one.virtual, 1), round(one.wall, 2), round(one.processor, 2)]
+        for one in runs
+    ]
+    return ResultTable(
+        f"{REPLICAS} replicas, multi-turn, virtual time",
+        ("digest of the outcomes", "requests", "virtual s", "wall s", "CPU s"),
+        rows,
+        "One process, one core. Runs of one seed must have one digest.",
+    )

@@ -1,0 +1,56 @@
+"""30 replicas × 10,000 requests of the multi-turn workload in virtual time: it is done, and a seed repeats it.
+
+How long it takes is `plumage bench scale`'s to say; no time is asserted here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from math import isnan
+
+import pytest
+
+from plumage_bench.contenders import OURS
+from plumage_bench.scale import REPLICAS, REQUESTS, digest, scenario
+from plumage_bench.scenario import serve
+
+_ELSEWHERE = """
+from plumage_bench.contenders import OURS
+from plumage_bench.scale import digest, scenario
+from plumage_bench.scenario import serve
+print(digest(serve(OURS, scenario(), 1).served))
+"""
+
+
+@pytest.mark.timeout(300)  # half a minute of work where other tests hold the cores
+def test_the_whole_size_has_the_same_outcomes_in_another_process_with_other_hashes() -> None:
+    """Both at once: the machine has two cores. Sets and dicts of other hash seeds have other orders."""
+    other = str(1 + int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0")))
+    with subprocess.Popen(
+        [sys.executable, "-c", _ELSEWHERE],
+        env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as elsewhere:
+        served = serve(OURS, scenario(), 1).served
+        there, _ = elsewhere.communicate()
+    assert (len(scenario().engines("Lru")), len(served)) == (REPLICAS, REQUESTS) == (30, 10_000)
+    assert not any(isnan(one.finished) for one in served)
+    assert {one.ticket.slot for one in served} == set(range(REPLICAS))
+    assert digest(served) == there.strip()
+
+
+def test_a_second_run_in_this_process_repeats_the_first_and_another_seed_does_not() -> None:
+    small = scenario(REPLICAS, REQUESTS // 10)
+    first, again, other = (digest(serve(OURS, small, seed).served) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_the_digest_sees_every_outcome() -> None:
+    served = serve(OURS, scenario(3, 60), 1).served
+    whole = digest(served)
+    served[-1].cached_tokens += 1
+    assert digest(served) != whole
