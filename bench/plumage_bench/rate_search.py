@@ -11,7 +11,7 @@ from math import sqrt
 from plumage_bench.contenders import Contender
 from plumage_bench.scenario import Scenario, serve
 
-__all__ = ["highest_rate"]
+__all__ = ["highest_rate", "refined"]
 
 LIMIT_SECONDS = 2.0
 _LATE_SHARE = 0.05  # P95
@@ -20,7 +20,7 @@ _FLOOR, _CEILING = 0.02, 10.0  # of the scenario's rate: beyond them the search 
 
 
 def highest_rate(contender: Contender, scenario: Scenario, seed: int, tolerance: float = 1.02) -> float:
-    """Brackets from the scenario's own rate, then halves the bracket (of logarithms) down to `tolerance`."""
+    """Brackets from the scenario's own rate, then halves the bracket down to `tolerance`."""
     low = high = scenario.rate
     if _keeps(contender, scenario, seed):
         while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * _STRIDE), seed):
@@ -30,6 +30,11 @@ def highest_rate(contender: Contender, scenario: Scenario, seed: int, tolerance:
         low /= _STRIDE
         while low > _FLOOR * scenario.rate and not _keeps(contender, scenario.at(low), seed):
             low, high = low / _STRIDE, low
+    return refined(contender, scenario, seed, low, high, tolerance)
+
+
+def refined(contender: Contender, scenario: Scenario, seed: int, low: float, high: float, tolerance: float) -> float:
+    """Halves the bracket from `low`, which is kept, to `high`, which is not (of logarithms), down to `tolerance`."""
     while high / low > tolerance:
         middle = sqrt(low * high)
         if _keeps(contender, scenario.at(middle), seed):

@@ -5,23 +5,32 @@ every fleet size and device, and the closing figures.
 - `rate_gain`: highest rate with P95 TTFT under 2 s, ours ÷ cache-aware + LRU: the *least* over sizes and devices.
 - `rank`: ours ÷ the best other contender by that rate, again the least; above 1 is first.
 
-Rates are searched seed by seed on the same prompts and arrivals, and their ratios averaged (geometrically). A larger
-fleet gets a larger workload, so that the load on a worker stays the same.
+Rates are searched seed by seed on the same prompts and arrivals, and their ratios averaged (geometrically), first
+roughly, then exactly for those who may be first. A larger fleet gets a larger workload, so that the load on a worker
+stays the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
+from plumage.errors import ConfigurationError
 from plumage_bench.contenders import BASELINES, CACHE_AWARE, MATRIX, OURS, QUICK_RIVALS, Contender
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.parallel import in_parallel
-from plumage_bench.rate_search import highest_rate
-from plumage_bench.routing_report import Rates, matrix_table, plot_rates, rate_table, setting_table, sweep_table
+from plumage_bench.rate_search import highest_rate, refined
+from plumage_bench.routing_report import Cell, Rates, matrix_table, plot_rates, rate_table, setting_table, sweep_table
 from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, pooled
 
 __all__ = ["RoutingWorkload", "run_routing"]
+
+_ROUGH = 1.12  # high ÷ low of the first round's brackets
+_NEAR = 1.25  # who is this near to the best rival after it is searched exactly
+_TOLERANCE, _TOLERANCE_QUICK = 1.015, 1.05
+
+Search = tuple[Cell, Contender, int]  # and a seed
 
 
 @dataclass(frozen=True)
@@ -75,21 +84,67 @@ def _measure_all(
 
 
 def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> Rates:
+    """Roughly for everyone; then exactly for ours, the paper's baseline, and whoever came near the best."""
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
-    cells = [(4, "stated")] if context.quick else [(workers, device) for workers in (4, 16) for device in DEVICES]
-    tolerance = 1.05 if context.quick else 1.015
-    calls = [
-        (contender, workload.scenario(workers, device, workload.sustained_rate), seed, tolerance)
-        for workers, device in cells
-        for contender in contenders
-        for seed in seeds
-    ]
-    with context.progress(f"{workload.name}: highest rates", len(calls)) as advance:
-        found = iter(in_parallel(highest_rate, calls, advance))
-    return Rates(
-        {cell: {contender: [next(found) for _ in seeds] for contender in contenders} for cell in cells},
-        OURS,
+    cells = _cells(context)
+    searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in seeds]
+    rough = _search(workload, context, "rough rates", searches, {})
+    leading = {cell: _leading(rough, cell, contenders, seeds) for cell in cells}
+    found = rough | _search(
+        workload, context, "highest rates", [search for search in searches if search[1] in leading[search[0]]], rough
     )
+    by_cell = {cell: {one: [found[cell, one, seed] for seed in seeds] for one in contenders} for cell in cells}
+    return Rates(by_cell, OURS)
+
+
+def _cells(context: Context) -> list[Cell]:
+    """Those asked for by `workers=` and `devices=`; else all, or in a quick run the first."""
+    workers = _chosen(context, "workers", ("4",) if context.quick else ("4", "16"), ("4", "16"))
+    devices = _chosen(context, "devices", ("stated",) if context.quick else DEVICES, DEVICES)
+    return [(int(count), device) for count in workers for device in devices]
+
+
+def _chosen(context: Context, option: str, default: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    given = context.options.get(option)
+    if given is None:
+        return default
+    chosen = given.split(",")
+    if not set(chosen) <= set(known):
+        raise ConfigurationError(f"{option}={given}: each must be one of {', '.join(known)}")
+    return chosen
+
+
+def _search(
+    workload: RoutingWorkload, context: Context, title: str, searches: Sequence[Search], rough: Mapping[Search, float]
+) -> dict[Search, float]:
+    """The rate of each search; between the rough one and the next where that is known."""
+    tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
+    calls = [
+        (
+            contender,
+            workload.scenario(*cell, workload.sustained_rate),
+            seed,
+            tolerance,
+            rough.get((cell, contender, seed)),
+        )
+        for cell, contender, seed in searches
+    ]
+    with context.progress(f"{workload.name}: {title}", len(calls)) as advance:
+        return dict(zip(searches, in_parallel(_rate, calls, advance), strict=True))
+
+
+def _rate(contender: Contender, scenario: Scenario, seed: int, tolerance: float, rough: float | None) -> float:
+    if rough is None:
+        return highest_rate(contender, scenario, seed, _ROUGH)
+    return refined(contender, scenario, seed, rough, rough * _ROUGH, tolerance)
+
+
+def _leading(
+    rough: Mapping[Search, float], cell: Cell, contenders: Sequence[Contender], seeds: Sequence[int]
+) -> list[Contender]:
+    means = {one: geometric_mean([rough[cell, one, seed] for seed in seeds]) for one in contenders}
+    best = max(mean for one, mean in means.items() if one.policy != OURS.policy)
+    return [one for one, mean in means.items() if one in (OURS, CACHE_AWARE) or mean * _NEAR > best]
 
 
 def _sweeps(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> list[ResultTable]:
