@@ -3,19 +3,27 @@
 Optional on purpose. Without it, or while it is away, the router is degraded: it routes by what it sent where itself
 (pending owners then live longer, for no event will confirm them) and by load of its own. Nothing here is ever waited
 for by a request.
+
+What goes out: work in flight and pending owners, what the policy learned, and the accesses that the pool's hotness is
+made of (0064: routers see every hit, engines tell none).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Final
 
+from plumage.directory.hotness import HotnessShare
 from plumage.directory.schema import BEAT_TTL, State
 from plumage.directory.sync import DirectorySync, ReplicaView
 from plumage.directory.work import WorkShare
 from plumage_router.clock import monotonic
 from plumage_router.decide import Decider
+from plumage_router.directory_metrics import directory_lines
+from plumage_router.hottest import Hottest
+from plumage_router.learning import Learning
 from plumage_router.replicas import Fleet, Load, Replica
 
 __all__ = ["DirectoryLink"]
@@ -35,6 +43,7 @@ class DirectoryLink:
         router: str,
         fleet: Fleet,
         decider: Decider,
+        hottest: Hottest | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._fleet = fleet
@@ -46,8 +55,13 @@ class DirectoryLink:
             if url
             else None
         )
+        self.hotness = HotnessShare(url, pool=pool, capacity=1, follow=False, rng=rng) if url else None
+        self.learning: Learning | None = None
         if self.work is not None:
             decider.share = self.work.sent
+            self.learning = Learning(decider.policy, fleet, self.work.learned)
+        self._hottest = hottest or Hottest()
+        self._routed = 0
         fleet.listen(self._moved)
         self._note_freshness()
 
@@ -56,14 +70,14 @@ class DirectoryLink:
         return self.sync is None or self.sync.degraded
 
     def start(self) -> None:
-        if self.sync is not None and self.work is not None:
-            self.sync.start()
-            self.work.start()
+        for part in (self.sync, self.work, self.hotness):
+            if part is not None:
+                part.start()
 
     async def close(self) -> None:
-        if self.sync is not None and self.work is not None:
-            await self.work.close()
-            await self.sync.close()
+        for part in (self.hotness, self.work, self.sync):
+            if part is not None:
+                await part.close()
 
     async def run(self) -> None:
         """Looks at the agents' words for ever."""
@@ -83,6 +97,23 @@ class DirectoryLink:
         moved = [_hear(replica, sync.view(replica.id), now) for replica in self._fleet]
         if any(moved):
             self._fleet.changed()
+        if self.learning is not None:
+            self.learning.look(now)
+        self._tell_accesses()
+
+    def _tell_accesses(self) -> None:
+        """Prefixes matched since the last look, by their deepest chunk, and requests: the pool's clock of hotness."""
+        if self.hotness is None:
+            return
+        for chunk, (uses, tokens) in self._hottest.take().items():
+            self.hotness.use(chunk, tokens, uses)
+        routed = sum(replica.totals.routed for replica in self._fleet)
+        self.hotness.request(max(0, routed - self._routed))  # a replica that left took its total with it
+        self._routed = routed
+
+    def metric_lines(self) -> Iterator[str]:
+        """What came of talking to the directory, in Prometheus' text form."""
+        return directory_lines(self)
 
     def _note_freshness(self) -> None:
         self._decider.pending = max(ALONE, self._pending) if self.degraded else self._pending
@@ -97,6 +128,8 @@ class DirectoryLink:
             slots = {known.id: known.slot for known in self._fleet}
             self.sync.set_replicas(slots)
             self.work.set_replicas(slots)
+        if came and self.learning is not None:
+            self.learning.start(replica, monotonic())
         if not came:
             self._decider.mirror.forget(replica.slot)
 

@@ -79,8 +79,10 @@ class Router:
             router=self.gateway.name,
             fleet=self.fleet,
             decider=self.gateway.decider,
+            hottest=self.gateway.hottest,
         )
         self.gateway.is_degraded = lambda: self.directory.degraded
+        self.gateway.directory_lines = self.directory.metric_lines
         self._prober = Prober(self.fleet, interval=timeouts.probe_interval, timeout=timeouts.probe)
         self._listening: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []

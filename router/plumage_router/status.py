@@ -92,7 +92,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def exposition(gateway: Gateway) -> str:
     """Everything in Prometheus' text form."""
-    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), ""))
+    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), *gateway.directory_lines(), ""))
 
 
 def _gauges(gateway: Gateway) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """A stream that many write and all read: the form in which routers and agents of a pool tell one another things.
 
 Contract: every `period` seconds `make()` may give fields to send; what others send comes to `take(identifier, fields)`
-in the order of the stream. Only what comes after the start is read, unless `after` names an earlier entry. The stream
-is bounded and has a lifetime; messages may be lost (a server restarted, a reader away for long), so what is told
-through it must be whole by itself or forgettable. Nothing is waited for by anybody.
+in the order of the stream; without `take` nothing is read. Only what comes after the start is read, unless `after`
+names an earlier entry. The stream is bounded and has a lifetime; messages may be lost (a server restarted, a reader
+away for long), so what is told through it must be whole by itself or forgettable. Nothing is waited for by anybody.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Exchange:
         key: str,
         *,
         make: Callable[[], Fields | None],
-        take: Callable[[str, Mapping[bytes, bytes]], None],
+        take: Callable[[str, Mapping[bytes, bytes]], None] | None,
         period: float,
         longest: int,
         lifetime: int,
@@ -59,7 +59,8 @@ class Exchange:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for name, turn in (("send", self._send), ("read", self._read)):
+        turns = [("send", self._send), ("read", self._read)]
+        for name, turn in turns if self._take is not None else turns[:1]:
             self._tasks.append(asyncio.create_task(self._forever(turn), name=f"directory {name} {self._key}"))
 
     async def close(self) -> None:
@@ -112,6 +113,7 @@ class Exchange:
         return str(last[0][0].decode()) if last else "0-0"
 
     def _take_one(self, identifier: str, fields: Mapping[bytes, bytes]) -> None:
+        assert self._take is not None, "without it nothing is read"
         try:
             self._take(identifier, fields)
         except NewerSchemaError:

@@ -1,9 +1,10 @@
-"""Pool-wide hotness: everyone sends what was used lately, everyone holds the same aged sum.
+"""Pool-wide hotness: some send what was used lately (routers, 0064), those who ask hold the same aged sum (agents).
 
 Contract: `use` and `request` count; once a second the delta goes to the pool's stream, and all deltas, ours included,
 are added to `view` in the stream's order, so that the views of all participants agree. Now and then one of them, whose
 turn a short lock decides, stores its whole view with the id of the last delta in it: a newcomer starts from there, and
-the stream before it is dropped. Keys are chunks; neither text nor token ids can be had from them.
+the stream before it is dropped. Who does not `follow` only sends and holds no view. Keys are chunks; neither text nor
+token ids can be had from them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ STORED = struct.Struct("<B32s")  # version, id of the last delta in the view
 
 
 class HotnessShare:
-    """One participant. `capacity`: nodes of the view; `nodes`: most nodes in one delta; `period`: seconds a delta."""
+    """One participant. `capacity`: nodes of the view; `nodes`: most nodes in one delta; `period`: seconds a delta;
+    `follow`: False for one that tells and does not listen."""
 
     def __init__(
         self,
@@ -41,8 +43,10 @@ class HotnessShare:
         capacity: int = 65_536,
         nodes: int = 4096,
         period: float = PERIOD,
+        follow: bool = True,
         rng: random.Random | None = None,
     ) -> None:
+        self._follow = follow
         self.view = FleetHotness(capacity)
         self._keys = PoolKeys(pool)
         self._counter = DeltaCounter(nodes)
@@ -51,11 +55,14 @@ class HotnessShare:
         self._rng = rng or random.Random()
         self._task: asyncio.Task[None] | None = None
         self.exchange = Exchange(
-            url, self._keys.heat, make=self._make, take=self._take,
+            url, self._keys.heat, make=self._make, take=self._take if follow else None,
             period=period, longest=LONGEST, lifetime=HEAT_TTL, rng=rng,
         )  # fmt: skip
 
     def start(self) -> None:
+        if not self._follow:
+            self.exchange.start()
+            return
         self._task = asyncio.create_task(self._run(), name=f"directory hotness of {self._keys.pool}")
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@
 | `plumage:v1:{pool/replica}:EPOCH:snap`                   | hash: bucket number → packed bucket            | 5 min |
 | `plumage:v1:{pool/replica}:EPOCH:log`                    | stream: id `SEQ-0`, one entry per engine step  | 5 min |
 | `plumage:v1:{pool}:work`                                 | stream: what each router has in flight         | 60 s  |
-| `plumage:v1:{pool}:estimators`                           | hash: router → what it has learned             | 7 days|
+| `plumage:v1:{pool}:estimators`                           | hash: router → what it has learned (`offers`)  | 1 day |
 | `plumage:v1:{pool}:heat`                                 | stream: who used what lately, a delta a second | 10 min|
 | `plumage:v1:{pool}:heat:view`                            | string: the sum up to an entry of that stream  | 10 min|
 | `plumage:v1:{pool}:heat:turn`                            | lock: whose turn it is to store the sum        | 1 min |
@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 from plumage.errors import ConfigurationError, PlumageError
 
 __all__ = [
-    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "EPOCH_TTL", "HEAT_TTL", "MAX_TOKENS", "RECORD",
-    "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load", "NewerSchemaError", "Op",
+    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "EPOCH_TTL", "ESTIMATORS_TTL", "HEAT_TTL", "MAX_TOKENS",
+    "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load", "NewerSchemaError", "Op",
     "PoolKeys", "SchemaError", "State", "Tier", "check_version", "pack_bucket", "pack_entry", "pack_record",
     "read_entry", "sequence", "unpack_bucket", "unpack_records",
 ]  # fmt: skip
@@ -53,6 +53,7 @@ DATA_TTL = 300  # bounds what the dead leave behind; readers never rely on it
 EPOCH_TTL = 86_400
 WORK_TTL = 60
 HEAT_TTL = 600
+ESTIMATORS_TTL = 86_400
 TABLES_TTL = 7 * 86_400
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,252}")

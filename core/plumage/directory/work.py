@@ -6,27 +6,33 @@ of them once a second), and the chains it has just sent where. Others add that w
 hold the chains pending in their mirror, so that a burst on a new prefix stays together across routers. Work drains one
 second a second while nothing is heard and is forgotten after `SILENCE`, so a router that dies leaves nothing behind.
 
-Learned estimators are offered now and then as an opaque, mergeable value per router (`offer`, `offers`).
+What a router has learned lies beside what the others have (`learned`), exchanged every few seconds.
 Replicas are named by id on the wire and by slot here; what is said of an unknown replica is passed over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import secrets
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from plumage.directory.connection import AWAY
 from plumage.directory.exchange import Exchange, Fields
 from plumage.directory.mirror import Mirror
-from plumage.directory.schema import SCHEMA_VERSION, TABLES_TTL, WORK_TTL, PoolKeys, SchemaError, check_version
+from plumage.directory.offers import Offers
+from plumage.directory.schema import (
+    ESTIMATORS_TTL,
+    SCHEMA_VERSION,
+    WORK_TTL,
+    PoolKeys,
+    SchemaError,
+    check_version,
+)  # fmt: skip
 from plumage.directory.tasks import end
 
 __all__ = ["WorkShare"]
@@ -70,7 +76,6 @@ class WorkShare:
     ) -> None:
         self._keys = PoolKeys(pool)
         self.name = f"{router}.{secrets.token_hex(4)}"
-        self.offers: dict[str, bytes] = {}
         self._mirror = mirror
         self._work = work
         self._slots: dict[str, int] = {}
@@ -79,12 +84,12 @@ class WorkShare:
         self._whole_at = 0.0
         self._chains: list[tuple[int, Sequence[int], float]] = []
         self._heard: dict[str, dict[int, tuple[float, float]]] = {}  # router → slot → (seconds, when heard)
-        self._offer: bytes | None = None
         self._offering: asyncio.Task[None] | None = None
         self.exchange = Exchange(
             url, self._keys.work, make=self._make, take=self._take,
             period=PERIOD, longest=LONGEST, lifetime=WORK_TTL, rng=rng,
         )  # fmt: skip
+        self.learned = Offers(self.exchange.client, self._keys.estimators, self.name, lifetime=ESTIMATORS_TTL)
 
     # What the router says and asks
 
@@ -115,10 +120,6 @@ class WorkShare:
                     total[slot] = total.get(slot, 0.0) + left
         return total
 
-    def offer(self, learned: bytes) -> None:
-        """What we have learned, for routers that come later; replaces what we offered before."""
-        self._offer = learned
-
     # Life
 
     def start(self) -> None:
@@ -133,20 +134,11 @@ class WorkShare:
 
     async def _offer_forever(self) -> None:
         while True:
-            with contextlib.suppress(*AWAY):
-                await self._exchange_offers()
+            try:
+                await self.learned.exchange()
+            except AWAY:
+                self.learned.counts["failures"] += 1
             await asyncio.sleep(OFFERS_EVERY)
-
-    async def _exchange_offers(self) -> None:
-        key, client = self._keys.estimators, self.exchange.client
-        if self._offer is not None:
-            pipe = client.pipeline(transaction=False)
-            pipe.hset(key, self.name, bytes([SCHEMA_VERSION]) + self._offer)
-            pipe.expire(key, TABLES_TTL)
-            await pipe.execute()
-        found: Any = await client.hgetall(key)
-        readable = [(name, value) for name, value in found.items() if value[:1] == bytes([SCHEMA_VERSION])]
-        self.offers = {name.decode(): value[1:] for name, value in readable if name != self.name.encode()}
 
     # Messages
 

@@ -62,9 +62,9 @@ class DeltaCounter:
         self._left_out = 0
         self._uses: dict[int, tuple[int, int]] = {}
 
-    def request(self) -> None:
-        """One request was served."""
-        self._requests += 1
+    def request(self, number: int = 1) -> None:
+        """So many requests were served."""
+        self._requests += number
 
     def use(self, key: int, tokens: int, uses: int = 1) -> None:
         """The prefix ending at `key`, `tokens` tokens from the root, was used."""

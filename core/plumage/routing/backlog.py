@@ -40,6 +40,11 @@ class Backlog:
         self._prior = prior
         self._average()
 
+    def start_from(self, c_miss: float, computed: float, prior: float) -> None:
+        """Count what another router saw as experience: `computed` thousand tokens at `c_miss` seconds each."""
+        self.busy_seconds, self.computed = c_miss * computed, computed
+        self.expect(prior)
+
     @property
     def done_at(self) -> float:
         """When everything would be done if the head's progress were unbounded."""

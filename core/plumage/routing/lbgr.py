@@ -30,6 +30,7 @@ from math import exp, expm1, inf
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
+from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.ties import lowest_index
 from plumage.routing.work import DecayingWork
@@ -80,13 +81,14 @@ class LbgrSettings:
 class _Replica:
     """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
 
-    __slots__ = ("backlog", "heard", "kept", "latency", "promised", "ttft")
+    __slots__ = ("adopted", "backlog", "heard", "kept", "latency", "promised", "ttft")
 
     def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
         self.backlog = backlog
         self.ttft = ttft
         self.latency = latency
         self.heard = 0.0
+        self.adopted = 0  # outcomes that were another router's
         self.promised = self.kept = _GOOD_FAITH
 
     @property
@@ -254,6 +256,33 @@ class Lbgr:
     def _current(self, slot: int, state: object) -> bool:
         """Does the state belong to the replica that has the slot now?"""
         return isinstance(state, _Routed) and self._replicas[slot] is state.replica
+
+    # --- what routers tell one another (`learned`) -------------------------------------------------------------------
+
+    def learned(self, slot: int) -> Learned | None:
+        """What this router's own outcomes taught; None while they are too few."""
+        replica = self._replicas[slot] if slot < len(self._replicas) else None
+        if replica is None or replica.ttft.updates - replica.adopted < _TESTED or replica.backlog.computed <= 0.0:
+            return None
+        ttft, latency, backlog = replica.ttft, replica.latency, replica.backlog
+        updates = min(ttft.updates - replica.adopted, MOST_UPDATES)
+        return Learned(max(backlog.c_miss, _LEAST_C_MISS), backlog.computed, ttft.weights, latency.weights, updates)
+
+    def adopt(self, slot: int, learned: Learned, now: float) -> bool:
+        """Start from what others learned, where nothing was learned here."""
+        if slot >= len(self._replicas):
+            self._grow(slot + 1)
+        replica = self._replicas[slot]
+        if replica.ttft.updates or replica.backlog.computed or learned.updates < _TESTED:
+            return False
+        self._fleet_seconds += learned.c_miss * learned.experience
+        self._fleet_computed += learned.experience
+        replica.backlog.start_from(learned.c_miss, learned.experience, self._fleet_c_miss())
+        replica.ttft.weights, replica.latency.weights = learned.ttft, learned.latency
+        replica.adopted = replica.ttft.updates = replica.latency.updates = min(learned.updates, MOST_UPDATES)
+        replica.heard = now
+        self._publish(slot)
+        return True
 
     # --- slots ------------------------------------------------------------------------------------------------------
 

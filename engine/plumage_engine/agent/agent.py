@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,6 @@ class Agent:
     def start(self) -> None:
         self._spawn("directory", self.writer.run())
         self.hotness.start()
-        self._spawn("hotness", self.hotness.run())
         self._spawn("events", self.stream.run())
         self._spawn("checkpoints", self._keep())
         self._spawn("load", self._watch())
@@ -154,7 +154,6 @@ class Agent:
     async def _look(self) -> None:
         try:
             self.load = await self._engine.load()
-            self.hotness.finished(self.load.finished)
         except EngineDownError as error:
             self._misses += 1
             if self._misses == MISSES and self._answered.is_set():
@@ -212,6 +211,11 @@ class Agent:
         return 0 if self._misses >= MISSES else int(self.load.running + self.load.waiting)
 
     # Figures
+
+    @property
+    def directory_counts(self) -> dict[str, Counter[str]]:
+        """What came of reading the directory, by part."""
+        return {"hotness": self.hotness.counts}
 
     def stats(self) -> dict[str, Any]:
         index, counters = self.holdings.index, self.stream.counters

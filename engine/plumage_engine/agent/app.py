@@ -4,6 +4,7 @@
 |-------------------------------|---------------------------------------------------------------------------|-------|
 | GET /healthz                  | 200 while the process works                                               | no    |
 | GET /readyz                   | 200 once warmed, while the engine is healthy and not draining             | no    |
+| GET /metrics                  | Prometheus metrics: events, index, what the directory said                | no    |
 | GET /v1/plumage/stats         | figures for the operator and people                                       | yes   |
 | GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | yes   |
 | POST /v1/plumage/drain        | `{"timeoutSeconds": 30}` → 200 when nothing is in flight, 504 at the time | yes   |
@@ -26,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.metrics import exposition
 
 __all__ = ["make_app"]
 
@@ -46,6 +48,9 @@ def make_app(agent: Agent) -> Starlette:
     async def readyz(_: Request) -> Response:
         return JSONResponse({"state": agent.state.name.capitalize()}, 200 if agent.ready else 503)
 
+    async def metrics(_: Request) -> Response:
+        return Response(exposition(agent), media_type="text/plain; version=0.0.4")
+
     async def stats(_: Request) -> Response:
         return JSONResponse(agent.stats())
 
@@ -58,7 +63,7 @@ def make_app(agent: Agent) -> Starlette:
         return JSONResponse(result, 200 if result["drained"] else 504)
 
     guarded = [("stats", stats, "GET"), ("hottest", hottest, "GET"), ("drain", drain, "POST")]
-    routes = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
     routes += [Route(f"/v1/plumage/{name}", _guard(agent.token, work), methods=[how]) for name, work, how in guarded]
     return Starlette(routes=routes, exception_handlers={HTTPException: _explain})
 

@@ -1,8 +1,8 @@
 """Which cached prefixes are used again, and their token ids: what a new replica is warmed with.
 
 Contract: a prefix gains a use each time an event shows a prompt that found it cached and went on differently, or
-computed it once more beside another. (Engines send no event for a plain hit; what routers see of those reaches the
-pool-wide hotness, not this.) All counts are halved every `period` uses, so that yesterday's prefixes fade.
+computed it once more beside another. (Engines send no event for a plain hit: those are counted by routers, in the
+pool-wide hotness, 0064.) All counts are halved every `period` uses, so that yesterday's prefixes fade.
 
 Token ids are prompt text: they stay in this process, bounded by `max_ids`, and go with the block. When there is no room
 the hottest prefixes keep theirs, up to half the bound, and all others lose them. No ids are kept of salted prompts.
@@ -30,7 +30,6 @@ class Heat:
         self._period = period
         self._total = 0
         self._uses: dict[Block, int] = {}
-        self._news: dict[Block, int] = {}
         self._keepers: dict[Block, None] = {}
 
     def __len__(self) -> int:
@@ -39,19 +38,11 @@ class Heat:
     def used(self, block: Block) -> None:
         """The prefix up to `block` was used again."""
         self._uses[block] = self._uses.get(block, 0) + 1
-        self._news[block] = self._news.get(block, 0) + 1
         self._total += 1
         if self._total % self._period == 0:
             self._uses = {block: uses // 2 for block, uses in self._uses.items() if uses > 1}
         if len(self._uses) > self._max_prefixes:
             self._uses = dict(self.hottest(self._max_prefixes // 2))
-        if len(self._news) > self._max_prefixes:
-            self._news.clear()
-
-    def news(self) -> list[tuple[Block, int]]:
-        """Uses since the last call."""
-        news, self._news = self._news, {}
-        return list(news.items())
 
     def hottest(self, most: int) -> list[tuple[Block, int]]:
         """The most used prefixes that are still cached, with their uses, hottest first."""
@@ -100,7 +91,6 @@ class Heat:
     def forget(self, block: Block) -> None:
         """The block left the cache."""
         self._uses.pop(block, None)
-        self._news.pop(block, None)
         if block.ids is not None:
             del self._keepers[block]
             self._take_back(block)
@@ -108,7 +98,6 @@ class Heat:
     def clear(self) -> None:
         self.ids = 0
         self._uses.clear()
-        self._news.clear()
         self._keepers.clear()
 
     def _shed(self) -> None:

@@ -17,7 +17,6 @@ _GAUGES = {
     "vllm:kv_cache_usage_perc": "kv_usage",
     "vllm:prefix_cache_queries_total": "query_tokens",
     "vllm:prefix_cache_hits_total": "hit_tokens",
-    "vllm:request_success_total": "finished",
 }
 _STEPS = frozenset(
     {
@@ -30,15 +29,13 @@ _STEPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """finished: requests that ended since the engine started. steps: a number that changes with every step that
-    computed something; its size means nothing."""
+    """steps: a number that changes with every step that computed something; its size means nothing."""
 
     running: float = 0.0
     waiting: float = 0.0
     kv_usage: float = 0.0
     query_tokens: float = 0.0
     hit_tokens: float = 0.0
-    finished: float = 0.0
     steps: float = 0.0
 
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 from support.ports import free_port
 
 from plumage.directory.hotness import HotnessShare
 from plumage.directory.mirror import Mirror
-from plumage.directory.schema import State
+from plumage.directory.schema import SCHEMA_VERSION, PoolKeys, State
 from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync, ReplicaView
 from plumage.hashing.chunks import chain, seed
@@ -24,7 +25,7 @@ from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.app import make_app
-from plumage_engine.agent.block import Block, children_of
+from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.tokenizer import read_tokenizer
 
@@ -349,14 +350,20 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         (first, _), (second, _) = heat.hottest(5)
         assert [uses for _, uses in heat.hottest(5)] == [2, 1]
         told.start()
-        told.use(chunk_behind(second), second.tokens, 7)  # a router found one chunk more than the blocks made whole
+        told.use(last_chunk(second) or 0, second.tokens, 7)
         await until(lambda: agent.hotness.uses() == {first: 2, second: 7}, agent.hotness.uses)
         prefixes = agent.hottest(100_000).prefixes
         assert [prefix.uses for prefix in prefixes] == [7, 2], "the pool's word counts for more than this engine's"
         assert len(prefixes[0].tokens) == second.tokens
+        async with Redis.from_url(directory.url) as client:
+            await client.xadd(PoolKeys(pool).heat, {"v": SCHEMA_VERSION + 1, "d": b"?"})
+        await until(lambda: agent.hotness.counts["newer_schema"] == 1, lambda: agent.hotness.counts)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent"
+        ) as surface:
+            page = (await surface.get("/metrics")).text
+        assert 'plumage_agent_directory_newer_schema_total{part="hotness"} 1' in page
+        assert 'plumage_agent_directory_malformed_total{part="hotness"} 0' in page
+        assert "plumage_agent_ready 1" in page
+        assert f'plumage_agent_blocks_total{{kind="stored"}} {agent.holdings.index.counters.stored}' in page
     await told.close()
-
-
-def chunk_behind(block: Block) -> int:
-    """The first chunk that is whole behind the block, in whichever prompt goes on there."""
-    return next(child.chunks[0] for child in children_of(block) if child.chunks)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from support.directories import Sentinels
 from support.needs import directory_server, missing
+from support.ports import free_ports
 
 from plumage.directory.mirror import Mirror
 from plumage.directory.server import LocalServer
@@ -176,6 +178,12 @@ async def relay(server: LocalServer, relay_to: Callable[[Path], Relay]) -> Relay
     found = relay_to(server.socket)
     await found.listen(server.folder / "relay.sock")
     return found
+
+
+@pytest.fixture
+def sentinels(binary: Path, tmp_path: Path) -> Iterator[Sentinels]:
+    with Sentinels(binary, free_ports(3), tmp_path) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

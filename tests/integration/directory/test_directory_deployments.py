@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from support.ports import free_ports
+from support.directories import Sentinels, cluster_of_three, cluster_url, locked_server
 
 from plumage.directory.schema import Change, Keys, State, Tier
 from plumage.directory.server import LocalServer
@@ -24,12 +21,6 @@ from plumage.directory.writer import DirectoryWriter
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]
 WHOLE = (10, 640)
-SLOTS = 16384
-# All that agents and routers need, as `connection` says.
-ACL = (
-    "~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hget +hmget +hgetall "
-    "+xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping"
-)
 
 
 def held(chain: Sequence[int]) -> list[Change]:
@@ -41,45 +32,14 @@ def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
     return (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
 
 
-def eventually(condition: Callable[[], bool], within: float = 60.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def cluster(binary: Path, tmp_path: Path) -> Iterator[list[int]]:
-    """Three primaries that share the slots."""
-    ports = free_ports(3)
-    with ExitStack() as stack:
-        clients = []
-        for port in ports:
-            options = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes")
-            stack.enter_context(LocalServer(tmp_path / str(port), binary=binary, options=options))
-            clients.append(stack.enter_context(redis.Redis(port=port)))
-        for number, client in enumerate(clients):
-            share = range(number * SLOTS // 3, (number + 1) * SLOTS // 3)
-            client.execute_command("CLUSTER ADDSLOTS", *share)
-            client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0])
-        eventually(lambda: all(b"cluster_state:ok" in raw(client, "CLUSTER INFO") for client in clients))
-        eventually(lambda: all(raw(client, "CLUSTER NODES").count(b"connected") == 3 for client in clients))
+    with cluster_of_three(binary, tmp_path) as ports:
         yield ports
 
 
-def raw(client: redis.Redis, command: str) -> bytes:
-    """The reply as the server sent it; the client would parse it."""
-    connection = client.connection_pool.get_connection()
-    try:
-        connection.send_command(*command.split())
-        reply: bytes = connection.read_response()
-        return reply
-    finally:
-        client.connection_pool.release(connection)
-
-
 async def test_a_cluster_of_three(cluster: list[int], world_at: Any, until: Any) -> None:
-    world = world_at("redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in cluster))
+    world = world_at(cluster_url(cluster))
     names = [f"chat-{number}" for number in range(8)]
     writers = [await world.writer(name, heartbeat_seconds=0.2) for name in names]
     router = await world.router(*names)
@@ -114,59 +74,6 @@ async def test_a_replica_leaves_a_cluster(cluster: list[int], world_at: Any, unt
     await until(lambda: router.mirror.match(CHAIN) == {1: (9, 576)})
 
 
-class Sentinels:
-    """A primary, its replica and a Sentinel that watches them."""
-
-    def __init__(self, binary: Path, ports: list[int], folder: Path) -> None:
-        self.primary_port, self.replica_port, self.port = ports
-        listen = ("--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0", "--port")
-        self.primary = LocalServer(folder / "a", binary=binary, options=(*listen, str(self.primary_port)))
-        follow = ("--replicaof", f"127.0.0.1 {self.primary_port}")
-        self.replica = LocalServer(folder / "b", binary=binary, options=(*listen, str(self.replica_port), *follow))
-        self._binary, self._folder = binary, folder
-        self._sentinel: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Sentinels:
-        self.primary.start()
-        self.replica.start()
-        with redis.Redis(port=self.replica_port) as client:
-            eventually(lambda: client.info("replication")["master_link_status"] == "up")
-        config = self._folder / "sentinel.conf"
-        config.write_text(
-            f"port {self.port}\nbind 127.0.0.1\ndir {self._folder}\n"
-            f"sentinel monitor fleet 127.0.0.1 {self.primary_port} 1\n"
-            "sentinel down-after-milliseconds fleet 1500\nsentinel failover-timeout fleet 3000\n"
-        )
-        command = [self._binary, config, "--sentinel"]
-        self._sentinel = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        eventually(self._knows_the_replica)
-        return self
-
-    def _knows_the_replica(self) -> bool:
-        try:
-            with redis.Redis(port=self.port) as client:
-                return int(client.sentinel_master("fleet")["num-slaves"]) == 1
-        except redis.RedisError:
-            return False
-
-    def __exit__(self, *_: object) -> None:
-        if self._sentinel is not None:
-            self._sentinel.kill()
-            self._sentinel.wait(10)
-        self.replica.stop()
-        self.primary.stop()
-
-    @property
-    def url(self) -> str:
-        return f"redis+sentinel://127.0.0.1:{self.port}/fleet"
-
-
-@pytest.fixture
-def sentinels(binary: Path, tmp_path: Path) -> Iterator[Sentinels]:
-    with Sentinels(binary, free_ports(3), tmp_path) as found:
-        yield found
-
-
 async def test_a_failover(sentinels: Sentinels, world_at: Any, until: Any) -> None:
     world = world_at(sentinels.url)
     writer, router = await world.writer(heartbeat_seconds=0.2), await world.router()
@@ -191,10 +98,7 @@ async def test_a_failover(sentinels: Sentinels, world_at: Any, until: Any) -> No
 
 @pytest.fixture
 def locked(binary: Path) -> Iterator[LocalServer]:
-    """A server that lets nobody in but the user `agent`."""
-    with LocalServer(binary=binary) as server, redis.Redis.from_url(server.url) as client:
-        client.execute_command("ACL", "SETUSER", "agent", "on", ">p@ss word", *ACL.split())
-        client.execute_command("ACL", "SETUSER", "default", "off")
+    with locked_server(binary) as server:
         yield server
 
 

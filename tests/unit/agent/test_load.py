@@ -23,7 +23,7 @@ python_info{version="3.11"} 1.0
 
 
 def test_vllms_names_are_read_and_ranks_add_up() -> None:
-    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 1.0, 211.0)
+    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])

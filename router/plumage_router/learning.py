@@ -1,0 +1,66 @@
+"""What this router's policy learned goes to the other routers, and what they learned to replicas it knows nothing of.
+
+A policy that is no `Learner` shares nothing. Runs beside the requests, every few seconds and when a replica comes; what
+can't be read is counted and costs a warm start, never a request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from plumage.directory.offers import Offers
+from plumage.errors import ConfigurationError
+from plumage.routing.interface import RoutingPolicy
+from plumage.routing.learned import Learned, Learner, merge, pack, unpack
+from plumage_router.replicas import Fleet, Replica
+
+__all__ = ["Learning"]
+
+EVERY: Final = 2.0  # seconds between tellings
+
+
+class Learning:
+    """`counts`: adopted (replicas begun from others' knowledge), malformed."""
+
+    def __init__(self, policy: RoutingPolicy, fleet: Fleet, offers: Offers) -> None:
+        self.counts: Counter[str] = Counter()
+        self._learner = policy if isinstance(policy, Learner) else None
+        self._fleet = fleet
+        self._offers = offers
+        self._known: dict[str, Learned] = {}
+        self._round = 0
+        self._next = 0.0
+
+    def look(self, now: float) -> None:
+        """Called often; mostly it is not time yet."""
+        if self._learner is None:
+            return
+        if self._offers.rounds != self._round:
+            self._round = self._offers.rounds
+            self._read(self._learner)
+            for replica in self._fleet:
+                self.start(replica, now)
+        if now >= self._next:
+            self._next = now + EVERY
+            self._tell(self._learner)
+
+    def start(self, replica: Replica, now: float) -> None:
+        """The replica begins with what others learned of it, if it is new here."""
+        learned = self._known.get(replica.id)
+        if self._learner is not None and learned is not None and self._learner.adopt(replica.slot, learned, now):
+            self.counts["adopted"] += 1
+
+    def _tell(self, learner: Learner) -> None:
+        told = {replica.id: learner.learned(replica.slot) for replica in self._fleet}
+        known = {name: learned for name, learned in told.items() if learned is not None}
+        self._offers.mine = pack(learner.name, known) if known else None
+
+    def _read(self, learner: Learner) -> None:
+        offers = []
+        for age, value in self._offers.others.values():
+            try:
+                offers.append((age, unpack(value, learner.name)))
+            except ConfigurationError:
+                self.counts["malformed"] += 1
+        self._known = merge(offers)

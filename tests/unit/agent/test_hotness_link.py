@@ -1,0 +1,34 @@
+"""An agent's prefixes ranked by what routers counted: under the last chunk that blocks make whole, or one behind."""
+
+from __future__ import annotations
+
+import random
+
+from plumage.hashing.chunks import Link
+from plumage.hotness.fleet import HotnessDelta
+from plumage_engine.agent.block import Block, Origin, adopt
+from plumage_engine.agent.heat import Heat
+from plumage_engine.agent.hotness import HotnessLink
+
+
+def _block(parent: Block | None, *chunks: int) -> Block:
+    block = Block(len(chunks), parent, Origin(), Link(0), 16)
+    block.chunks, block.reach = chunks, 1
+    if parent is not None:
+        adopt(parent, block)
+    return block
+
+
+async def test_a_routers_match_may_end_inside_the_next_block() -> None:
+    heat = Heat()
+    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    shared = _block(None, 10, 11)
+    short = _block(shared)  # one prompt goes on with a block that completes no chunk …
+    _block(shared, 12, 13)  # … another with one that does: the first of them may still be shared bytes
+    _block(short, 14)
+    heat.used(shared)
+    heat.used(shared)
+    assert link.uses() == {shared: 2}, "the pool knows nothing of it"
+    link._share.view.add(HotnessDelta(9, {11: (3, 30), 12: (4, 40), 13: (50, 50), 14: (60, 60), 10: (70, 20)}))
+    assert link.uses() == {shared: 7}
+    await link.close()
