@@ -60,28 +60,22 @@ _ALL = (
         ),
     ),
     Benchmark(
-        "cht",
-        "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
-        quick_budget=20,
-        quick_omits="chunk sizes other than 64, most repeats",
-    ),
-    Benchmark(
         "batching",
         "what batching policies make of one simulated engine; credit by trial and by step",
         quick_budget=30,
         quick_omits="three of five loads, a third seed",
     ),
     Benchmark(
+        "cht",
+        "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
+        quick_budget=20,
+        quick_omits="chunk sizes other than 64, most repeats",
+    ),
+    Benchmark(
         "decision",
         "what a routing decision costs: parse, render, hash, look up, choose",
         quick_budget=15,
         quick_omits="16,000 of 20,000 decisions of each case",
-    ),
-    Benchmark(
-        "scale",
-        "what 30 replicas × 10,000 multi-turn requests take in virtual time, and that a seed repeats them",
-        quick_budget=30,
-        quick_omits="the second run, which must repeat the first",
     ),
     Benchmark(
         "eviction",
@@ -107,6 +101,12 @@ _ALL = (
         "requests a second of one router core with LBGR and live directory events; latency it adds",
         quick_budget=60,
         quick_omits="three of five rounds; measurements of 2 and 5 seconds instead of 6 and 20",
+    ),
+    Benchmark(
+        "scale",
+        "what 30 replicas × 10,000 multi-turn requests take in virtual time, and that a seed repeats them",
+        quick_budget=30,
+        quick_omits="the second run, which must repeat the first",
     ),
 )
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
