@@ -22,7 +22,7 @@ CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number
 
 def make_app(gateway: Gateway) -> FastAPI:
     """The application for one gateway."""
-    app = FastAPI(title="Plumage router", version="v1alpha1", redoc_url=None)
+    app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None)
     _add_errors(app)
     _add_public(app, gateway)
     _add_admin(app, gateway)

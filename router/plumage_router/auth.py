@@ -1,9 +1,9 @@
 """Who is asking: API keys of tenants, and the admin key, from files that may be rotated under a running router.
 
-The keys file has one `TENANT KEY` a line (or a key alone, whose tenant is then a digest of it); `#` starts a comment.
-The admin file holds one key. Keys are kept and looked up as digests, so that neither a dump of memory nor the time a
-comparison takes tells anything about them. A tenant's cache salt is derived from its name alone: every router of a pool
-must set the same.
+The keys file has one `TENANT KEY` a line (or a key alone, whose tenant is then a digest of it); `#` first or after a
+blank starts a comment. The admin file holds one key. Keys are kept and looked up as digests, so that neither a dump of
+memory nor the time a comparison takes tells anything about them. A tenant's cache salt is derived from its name alone:
+every router of a pool must set the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import base64
 import hashlib
 import hmac
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +24,7 @@ __all__ = ["Auth", "KeyFile", "Tenant", "bearer", "read_secret"]
 log = logging.getLogger(__name__)
 
 _SCHEME = b"bearer "
+_COMMENT = re.compile(r"(?:^|\s)#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,13 @@ class KeyFile:
             raise ConfigurationError(f"cannot read API keys from {self._path}") from error
         keys: dict[bytes, tuple[bytes, Tenant]] = {}
         for number, line in enumerate(lines, 1):
-            words = line.partition("#")[0].split()
+            words = _COMMENT.split(line, maxsplit=1)[0].split()
             if len(words) > 2:
                 raise ConfigurationError(f"{self._path} line {number}: it must be `TENANT KEY` or a key alone")
             if words:
                 digest = _digest(words[-1].encode())
+                if digest in keys:
+                    raise ConfigurationError(f"{self._path} line {number}: this key stands on an earlier line too")
                 name = words[0] if len(words) == 2 else digest.hex()[:12]
                 keys[digest] = (digest, Tenant(name, _salt(name)))
         return keys

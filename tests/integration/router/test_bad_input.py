@@ -231,6 +231,9 @@ async def test_unknown_paths_and_methods(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.post(kit.chat(), path="/v1/embeddings"), 404, "not_found")
     assert _is_error(await running.send(b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\n\r\n"), 404, "not_found")
+    for path in ("docs", "redoc", "openapi.json"):
+        answer = await running.send(f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        assert _is_error(answer, 404, "not_found"), "what there is to call is no business of clients"
     assert _is_error(await running.send(b"DELETE /health HTTP/1.1\r\nhost: x\r\n\r\n"), 405, "method_not_allowed")
 
 

@@ -1,0 +1,45 @@
+"""Key files: what is a key, what is a comment, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_router.auth import Auth
+from plumage_router.config import AuthConfig
+
+
+def _auth(folder: Path, text: str) -> Auth:
+    file = folder / "keys"
+    file.write_text(text)
+    return Auth(AuthConfig(api_keys_file=file))
+
+
+def _tenant(auth: Auth, key: str) -> str | None:
+    tenant = auth.tenant({b"authorization": b"Bearer " + key.encode()})
+    return tenant.name if tenant is not None else None
+
+
+def test_a_hash_inside_a_key_belongs_to_it(tmp_path: Path) -> None:
+    auth = _auth(tmp_path, "acme sk-ab#cdef\nother k#\n")
+    assert _tenant(auth, "sk-ab#cdef") == "acme"
+    assert _tenant(auth, "sk-ab") is None
+    assert _tenant(auth, "k#") == "other"
+
+
+@pytest.mark.parametrize("comment", ["# none", "#none", "#", "  # acme k2", "acme k1 # its key", "acme k1\t#k2", ""])
+def test_comments(tmp_path: Path, comment: str) -> None:
+    auth = _auth(tmp_path, f"{comment}\nbeta k3\n")
+    assert _tenant(auth, "k1") == ("acme" if "k1" in comment else None)
+    assert _tenant(auth, "k3") == "beta"
+    for word in ("#", "none", "k2", "#k2", "key"):
+        assert _tenant(auth, word) is None
+
+
+@pytest.mark.parametrize("second", ["acme secret", "beta secret", "secret", "beta secret # again"])
+def test_a_key_may_stand_there_once_and_is_not_told(tmp_path: Path, second: str) -> None:
+    with pytest.raises(ConfigurationError, match="line 3: this key") as refused:
+        _auth(tmp_path, f"acme secret\n# more\n{second}\n")
+    assert "secret" not in str(refused.value)
