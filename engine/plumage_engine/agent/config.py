@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
+from plumage_engine.endpoints import EventEndpoint
 
 __all__ = ["AgentConfig", "ListenConfig", "WarmupConfig", "read_secret"]
 
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
-ZmqEndpoint = Annotated[str, Field(pattern=r"^(ipc|tcp|inproc)://\S+$")]
 
 
 class _Part(BaseModel):
@@ -66,8 +66,8 @@ class AgentConfig(_Part):
     engine_url: HttpUrl
     engine_token_file: Path | None = None
     engine_api_key_file: Path | None = None
-    events_endpoint: ZmqEndpoint
-    replay_endpoint: ZmqEndpoint | None = None
+    events_endpoint: EventEndpoint
+    replay_endpoint: EventEndpoint | None = None
     events_topic: str = ""
     directory_url: str
     listen: ListenConfig

@@ -87,8 +87,8 @@ class EventStream:
     ) -> None:
         self.counters = StreamCounters()
         self.synced = asyncio.Event()  # set while the history has no hole
-        self._endpoint = reachable(endpoint)
-        self._replay_endpoint = reachable(replay_endpoint) if replay_endpoint else None
+        self._endpoint = endpoint
+        self._replay_endpoint = replay_endpoint
         self._sink = sink
         self._snapshot = snapshot
         self._live = LiveSocket(self._endpoint, topic.encode(), self)
@@ -326,8 +326,3 @@ async def _until_end(asked: zmq.asyncio.Socket, patience: float) -> list[tuple[i
             break
         batches.append((seq, decode_batch(frames[-1])))
     return batches
-
-
-def reachable(endpoint: str) -> str:
-    """Engines are told `tcp://*:5557` so that they bind it; the agent sits beside them."""
-    return endpoint.replace("//*:", "//127.0.0.1:")

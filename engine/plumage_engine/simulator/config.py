@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
+from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.simulator.device import make_device
 from plumage_engine.simulator.settings import EngineSettings
 
@@ -72,8 +73,8 @@ class SimulatorConfig(_Part):
     model_folder: Path
     host: str = "127.0.0.1"
     port: int = Field(ge=0, le=65535)
-    events_endpoint: str | None = None
-    replay_endpoint: str | None = None
+    events_endpoint: EventEndpoint | None = None
+    replay_endpoint: EventEndpoint | None = None
     events_topic: str = ""
     events_kept: int = Field(10_000, ge=1, le=1_000_000)
     api_key_file: Path | None = None
