@@ -1,18 +1,15 @@
-"""The same trace, many independent replays: two processes share them. A replay is a function of the trace and a job."""
+"""The same trace, many independent replays side by side. A replay is a function of the trace and a job."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from typing import TypeVar
 
+from plumage_bench.parallel import in_parallel
 from plumage_bench.trace.mooncake import TracedRequest
 
-__all__ = ["WORKERS", "Trace", "replay_all"]
-
-WORKERS = 2
+__all__ = ["Trace", "replay_all"]
 
 Trace = Sequence[TracedRequest]
 Job = TypeVar("Job")
@@ -26,14 +23,8 @@ def replay_all(
 ) -> dict[Job, Result]:
     """Results by job, in the order of the jobs; `advance(1)` after each. Both must be picklable, the jobs hashable."""
     waiting = list(jobs)
-    # Started fresh, not forked: the progress bar runs a thread, whose locks a fork would copy as they stand.
-    with ProcessPoolExecutor(WORKERS, get_context("spawn"), _begin, (trace,)) as pool:
-        running = {pool.submit(_replayed, replay, job): job for job in waiting}
-        done = {}
-        for future in as_completed(running):
-            done[running[future]] = future.result()
-            advance(1)
-    return {job: done[job] for job in waiting}
+    results = in_parallel(_replayed, [(replay, job) for job in waiting], advance, begin=_begin, given=(trace,))
+    return dict(zip(waiting, results, strict=True))
 
 
 def _begin(trace: Trace) -> None:
