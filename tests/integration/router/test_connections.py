@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import socket
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from support.needs import open_files
 
 
 async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
     """A hundred are served; the others are told to come back or wait to be accepted, and none harms those served."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 12_000
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        reason = f"needs {wanted} open files, this machine allows {hard}: raise the hard limit (ulimit -Hn)"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    open_files(12_000)
     listen = {"port": 0, "backlog": 256}
     running = await start(engines=1, limits={"maxConnections": 100}, timeouts={"header": 600}, listen=listen)
     reader, writer = await running.connect()
