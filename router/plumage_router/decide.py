@@ -133,10 +133,11 @@ class Decider:
         return max(0.0, load.prefill_tokens) * self.seconds_per_token
 
     def finished(self, decision: Decision, now: float, usage: Usage) -> None:
-        """The answer is whole. What the engine counted teaches the policy and the token rate."""
+        """The answer is whole. What the engine counted of a plain prompt teaches the policy and the token rate."""
         self._over(decision)
-        self.policy.finished(decision.ticket, now, usage.cached_tokens)
-        if usage.prompt_tokens:
+        plain = decision.prompt.plain
+        self.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
+        if plain and usage.prompt_tokens:
             self.rate.learn(len(decision.prompt.text), usage.prompt_tokens)
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:

@@ -225,6 +225,8 @@ class Exchange:
         metrics.latency.observe(attempt.last_at - self.arrived)
         if ticket.predicted_ttft is not None:
             metrics.ttft_error.observe(attempt.first_at - attempt.sent_at - ticket.predicted_ttft)
+        if ticket.predicted_latency is not None:
+            metrics.latency_error.observe(attempt.last_at - attempt.sent_at - ticket.predicted_latency)
         totals = attempt.replica.totals
         totals.predicted_hit_tokens += int(ticket.hit_tokens)
         metrics.predicted_hit_tokens += ticket.hit_tokens
@@ -233,7 +235,8 @@ class Exchange:
             totals.prompt_tokens += usage.prompt_tokens
         if usage.cached_tokens is not None:
             metrics.actual_hit_tokens += usage.cached_tokens
-            metrics.hit_error.observe(usage.cached_tokens - ticket.hit_tokens)
+            if attempt.decision.prompt.plain:
+                metrics.hit_error.observe(usage.cached_tokens - ticket.hit_tokens)
             totals.hit_tokens += usage.cached_tokens
         else:
             metrics.usage_missing += 1

@@ -211,8 +211,10 @@ def check_template_options(options: Mapping[str, Any] | None) -> None:
             raise bad_field(f"chat_template_kwargs.{name}", "this field may not be sent.", code="field_not_allowed")
 
 
-def check_messages(messages: Any, *, allow_media: bool) -> None:
-    """A chat's messages: known roles and fields, content a string or parts, no media URL that is not allowed."""
+def check_messages(messages: Any, *, allow_media: bool) -> bool:
+    """A chat's messages: known roles and fields, content a string or parts, no media URL that is not allowed. True if
+    all of it is text."""
+    plain = True
     if not isinstance(messages, list) or not messages:
         raise bad_field("messages", "it must be a list with at least one message.", code="invalid_type")
     if len(messages) > MAX_MESSAGES:
@@ -229,14 +231,16 @@ def check_messages(messages: Any, *, allow_media: bool) -> None:
             raise bad_field(f"messages[{index}].{name}", "this field may not be sent.", code="field_not_allowed")
         content = message.get("content")
         if content is not None and type(content) is not str:
-            _check_parts(f"messages[{index}].content", content, allow_media)
+            plain &= _check_parts(f"messages[{index}].content", content, allow_media)
+    return plain
 
 
-def _check_parts(path: str, parts: Any, allow_media: bool) -> None:
+def _check_parts(path: str, parts: Any, allow_media: bool) -> bool:
     if _objects(parts) is not None:
         raise bad_field(path, "it must be a string or a list of content parts.", code="invalid_type")
     for index, part in enumerate(parts):
         _check_part(f"{path}[{index}]", part, allow_media)
+    return all(_CONTENT[_PARTS[part["type"]][0]] is _text for part in parts)
 
 
 def _check_part(path: str, part: Mapping[str, Any], allow_media: bool) -> None:

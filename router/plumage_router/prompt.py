@@ -43,7 +43,8 @@ class Renderer(Protocol):
 
 @dataclass(slots=True)
 class Prompt:
-    """A request, read and found good. `payload` goes to the engine. `stream`, `wants_usage`: what the client asked."""
+    """A request, read and found good. `payload` goes to the engine. `stream`, `wants_usage`: what the client asked.
+    `plain`: one prompt, all of it text, so that the engine counts the tokens of `text` and no others."""
 
     path: bytes
     model: str
@@ -52,6 +53,7 @@ class Prompt:
     wants_usage: bool
     text: bytes
     chunks: Sequence[int]
+    plain: bool = True
 
 
 class PromptReader:
@@ -82,7 +84,7 @@ class PromptReader:
     def read(self, path: bytes, raw: bytes, *, salt: str = "", tenant: bool = False) -> Prompt:
         """The request in `raw`, or RequestError. `tenant`: keys are in use, so `salt` is set for the client."""
         body = parse_body(raw)
-        self.check(path, body, tenant=tenant)
+        plain = self.check(path, body, tenant=tenant)
         text = self.render(path, body)
         own_salt = salt or body.get("cache_salt") or ""
         chunks = self.chain(text, body["model"], own_salt)
@@ -95,10 +97,11 @@ class PromptReader:
             options is not None and options.get("include_usage") is True,
             text,
             chunks,
+            plain,
         )
 
-    def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> None:
-        """Every rule that needs no rendering."""
+    def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
+        """Every rule that needs no rendering. True for one prompt that is nothing but text, and all of it."""
         allowed: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
         check_fields(body, allowed)
         name = body.get("model")
@@ -110,9 +113,11 @@ class PromptReader:
             raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
         if path == CHAT_PATH:
             check_template_options(body.get("chat_template_kwargs"))
-            check_messages(body.get("messages"), allow_media=self._allow_media)
+            plain = check_messages(body.get("messages"), allow_media=self._allow_media)
         else:
             check_prompt(body.get("prompt"))
+            plain = isinstance(body["prompt"], str)
+        return plain and body.get("truncate_prompt_tokens") is None
 
     def render(self, path: bytes, body: Mapping[str, Any]) -> bytes:
         """The prompt's bytes as the engine will see them; of several prompts the first. Empty where rendering would

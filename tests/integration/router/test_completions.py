@@ -244,3 +244,14 @@ async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None
             data = await reader.read(1 << 20)
             assert data, "the stream went on when the client read on"
             total += len(data)
+
+
+async def test_what_an_engine_counts_of_several_prompts_is_no_error_of_the_prediction(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    metrics = running.router.gateway.metrics
+    several = {"model": "tiny", "prompt": ["x" * 600] * 50}
+    assert (await running.post(several, path="/v1/completions")).status == 200
+    assert metrics.actual_hit_tokens == kit.USAGE["prompt_tokens_details"]["cached_tokens"]
+    assert metrics.hit_error.count == 0
+    assert (await running.post({**several, "prompt": "x" * 600}, path="/v1/completions")).status == 200
+    assert metrics.hit_error.count == 1

@@ -19,11 +19,16 @@ from plumage_router.replicas import Load
 from plumage_router.usage import Usage
 
 
+def _said(message: Any) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
 class _Plain:
     """Renders without a template: the text is what the messages say."""
 
     def render_chat(self, body: Any) -> bytes:
-        return "".join(message["content"] for message in body["messages"]).encode()
+        return "".join(map(_said, body["messages"])).encode()
 
     def render_completion(self, prompt: Any, add_special_tokens: bool = True) -> bytes:
         return prompt.encode() if isinstance(prompt, str) else bytes(prompt)
@@ -141,6 +146,38 @@ def test_bytes_a_token_are_learned_from_long_prompts() -> None:
     for _ in range(300):
         decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(1300, 0))
     assert decider.rate.bytes_per_token == pytest.approx(2.0, rel=0.01)
+
+
+_TEXT = "x" * 2600
+_IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "plain"),
+    [
+        ({"prompt": _TEXT}, True),
+        ({"prompt": _TEXT, "truncate_prompt_tokens": 10}, False),
+        ({"prompt": [_TEXT] * 50}, False),
+        ({"prompt": [5] * 2600}, False),
+        ({"prompt": [[5] * 2600] * 2}, False),
+        ({"messages": [{"role": "user", "content": _TEXT}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}]}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}, _IMAGE]}]}, False),
+        ({"messages": [{"role": "user", "content": [_IMAGE]}, {"role": "user", "content": _TEXT}]}, False),
+    ],
+)
+def test_only_plain_prompts_teach(body: dict[str, Any], plain: bool) -> None:
+    """An engine counts the tokens of all prompts and of media together; the text that is known here is of the first."""
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())
+    assert prompt.plain is plain
+    decider, loads = _decider()
+    graded: list[float | None] = []
+    decider.policy.finished = lambda ticket, now, cached: graded.append(cached)  # type: ignore[method-assign]
+    for _ in range(100):
+        decider.finished(decider.decide(prompt, loads, 0.0), 1.0, Usage(50 * 1300, 640))
+    assert (decider.rate.bytes_per_token == 4.0) is not plain
+    assert set(graded) == {640 if plain else None}
 
 
 def test_new_prefixes_are_told_to_other_routers_known_ones_are_not() -> None:
