@@ -76,6 +76,7 @@ class Metrics:
         self.ttft = Histogram(_SECONDS)
         self.latency = Histogram(_SECONDS)
         self.ttft_error = Histogram(_ERROR)
+        self.latency_error = Histogram(_ERROR)
         self.hit_error = Histogram(_TOKENS)
 
     def settle(self) -> None:
@@ -120,6 +121,7 @@ class Metrics:
             ("ttft_seconds", "Request read to the first body byte.", self.ttft),
             ("latency_seconds", "Request read to the last body byte.", self.latency),
             ("ttft_error_seconds", "Actual minus predicted TTFT.", self.ttft_error),
+            ("latency_error_seconds", "Actual minus predicted end-to-end latency.", self.latency_error),
             ("hit_error_tokens", "Actual minus predicted hit tokens.", self.hit_error),
         )
 

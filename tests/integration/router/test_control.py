@@ -143,6 +143,22 @@ async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:
     assert 'plumage_router_replica_ready{replica="chat-0"} 1' in text
 
 
+async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any) -> None:
+    """Of time to first token and of the whole answer, apart."""
+    running = await start(engines=1, policy={"name": "Lbgr"})
+    for turn in range(3):
+        assert (await running.post(kit.chat(f"{turn} " * 500))).status == 200
+    metrics, records = running.router.gateway.metrics, list(running.router.gateway.audit.latest(3))
+    text = (await running.send(get("/metrics"))).body.decode()
+    for name, field in (("ttft_error", "ttft"), ("latency_error", "latency")):
+        predicted = sum(getattr(record, f"predicted_{field}") for record in records)
+        actual = sum(getattr(record, field) for record in records)
+        errors = getattr(metrics, name)
+        assert errors.count == 3
+        assert f"plumage_router_{name}_seconds_count 3" in text
+        assert 0 < errors.total + predicted <= actual + 1e-6, "from sending on: the router's own time is no error"
+
+
 async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
     running = await start(engines=1, model={"aliases": ["gpt-4"], "adapters": ["sql"]})
     listed = (await running.send(get("/v1/models"))).json
