@@ -94,6 +94,8 @@ class ClientConnection(asyncio.Protocol):
         "_in_head",
         "_limits",
         "_loop",
+        "_most_header_bytes",
+        "_most_headers",
         "_parser",
         "_refusal",
         "_request",
@@ -107,7 +109,9 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         self._host = host
-        self._limits = host.limits
+        self._limits = limits = host.limits
+        self._most_header_bytes = limits.max_header_bytes
+        self._most_headers = limits.max_headers
         self._timeouts = host.timeouts
         self._loop = loop
         self._transport = cast(asyncio.Transport, None)
@@ -199,8 +203,8 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         self._head_bytes += len(name) + len(value) + 4
-        limits, headers = self._limits, request.headers
-        if self._head_bytes > limits.max_header_bytes or len(headers) >= limits.max_headers:
+        headers = request.headers
+        if self._head_bytes > self._most_header_bytes or len(headers) >= self._most_headers:
             self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
             return
         if not self._in_head:

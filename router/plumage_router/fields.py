@@ -19,6 +19,8 @@ Check = Callable[[Any], str | None]  # what the value must be, or None when it i
 MAX_MESSAGES = 4096
 MAX_PROMPTS = 1024
 _ROLES = ("user", "assistant", "system", "tool", "developer", "function")
+_KNOWN_ROLES = frozenset(_ROLES)
+_TEXT, _PAIR = {str}, {2}
 _MESSAGE_FIELDS = frozenset(
     ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning", "reasoning_content",
      "function_call", "annotations", "audio")
@@ -219,13 +221,13 @@ def check_messages(messages: Any, *, allow_media: bool) -> bool:
         raise bad_field("messages", "it must be a list with at least one message.", code="invalid_type")
     if len(messages) > MAX_MESSAGES:
         raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
+    if _usual(messages):
+        return True
     for index, message in enumerate(messages):
         if type(message) is not dict:
             raise bad_field(f"messages[{index}]", "it must be an object.", code="invalid_type")
         if message.get("role") not in _ROLES:
             raise bad_field(f"messages[{index}].role", f"it must be one of {', '.join(_ROLES)}.")
-        if len(message) == 2 and type(message.get("content")) is str:
-            continue  # a role and a text, as nearly all of them
         if not message.keys() <= _MESSAGE_FIELDS:
             name = min(message.keys() - _MESSAGE_FIELDS)
             raise bad_field(f"messages[{index}].{name}", "this field may not be sent.", code="field_not_allowed")
@@ -233,6 +235,16 @@ def check_messages(messages: Any, *, allow_media: bool) -> bool:
         if content is not None and type(content) is not str:
             plain &= _check_parts(f"messages[{index}].content", content, allow_media)
     return plain
+
+
+def _usual(messages: list[Any]) -> bool:
+    """A known role and a text each, as in nearly all requests."""
+    try:
+        texts = {type(message["content"]) for message in messages}
+        roles = {message["role"] for message in messages}
+    except (KeyError, TypeError):
+        return False
+    return texts == _TEXT and roles <= _KNOWN_ROLES and {*map(len, messages)} == _PAIR
 
 
 def _check_parts(path: str, parts: Any, allow_media: bool) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plumage.directory.ledger import DIGEST_MASK
-from plumage.directory.mirror import Mirror, Refill
+from plumage.directory.mirror import Mirror
+from plumage.directory.refill import Refill
 from plumage.directory.schema import (
     BUCKET_SHIFT,
     BUCKETS,

@@ -25,16 +25,16 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
-from plumage.errors import ConfigurationError, StateError
+from plumage.directory.refill import Refill
+from plumage.directory.strides import KEY, SHIFT, Strides
+from plumage.errors import ConfigurationError
 
-__all__ = ["SHARDS", "Mirror", "Refill"]
+__all__ = ["SHARDS", "Mirror"]
 
 TOKEN_BITS = 24
 TOKENS = (1 << TOKEN_BITS) - 1
 OWNERS = ~TOKENS
-KEY = (1 << 60) - 1
 SHARDS = 64
-SHIFT = 58  # 64-bit chunk >> 58 = its shard
 SPARE = 64  # a shard at its bound makes room for this fraction at once
 REMEMBERED = 64  # matched chains that wait for their move to the warm end
 EXPANSIONS = 4096  # masks whose slots are kept expanded
@@ -57,6 +57,7 @@ class Mirror:
         self._tokens_per_chunk = tokens_per_chunk
         self._shards: list[dict[int, int]] = [{} for _ in range(SHARDS)]
         self._gets = [shard.get for shard in self._shards]
+        self._strides = Strides(self._shards)
         self._lanes: dict[int, int] = {}  # slot -> lane
         self._slots: dict[int, int] = {}  # lane -> slot
         self._alive = 0  # lanes that have a slot, shifted like the owners of an entry
@@ -106,8 +107,10 @@ class Mirror:
         steps: list[tuple[int, int, int]] = []
         if not alive:
             return steps
-        depth = last = 0
-        for chunk in chain:
+        strides = self._strides
+        depth, last, alive = strides.walk(chain, alive)
+        swept = depth
+        for chunk in islice(chain, depth, None):
             value = gets[chunk >> SHIFT](chunk & KEY)
             if value is None:
                 break
@@ -121,6 +124,8 @@ class Mirror:
             last = value
             depth += 1
         if depth:
+            if depth >= swept + strides.length:
+                strides.remember(chain, swept, depth)
             if alive:
                 steps.append((alive, depth, last & TOKENS))
             self._touch(chain, depth)
@@ -332,6 +337,7 @@ class Mirror:
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
         tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
         held: list[int] = []
+        before = len(holds)
         for depth, chunk in enumerate(islice(chain, first, None), first):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key)
@@ -349,8 +355,6 @@ class Mirror:
                 elif chunk not in holds:  # an engine said so: nothing to expect
                     continue
             held.append(chunk)
-        before = len(holds)
-        for chunk in held:
             holds[chunk] = until
         self._hold_count += len(holds) - before
         return held
@@ -378,28 +382,3 @@ class Mirror:
         self._hold_count -= len(chunks)
         if chunks:
             self._write(self._lanes[slot], [(chunk, 0, 0) for chunk in chunks])
-
-
-class Refill:
-    """One snapshot on its way into a mirror: `add` pieces, then `commit`; `abandon` where it can't be finished."""
-
-    def __init__(self, mirror: Mirror, slot: int, lane: int) -> None:
-        self._mirror, self._slot, self._lane = mirror, slot, lane
-        self._open = True
-
-    def add(self, changes: Iterable[Change]) -> None:
-        if not self._open:
-            raise StateError("this refill was committed or abandoned; start another with mirror.refill(slot)")
-        self._mirror._write(self._lane, changes)
-
-    def commit(self, *, reborn: bool = False) -> None:
-        """The slot holds what was added, and what is still expected of it; the cache of a `reborn` engine began empty,
-        so what was expected of its former life has ended."""
-        if self._open:
-            self._open = False
-            self._mirror._replace(self._slot, self._lane, reborn)
-
-    def abandon(self) -> None:
-        if self._open:
-            self._open = False
-            self._mirror._close(self._lane)

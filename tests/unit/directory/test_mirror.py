@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.strides import Strides
 from plumage.errors import ConfigurationError, StateError
 
 RNG = random.Random(7)
@@ -138,6 +139,18 @@ class MirrorMachine(RuleBasedStateMachine):
 
 TestMirrorAgainstSlowMirror = MirrorMachine.TestCase
 TestMirrorAgainstSlowMirror.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+class StridingMachine(MirrorMachine):
+    """With strides so short that the chains have some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast._strides = Strides(self.fast._shards, 2)
+
+
+TestStridingMirrorAgainstSlowMirror = StridingMachine.TestCase
+TestStridingMirrorAgainstSlowMirror.settings = TestMirrorAgainstSlowMirror.settings
 
 
 def held(chain: Sequence[int], per_chunk: int = 64) -> list[tuple[int, int, int]]:
