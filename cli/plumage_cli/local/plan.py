@@ -20,6 +20,7 @@ from plumage_cli.local import options
 
 __all__ = [
     "HOST",
+    "WITHOUT_EFFECT",
     "ProcessPlan",
     "ReplicaPlan",
     "Role",
@@ -34,8 +35,11 @@ HOST = "127.0.0.1"
 Role = Literal["engine", "agent", "router"]
 
 
-# By their Python names; `unused` spells them as the manifest does.
-_CLUSTER_ONLY = (
+# By their Python names; `unused` spells them as the manifest does. A test walks all fields of the manifest: what is not
+# here has an effect on one machine, or is refused there.
+WITHOUT_EFFECT = (
+    "model.revision",
+    "model.adapters.uri",
     "autoscaling",
     "engine.image",
     "engine.env",
@@ -47,10 +51,18 @@ _CLUSTER_ONLY = (
     "engine.tolerations",
     "engine.affinity",
     "engine.topology_spread_constraints",
+    "engine.priority_class_name",
+    "engine.runtime_class_name",
+    "engine.scheduler_name",
     "engine.service_account_name",
-    "model.revision",
+    "engine.image_pull_secrets",
     "router.replicas",
     "router.slo",
+    "router.service.type",
+    "router.service.annotations",
+    "router.timeouts.first_byte_seconds",
+    "router.timeouts.idle_seconds",
+    "directory.warmup.salted",
     "rollout.max_surge",
     "rollout.max_unavailable",
 )
@@ -113,8 +125,13 @@ def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
         mistakes.append("spec.router.gatewayRef: may not be set in local mode: a pool brings its own router here")
     if spec.router.auth.api_keys_ref is not None or spec.router.auth.admin_key_ref is not None:
         mistakes.append("spec.router.auth: may not refer to Secrets in local mode; use plumage up --api-keys FILE")
-    if spec.directory.redis_ref is not None and spec.directory.redis_ref.password_ref is not None:
-        mistakes.append("spec.directory.redisRef.passwordRef: may not refer to a Secret in local mode")
+    if spec.directory.redis_ref is not None:
+        secrets = (("passwordRef", spec.directory.redis_ref.password_ref), ("caRef", spec.directory.redis_ref.ca_ref))
+        mistakes += [
+            f"spec.directory.redisRef.{name}: may not refer to a Secret in local mode"
+            for name, secret in secrets
+            if secret is not None
+        ]
     if not spec.model.uri.startswith(("builtin://", "file://")):
         mistakes.append(f"spec.model.uri: must be builtin:// or file:// in local mode, got {spec.model.uri!r}")
     if mistakes:
@@ -123,12 +140,14 @@ def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
 
 def unused(pool: InferencePool) -> list[str]:
     """Fields that the manifest sets and that one machine makes no use of."""
-    ways = [path.split(".") for path in _CLUSTER_ONLY]
+    ways = [path.split(".") for path in WITHOUT_EFFECT]
     return [".".join(["spec", *map(to_camel, way)]) for way in ways if _is_set(pool.spec, way)]
 
 
 def _is_set(struct: object, path: list[str]) -> bool:
-    """Whether a person wrote the field at `path` (Python names)."""
+    """Whether a person wrote the field at `path` (Python names); of a list, in any of its items."""
+    if isinstance(struct, tuple):
+        return any(_is_set(item, path) for item in struct)
     return path[0] in getattr(struct, "model_fields_set", ()) and (
         len(path) == 1 or _is_set(getattr(struct, path[0]), path[1:])
     )

@@ -1,0 +1,205 @@
+"""Every field of a pool's `spec` has an effect in local mode, or is refused there, or is named as without one.
+
+The fields are walked from the models: one that is added later must be planned for, or put into `WITHOUT_EFFECT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from pydantic.alias_generators import to_camel
+
+from plumage.api.v1alpha1 import InferencePool, InferencePoolSpec, Quantity, parse_pool
+from plumage.api.v1alpha1.struct import Struct
+from plumage.errors import ManifestError
+from plumage_cli.local.plan import (
+    WITHOUT_EFFECT,
+    Site,
+    plan_replica,
+    plan_router,
+    refuse_what_needs_a_cluster,
+    unused,
+)
+
+LOCAL = Path(__file__).parents[3] / "cli" / "plumage_cli"
+SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
+BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
+SECRET = {"name": "keys", "key": "key"}
+
+# What is read elsewhere than in the plan: the file, and the words that read it.
+ELSEWHERE = {
+    "model.uri": ("local/supervisor.py", "model.tokenizer or model.uri"),
+    "model.tokenizer": ("local/supervisor.py", "model.tokenizer or model.uri"),
+    "replicas": ("local/supervisor.py", "self.pool.spec.initial_replicas"),
+    "directory.managed.max_memory": ("local/supervisor.py", "int(spec.managed.max_memory)"),
+    "directory.redis_ref.url": ("local/supervisor.py", "return spec.redis_ref.url"),
+    "router.service.port": ("commands/up.py", "pool.spec.router.service.port"),
+}
+REFUSED = {
+    "engine.runtime", "engine.args", "router.gateway_ref", "router.auth.api_keys_ref", "router.auth.admin_key_ref",
+    "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
+}  # fmt: skip
+# Under which other settings a field counts; its description says so.
+CONTEXT: dict[str, dict[str, Any]] = {
+    "model.adapters.": {"model.adapters": [{"name": "law", "uri": "file:///law"}]},
+    "engine.feather.heuristic.": {"engine.feather.policy": "Heuristic"},
+    "engine.feather.q_learning.": {"engine.feather.policy": "QLearning"},
+    "engine.eviction.hotness.": {"engine.eviction.policy": "Hotness"},
+    "engine.eviction.hotness.priority": {"engine.eviction.hotness.form": "Paper"},
+    "engine.eviction.hotness.aging_interval": {"engine.eviction.hotness.form": "Paper"},
+    "engine.eviction.hotness.filter.": {"engine.eviction.hotness.form": "Paper"},
+    "engine.host_memory.": {"engine.hostMemory": {}},
+    "engine.simulator.host_blocks": {"engine.hostMemory": {}},
+    "router.lbgr.decay_interval_milliseconds": {"router.policy": "LbgrPaper"},
+}
+# Where a value that differs from the default can't be made up from the field's type.
+SAMPLES: dict[str, Any] = {
+    "model.uri": "file:///models/other",
+    "model.name": "other",
+    "model.revision": "main",
+    "model.tokenizer": "file:///models/other",
+    "model.aliases": ["other"],
+    "model.adapters.name": "other",
+    "model.adapters.uri": "file:///other",
+    "engine.runtime": "VLLM",
+    "engine.args": ["--x"],
+    "engine.eviction.hotness.priority": "frequency",
+    "engine.feather.bandit.exploration": "0.5",
+    "engine.feather.heuristic.loss_threshold": 3,
+    "router.gateway_ref": {"name": "front"},
+    "router.auth.api_keys_ref": SECRET,
+    "router.auth.admin_key_ref": SECRET,
+    "router.limits.max_body_bytes": "2Mi",
+    "router.lbgr.forgetting": "0.75",
+    "directory.redis_ref.url": "redis://127.0.0.1:1",
+    "directory.redis_ref.password_ref": SECRET,
+    "directory.redis_ref.ca_ref": SECRET,
+    "directory.managed.max_memory": "64Mi",
+    "autoscaling": {"maxReplicas": 3},
+    "engine.env": [{"name": "A", "value": "b"}],
+    "engine.resources": {"limits": {"cpu": "1"}},
+    "engine.image": "engine:1",
+    "engine.host_memory.capacity": "1Gi",
+    "engine.host_memory.disk": {"capacity": "1Gi"},
+    "engine.node_selector": {"a": "b"},
+    "engine.tolerations": [{"operator": "Exists"}],
+    "engine.affinity": {"nodeAffinity": {}},
+    "engine.topology_spread_constraints": [{"maxSkew": 1}],
+    "engine.priority_class_name": "high",
+    "engine.runtime_class_name": "nvidia",
+    "engine.scheduler_name": "other",
+    "engine.service_account_name": "other",
+    "engine.image_pull_secrets": [{"name": "pull"}],
+    "router.slo": {"ttftMilliseconds": 5},
+    "router.service.annotations": {"a": "b"},
+    "rollout.max_surge": 2,
+    "rollout.max_unavailable": 1,
+}
+
+
+def structs(form: Any) -> list[type[Struct]]:
+    if isinstance(form, type) and issubclass(form, Struct):
+        return [form]
+    return [found for part in get_args(form) for found in structs(part)]
+
+
+def fields(struct: type[Struct], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field by its dotted Python name, down to where `WITHOUT_EFFECT` or `SAMPLES` names a whole part."""
+    for name, field in struct.model_fields.items():
+        path = before + name
+        below = [] if path in WITHOUT_EFFECT or path in SAMPLES else structs(field.annotation)
+        if not below:
+            yield path, field
+        for part in below:
+            yield from fields(part, f"{path}.")
+
+
+FIELDS = dict(fields(InferencePoolSpec))
+
+
+def another(path: str, field: Any) -> Any:
+    """A valid value that is not the default."""
+    if path in SAMPLES:
+        return SAMPLES[path]
+    form, default = field.annotation, field.default
+    if get_origin(form) is Literal:
+        return next(value for value in reversed(get_args(form)) if value != default)
+    if form is bool:
+        return not default
+    if isinstance(default, Quantity):
+        return "0.5" if float(default) != 0.5 else "0.25"
+    number = 50 if default is None else default
+    assert isinstance(number, int), f"no value to try for {path}: put one into SAMPLES"
+    return number + 1
+
+
+def put(spec: dict[str, Any], path: str, value: Any) -> None:
+    *way, last = [to_camel(name) for name in path.split(".")]
+    part: Any = spec
+    for name in way:
+        part = part.setdefault(name, {})
+        part = part[0] if isinstance(part, list) else part
+    part[last] = value
+
+
+def pools(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two specs that differ in this field alone."""
+    plain = deepcopy(BASE)
+    for prefix, settings in CONTEXT.items():
+        if path.startswith(prefix):
+            for name, value in settings.items():
+                put(plain, name, deepcopy(value))
+    changed = deepcopy(plain)
+    if path.startswith("directory.redis_ref.") and not path.endswith("url"):
+        put(changed, "directory.redis_ref.url", "rediss://127.0.0.1:1")
+    put(changed, path, another(path, FIELDS[path]))
+    return plain, changed
+
+
+def parsed(spec: dict[str, Any]) -> InferencePool:
+    kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+    return parse_pool({**kind, "spec": spec}, "pool.yaml")
+
+
+def plans(pool: InferencePool) -> Any:
+    replica = plan_replica(pool, SITE, 0, 20_001, 20_002)
+    return replica.engine.settings, replica.agent.settings, plan_router(pool, SITE, 8000).settings
+
+
+def is_refused(spec: dict[str, Any]) -> bool:
+    try:
+        refuse_what_needs_a_cluster(parsed(spec), "pool.yaml")
+    except ManifestError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
+    plain, changed = pools(path)
+    named = "spec." + ".".join(map(to_camel, path.split(".")))
+    assert not is_refused(plain)
+    assert is_refused(changed) == (path in REFUSED)
+    if path in REFUSED:
+        return
+    effect = plans(parsed(plain)) != plans(parsed(changed)) or path in ELSEWHERE
+    told = named in unused(parsed(changed))
+    assert told == (path in WITHOUT_EFFECT)
+    assert effect != told, f"{named} has {'an' if effect else 'no'} effect on one machine, and is {told=}"
+
+
+def test_what_is_read_elsewhere_is_read_there() -> None:
+    for path, (file, words) in ELSEWHERE.items():
+        assert path in FIELDS
+        assert words in (LOCAL / file).read_text(), path
+
+
+def test_no_list_names_a_field_that_is_gone() -> None:
+    assert set(WITHOUT_EFFECT) | REFUSED <= set(FIELDS)
+    assert not REFUSED & set(WITHOUT_EFFECT), "what is refused need not be said to have no effect"
+    assert set(SAMPLES) <= set(FIELDS)
+    assert all(any(path.startswith(prefix) for path in FIELDS) for prefix in CONTEXT)
