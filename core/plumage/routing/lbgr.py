@@ -1,11 +1,10 @@
 """LBGR, our default form (003 §4.2 with its weak spots mended): the least predicted time to first token, neighbours
 counted.
 
-predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss·(1 + κ·its
-context) and W the seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
+predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss and W the
+seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
 - Time to first token routes: a long output would swamp what routing can change. End-to-end latency has an estimator of
   its own, predicted and reported too.
-- κ, what attention adds to long prompts, is learned for the fleet (`context_cost`).
 - c_miss is learned per replica and W drains in real time (`backlog`); work is given back at the first token.
 - **The greedy choice is paid for by others.** A request that takes ŝ seconds holds up everyone who comes to that
   replica before its queue is empty: about (arrivals a second and replica) · (W + ŝ) requests, ŝ each. The score is the
@@ -30,7 +29,6 @@ from math import exp, expm1, inf
 
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog
-from plumage.routing.context_cost import ContextCost, Stretch
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -47,7 +45,7 @@ _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing t
 _GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any was graded
 _TRUST_MEMORY = 0.95  # of each graded promise
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
-_REPORTED = 4  # answers, of which one teaches the end-to-end latency: it is told to people, and chooses nothing
+_REPORTED = 4  # answers of a replica, of which one teaches the end-to-end latency: people are told it, nothing else
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 
@@ -84,14 +82,14 @@ class LbgrSettings:
 class _Replica:
     """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
 
-    __slots__ = ("adopted", "backlog", "heard", "kept", "latency", "promised", "stretch", "ttft")
+    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "promised", "ttft")
 
     def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
         self.backlog = backlog
         self.ttft = ttft
         self.latency = latency
-        self.stretch = Stretch()
         self.heard = 0.0
+        self.answers = 0
         self.adopted = 0  # outcomes that were another router's
         self.promised = self.kept = _GOOD_FAITH
 
@@ -140,8 +138,6 @@ class Lbgr:
         self._arrived = 0.0
         self._began = inf
         self._turn = 0
-        self._context = ContextCost()
-        self._answers = 0
         self._fleet_seconds = self._fleet_computed = 0.0
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
 
@@ -168,8 +164,6 @@ class Lbgr:
         spread /= self._observed(now, self.settings.spread_seconds)
         most = self.settings.most_correction
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
-        kappa = self._context.kappa
-        cold = whole * (1.0 + kappa * whole / 2.0)
         scores = []
         for replica in replicas:
             slot = replica.slot
@@ -183,11 +177,11 @@ class Lbgr:
                 miss = tokens - hit
                 if miss < _LEAST_MISS:
                     miss = _LEAST_MISS
-                service = c_hit * hit + c_miss * miss * (1.0 + kappa * (hit + miss / 2.0))
+                service = c_hit * hit + c_miss * miss
                 base = service + work
                 correction = per_hit * hit + per_miss * miss + per_work * work + bias
             else:  # nearly all of a large fleet: what a hit of zero adds is left out
-                service = c_miss * cold
+                service = c_miss * whole
                 base = service + work
                 correction = per_miss * whole + per_work * work + bias
             bound = most * base
@@ -217,8 +211,7 @@ class Lbgr:
         work = replica.backlog.work(now) + self._foreign
         found = hit * replica.trust / 1000.0
         x = (found, max(query.tokens / 1000.0 - found, _LEAST_MISS), work, 1.0)
-        service = self.settings.c_hit * x[0]
-        service += replica.backlog.c_miss * x[1] * (1.0 + self._context.kappa * (x[0] + x[1] / 2.0))
+        service = self.settings.c_hit * x[0] + replica.backlog.c_miss * x[1]
         owed = service / max(replica.backlog.c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
         replica.backlog.add(owed, now)
         self._recent.add(slot, owed, now)
@@ -243,28 +236,22 @@ class Lbgr:
         self._fleet_seconds = self._fleet_seconds * _FLEET_MEMORY + took
         self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + state.owed
         if self._fleet_computed > _SETTLED:
-            self._learn_context(replica, state.x, took)
             replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
         replica.heard = now
         self._publish(ticket.slot)
-
-    def _learn_context(self, replica: _Replica, x: Features, took: float) -> None:
-        """A prompt took so long: at the fleet's speed, that replicas of all speeds teach the same."""
-        average, backlog = self._fleet_c_miss(), replica.backlog
-        replica.stretch.add(x[0], x[1], took * average / max(backlog.c_miss, _LEAST_C_MISS))
-        self._context.learn(replica.stretch, average, idle=not backlog.requests)
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
         self.first_token(ticket, now)  # told by now at the latest: an answer in one piece has no earlier token
         state, ticket.state = ticket.state, None
         if not self._current(ticket.slot, state):
             return
-        self._answers += 1
-        latency = state.replica.latency
-        if self._fleet_computed > _SETTLED and (self._answers % _REPORTED == 0 or latency.updates < _TESTED):
-            latency.update(state.x, now - ticket.routed_at - state.service - state.x[2])
+        replica = state.replica
+        replica.answers += 1
+        told = replica.answers % _REPORTED == 0 or replica.latency.updates < _TESTED
+        if told and self._fleet_computed > _SETTLED:
+            replica.latency.update(state.x, now - ticket.routed_at - state.service - state.x[2])
         if cached_tokens is not None and ticket.hit_tokens > 0.0:
-            state.replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
+            replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
 
     def failed(self, ticket: Ticket, now: float) -> None:
         state, ticket.state = ticket.state, None
