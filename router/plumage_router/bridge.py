@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
-from plumage_router.client import ClientConnection, Request
+from plumage_router.client import ClientConnection
 from plumage_router.errors import error_object
+from plumage_router.request import Request
 from plumage_router.wire import JSON
 
 __all__ = ["Application", "BridgedRequest"]

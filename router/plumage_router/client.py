@@ -14,73 +14,20 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 
-from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.errors import RequestError, bad_request, overloaded
+from plumage_router.request import Handler, Host, Request
 from plumage_router.wire import CONTINUE, JSON, response_head
 
-__all__ = ["ClientConnection", "Handler", "Host", "Request"]
+__all__ = ["ClientConnection"]
 
 log = logging.getLogger(__name__)
 
 LINGER = 1.0  # seconds a refused client has to read its answer before the connection is cut
 _SINGLE = frozenset((b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect"))
-
-
-class Request:
-    """A whole request. `headers`: lower-case names; repeated list headers are joined, repeated others refused."""
-
-    __slots__ = ("body", "headers", "http10", "keep_alive", "method", "size", "target")
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.target = b""
-        self.headers: dict[bytes, bytes] = {}
-        self.body = b""
-        self.size = 0  # body bytes so far, counted against the host's buffer bound
-        self.keep_alive = False
-        self.http10 = False
-
-
-class Handler(Protocol):
-    """Who answers one request. It ends with `ClientConnection.done`, exactly once, unless it was aborted."""
-
-    def start(self) -> None: ...
-
-    def pause(self) -> None:
-        """The client reads too slowly: stop producing."""
-        ...
-
-    def resume(self) -> None: ...
-
-    def abort(self) -> None:
-        """The client is gone: drop everything."""
-        ...
-
-
-class Host(Protocol):
-    """What a connection needs of the process around it. `tick`: a coarse clock, seconds, good enough for deadlines."""
-
-    limits: LimitsConfig
-    timeouts: TimeoutsConfig
-    tick: float
-    date: bytes
-    buffered: int
-
-    def opened(self, connection: ClientConnection) -> RequestError | None:
-        """Counts the connection in; an error instead when there are too many."""
-        ...
-
-    def closed(self, connection: ClientConnection) -> None: ...
-
-    def handler(self, request: Request, connection: ClientConnection) -> Handler: ...
-
-    def refused(self, error: RequestError) -> None:
-        """Told of each request refused before it had a handler."""
-        ...
 
 
 class ClientConnection(asyncio.Protocol):

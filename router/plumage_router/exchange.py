@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from plumage_router.attempt import Attempt
 from plumage_router.audit import Record
 from plumage_router.auth import Tenant
-from plumage_router.client import ClientConnection, Request
+from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic
 from plumage_router.errors import RequestError, error_object, no_replica, upstream_failed
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
+from plumage_router.request import Request
 from plumage_router.wire import JSON, LAST_CHUNK, chunk, response_head
 
 if TYPE_CHECKING:

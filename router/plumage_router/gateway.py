@@ -18,7 +18,7 @@ from plumage.routing.interface import RoutingPolicy
 from plumage_router.audit import Audit, Record
 from plumage_router.auth import Auth, Tenant
 from plumage_router.bridge import Application, BridgedRequest
-from plumage_router.client import ClientConnection, Handler, Request
+from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic, wall
 from plumage_router.config import RouterConfig
 from plumage_router.decide import Decider, Decision
@@ -28,6 +28,7 @@ from plumage_router.hottest import Hottest
 from plumage_router.metrics import Metrics
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH, PromptReader
 from plumage_router.replicas import Fleet, Replica
+from plumage_router.request import Handler, Request
 from plumage_router.wire import JSON, wall_date
 
 __all__ = ["Gateway"]

@@ -1,0 +1,66 @@
+"""A whole request, who answers it, and what a client's connection needs of the process around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage_router.errors import RequestError
+
+if TYPE_CHECKING:
+    from plumage_router.client import ClientConnection
+
+__all__ = ["Handler", "Host", "Request"]
+
+
+class Request:
+    """A whole request. `headers`: lower-case names; repeated list headers are joined, repeated others refused."""
+
+    __slots__ = ("body", "headers", "http10", "keep_alive", "method", "size", "target")
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.size = 0  # body bytes so far, counted against the host's buffer bound
+        self.keep_alive = False
+        self.http10 = False
+
+
+class Handler(Protocol):
+    """Who answers one request. It ends with `ClientConnection.done`, exactly once, unless it was aborted."""
+
+    def start(self) -> None: ...
+
+    def pause(self) -> None:
+        """The client reads too slowly: stop producing."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None:
+        """The client is gone: drop everything."""
+        ...
+
+
+class Host(Protocol):
+    """What a connection needs of the process around it. `tick`: a coarse clock, seconds, good enough for deadlines."""
+
+    limits: LimitsConfig
+    timeouts: TimeoutsConfig
+    tick: float
+    date: bytes
+    buffered: int
+
+    def opened(self, connection: ClientConnection) -> RequestError | None:
+        """Counts the connection in; an error instead when there are too many."""
+        ...
+
+    def closed(self, connection: ClientConnection) -> None: ...
+
+    def handler(self, request: Request, connection: ClientConnection) -> Handler: ...
+
+    def refused(self, error: RequestError) -> None:
+        """Told of each request refused before it had a handler."""
+        ...
