@@ -25,8 +25,8 @@ from plumage_bench.harness import Context, Report, ResultTable
 
 __all__ = ["run"]
 
-POLICIES = ("Lru", "Rlt", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl", "Belady")
-DRAWING = ("Rlt", "HotnessPaper")  # a victim at random; which entry of a full bucket moves
+POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl", "Belady")
+DRAWING = ("Rlt", "RltCode", "HotnessPaper")  # a victim at random; which entry of a full bucket moves
 TEXTBOOK = ("Lfu", "Fifo", "TwoQ", "Ttl")
 TOKENS_200K = 200_000 // BLOCK
 LOOP_SHARES = (0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)

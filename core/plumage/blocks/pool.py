@@ -193,6 +193,8 @@ class BlockPool:
 
     def _evict(self, blocks: int, now: float) -> None:
         gone = self._duplicates.evict(blocks)
+        if len(gone) < blocks:
+            self.policy.need(blocks - len(gone))
         while len(gone) < blocks:
             run = self.policy.victim(now)
             taken = 1 if self.policy.one_at_a_time else min(blocks - len(gone), len(run.hashes))

@@ -46,6 +46,9 @@ class QuietPolicy:
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
         return
 
+    def need(self, blocks: int) -> None:
+        return
+
     def clear(self) -> None:
         return
 

@@ -13,6 +13,7 @@ from plumage.eviction.hotprefix import HotnessPaper
 from plumage.eviction.interface import EvictionPolicy, Randomness
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
+from plumage.eviction.rlt_code import RltCode
 from plumage.eviction.twoq import TwoQ
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
@@ -39,6 +40,7 @@ def _hotness_paper(
 POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
     "Lru": lambda capacity, rng: Lru(),
     "Rlt": Rlt,
+    "RltCode": RltCode,
     "Hotness": _hotness,
     "HotnessPaper": _hotness_paper,
     "Lfu": lambda capacity, rng: Lfu(),
@@ -51,7 +53,7 @@ POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
 def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) -> EvictionPolicy:
     """The policy called `name` for a cache of `capacity` blocks; ConfigurationError names the known ones and options.
 
-    rng: seeded by the caller; Rlt draws its victims with it, HotnessPaper the moves in its filter.
+    rng: seeded by the caller; Rlt and RltCode draw their victims with it, HotnessPaper the moves in its filter.
     """
     maker = POLICIES.get(name)
     if maker is None:

@@ -67,6 +67,10 @@ class EvictionPolicy(Protocol):
         """The evictable leaf lost the blocks `evicted` from its end; with none left it is gone."""
         ...
 
+    def need(self, blocks: int) -> None:
+        """`blocks` blocks are about to be evicted; questions for victims follow."""
+        ...
+
     def victim(self, now: float) -> Run:
         """The evictable leaf to lose blocks next. StateError when there is none."""
         ...

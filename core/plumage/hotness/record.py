@@ -64,6 +64,7 @@ class Recorded:
         self.idle = policy.idle
         self.release = policy.release
         self.hold = policy.hold
+        self.need = policy.need
         self.victim = policy.victim
         self.clear = policy.clear
 

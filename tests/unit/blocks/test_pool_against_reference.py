@@ -12,7 +12,7 @@ from plumage.blocks.events import BlockEvent, Removed, Stored
 from plumage.blocks.pool import BlockPool
 from plumage.eviction import make_policy
 
-POLICIES = ("Lru", "Rlt", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
 
 
 class Model:

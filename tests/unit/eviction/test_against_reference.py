@@ -1,4 +1,4 @@
-"""RLT, 2Q and TTL against models that keep single blocks in plain sets and lists, and look everything up the slow way.
+"""RLT in both forms, 2Q and TTL against models that keep single blocks in plain sets and lists, and search them.
 
 Every request adds at most one block, so that each block is a run of its own and the models need know of blocks only.
 Requests come one after another; each takes its path into use, makes room for one more block, caches it, and ends.
@@ -19,6 +19,7 @@ from plumage.blocks.pool import BlockPool
 from plumage.eviction.classic import Ttl
 from plumage.eviction.interface import EvictionPolicy
 from plumage.eviction.rlt import Rlt
+from plumage.eviction.rlt_code import RltCode
 from plumage.eviction.twoq import TwoQ
 
 Path = list[int]
@@ -126,12 +127,16 @@ class SlowRlt(Model):
         self.drawn: list[int] = []
 
     def touched(self, block: int) -> None:
+        self.mark(block)
+
+    def mark(self, block: int) -> None:
         self.marked.add(block)
         if len(self.marked) == self.capacity:
             self.phase += 1
             self.marked = {block}
 
-    added = touched
+    def added(self, block: int) -> None:
+        self.mark(block)
 
     def victim(self, leaves: list[int], now: float) -> int:
         unmarked = [leaf for leaf in leaves if leaf not in self.marked]
@@ -141,6 +146,13 @@ class SlowRlt(Model):
         drawn = self.drawn.pop(0)
         assert drawn in unmarked
         return drawn
+
+
+class SlowRltCode(SlowRlt):
+    """The authors' code: use alone marks nothing."""
+
+    def touched(self, block: int) -> None:
+        return
 
 
 class Pool:
@@ -177,10 +189,15 @@ def test_the_same_blocks_stay_cached(name: str, seed: int, capacity: int) -> Non
         assert pool.cached() == set(model.used)
 
 
+@pytest.mark.parametrize("name", ["Rlt", "RltCode"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
-def test_rlt_has_the_models_marks_and_phases_and_evicts_what_it_allows(seed: int, capacity: int) -> None:
-    policy, model = Rlt(capacity, random.Random(seed)), SlowRlt(capacity)
+def test_rlt_has_the_models_marks_and_phases_and_evicts_what_it_allows(name: str, seed: int, capacity: int) -> None:
+    policy, model = (
+        (Rlt(capacity, random.Random(seed)), SlowRlt(capacity))
+        if name == "Rlt"
+        else (RltCode(capacity, random.Random(seed)), SlowRltCode(capacity))
+    )
     pool = Pool(capacity, policy)
     for path, now in requests(seed, 60):
         pool.serve(path, now)
@@ -208,3 +225,37 @@ def test_the_models_are_driven_where_they_could_fail() -> None:
         rlt.drawn = list(pool.evicted)
         rlt.serve(path, now)
     assert min(expired, by_age, long_term, rlt.phase) > 5
+
+
+def _marked(policy: Rlt, pool: Pool) -> list[Path]:
+    return [run.hashes for run in pool.pool.tree.runs() if run.rank == policy.phase]
+
+
+def test_the_authors_rlt_marks_a_split_but_not_a_whole_match() -> None:
+    """Where the printed form marks [1, 2] and [3, 4] alike."""
+    policy = RltCode(10, random.Random(1))
+    pool = Pool(20, policy)
+    pool.serve([1, 2, 3, 4], 0.0)
+    policy._start_phase()
+    pool.serve([1, 2, 3, 4], 1.0)
+    assert (_marked(policy, pool), policy.marked) == ([], 0)
+    pool.serve([1, 2], 2.0)
+    assert (_marked(policy, pool), policy.marked) == ([[1, 2]], 2)
+    pool.serve([1, 2, 9], 3.0)
+    assert (_marked(policy, pool), policy.marked) == ([[1, 2], [9]], 3)
+
+
+@pytest.mark.parametrize(("form", "phases"), [(Rlt, 1), (RltCode, 2)])
+def test_the_authors_rlt_starts_a_phase_when_fewer_are_unmarked_than_must_go(form: type[Rlt], phases: int) -> None:
+    """Six of eight blocks are marked and three must go: two unmarked ones do for a start in the printed form only."""
+    policy = form(8, random.Random(1))
+    pool = Pool(8, policy)
+    pool.serve([1, 2], 0.0)
+    policy._start_phase()
+    for block in range(3, 9):
+        pool.serve([block], float(block))
+    assert (policy.phase, policy.marked) == (2, 6)
+    policy.need(3)
+    assert policy.phase == 1 + phases
+    policy.need(2)
+    assert policy.phase == 1 + phases

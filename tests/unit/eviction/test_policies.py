@@ -25,7 +25,7 @@ from plumage.eviction.twoq import TwoQ
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
 
-ALL = ("Lru", "Rlt", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+ALL = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
 
 
 def serve(pool: BlockPool, blocks: list[int], now: float) -> int:

@@ -56,8 +56,8 @@ class BanditSpec(Struct):
     )
     credit: Credit = Field(
         "Trial",
-        description="What a decision is judged by: Trial, the throughput until the batch has turned over; Step, that of "
-        "the next step, the paper's form.",
+        description="What a decision is judged by: Trial, the throughput until the batch has turned over; Step, that "
+        "of the next step, the paper's form.",
     )
 
 
