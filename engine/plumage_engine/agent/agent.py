@@ -21,7 +21,7 @@ from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
 from plumage_engine.agent import checkpoint
 from plumage_engine.agent.block import last_chunk
-from plumage_engine.agent.config import AgentConfig, read_secret
+from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.engine import EngineClient, EngineDownError
 from plumage_engine.agent.events import EventStream
 from plumage_engine.agent.heat import Heat
@@ -32,6 +32,7 @@ from plumage_engine.agent.load import EngineLoad, StallWatch
 from plumage_engine.agent.throttle import Throttle
 from plumage_engine.agent.tokenizer import TokenText
 from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
+from plumage_engine.configuration import read_secret
 
 __all__ = ["Agent"]
 

@@ -1,31 +1,21 @@
-"""The configuration file of one agent.
-
-JSON in camelCase; unknown fields are refused, so that a typing mistake is not a silent default. Secrets are named by
-file and read once at start; they appear in no message and no repr.
-"""
+"""The configuration file of one agent: what it may hold, and its bounds."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
-from plumage.errors import ConfigurationError
+from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 
-__all__ = ["AgentConfig", "ListenConfig", "WarmupConfig", "read_secret"]
+__all__ = ["AgentConfig", "ListenConfig", "WarmupConfig"]
 
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class ListenConfig(_Part):
+class ListenConfig(Section):
     """Where the agent serves. Without a token file only a loopback address makes sense: `/v1/plumage/hottest` answers
     with token ids, which are prompts."""
 
@@ -33,7 +23,7 @@ class ListenConfig(_Part):
     port: int = Field(ge=0, le=65535)
 
 
-class WarmupConfig(_Part):
+class WarmupConfig(Section):
     """What a new replica computes before it is Ready. peers: agents' URLs. peers_file: the membership file, read at
     the time of warming. max_tokens: of prompt, at most. timeout_seconds: then it is Ready with what it has."""
 
@@ -45,7 +35,7 @@ class WarmupConfig(_Part):
     concurrency: int = Field(4, ge=1, le=256)
 
 
-class AgentConfig(_Part):
+class AgentConfig(Section):
     """One agent beside one engine.
 
     model: the base model's name as routers seed their hashes with it; served_model: how the engine calls it, when that
@@ -84,34 +74,8 @@ class AgentConfig(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> AgentConfig:
-        if self.token_file is None and self.listen.host not in ("127.0.0.1", "::1", "localhost"):
+        if self.token_file is None and not is_loopback(self.listen.host):
             raise ValueError(
                 f"listen.host {self.listen.host} can be reached from outside: set tokenFile, or listen on 127.0.0.1"
             )
         return self
-
-    @classmethod
-    def read(cls, path: Path) -> AgentConfig:
-        """ConfigurationError names the file and every mistake in it."""
-        try:
-            return cls.model_validate(json.loads(path.read_bytes()))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-        except ValidationError as error:
-            lines = [f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors()]
-            raise ConfigurationError(f"{path}:\n" + "\n".join(f"  - {line}" for line in lines)) from error
-        except ValueError as error:
-            raise ConfigurationError(f"{path} is no JSON: {error}") from error
-
-
-def read_secret(path: Path | None) -> SecretStr | None:
-    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty."""
-    if path is None:
-        return None
-    try:
-        secret = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the secret in {path}: {type(error).__name__}") from error
-    if not secret:
-        raise ConfigurationError(f"{path} is empty; it must hold a token")
-    return SecretStr(secret)

@@ -1,20 +1,16 @@
 """The configuration file of one simulated engine.
 
-JSON in camelCase; unknown fields are refused, so that a typing mistake is not a silent default. Every bound of the
-server is here: prompt length, body size, requests in flight, events kept for replay.
+Every bound of the server is here: prompt length, body size, requests in flight, events kept for replay.
 """
 
 from __future__ import annotations
 
-import json
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
-from plumage.errors import ConfigurationError
+from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.simulator.device import make_device
 from plumage_engine.simulator.settings import EngineSettings
@@ -22,36 +18,32 @@ from plumage_engine.simulator.settings import EngineSettings
 __all__ = ["DeviceConfig", "EvictionConfig", "FeatherConfig", "HostTierConfig", "SimulatorConfig"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
-
-
-class DeviceConfig(_Part):
+class DeviceConfig(Section):
     """preset: see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than the model says.
     overrides: the device's own fields by their names there."""
 
     preset: str = "gpu"
     time_scale: float = Field(1.0, gt=0, le=1000)
-    overrides: dict[str, float] = {}
+    overrides: dict[str, float] = Field({})
 
 
-class EvictionConfig(_Part):
+class EvictionConfig(Section):
     """A policy of `plumage.eviction`, with that policy's own options."""
 
     policy: str = "Lru"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
 
 
-class FeatherConfig(_Part):
+class FeatherConfig(Section):
     """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors."""
 
     policy: str = "Fcfs"
     chunk_tokens: int = Field(64, ge=1, le=4096)
     max_wait_seconds: float | None = Field(None, gt=0)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
 
 
-class HostTierConfig(_Part):
+class HostTierConfig(Section):
     """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`)."""
 
     min_frequency: int = Field(10, ge=1)
@@ -59,7 +51,7 @@ class HostTierConfig(_Part):
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
 
 
-class SimulatorConfig(_Part):
+class SimulatorConfig(Section):
     """One engine.
 
     model: the name it serves; adapters: LoRA names it serves beside. events_endpoint, replay_endpoint: where the KV
@@ -99,24 +91,11 @@ class SimulatorConfig(_Part):
     def _check(self) -> SimulatorConfig:
         if self.replay_endpoint is not None and self.events_endpoint is None:
             raise ValueError("replayEndpoint needs eventsEndpoint: there is nothing to replay without events")
-        if self.admin_token_file is None and not _loopback(self.host):
+        if self.admin_token_file is None and not is_loopback(self.host):
             raise ValueError(
                 f"host {self.host} can be reached from outside: set adminTokenFile, or listen on 127.0.0.1"
             )
         return self
-
-    @classmethod
-    def read(cls, path: Path) -> SimulatorConfig:
-        """ConfigurationError names the file and every mistake in it."""
-        try:
-            return cls.model_validate(json.loads(path.read_bytes()))
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-        except ValidationError as error:
-            lines = [f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors()]
-            raise ConfigurationError(f"{path}:\n" + "\n".join(f"  - {line}" for line in lines)) from error
-        except ValueError as error:
-            raise ConfigurationError(f"{path} is no JSON: {error}") from error
 
     def engine_settings(self) -> EngineSettings:
         """The engine that the file describes; ConfigurationError where its parts don't fit together."""
@@ -136,10 +115,3 @@ class SimulatorConfig(_Part):
             report_tokens=True,
             device=make_device(self.device.preset, time_scale=self.device.time_scale, **self.device.overrides),
         )
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

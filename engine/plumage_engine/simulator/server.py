@@ -13,17 +13,17 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from plumage.errors import ConfigurationError
 from plumage.rendering import ModelFolder
+from plumage_engine.configuration import read_secret
 from plumage_engine.simulator.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.metrics import Metrics
@@ -43,7 +43,9 @@ _LONGEST_DRAIN = 3600.0
 class _Guard:
     """Lets a request through if it carries the token that its path asks for."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], api_key: str | None, token: str | None):
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], api_key: SecretStr | None, token: SecretStr | None
+    ) -> None:
         self._app = app
         self._api_key = api_key
         self._token = token
@@ -61,7 +63,7 @@ class _Guard:
         if wanted is None:
             return True
         given = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + wanted.encode())
+        return hmac.compare_digest(given, b"Bearer " + wanted.get_secret_value().encode())
 
 
 class _Fleet:
@@ -151,7 +153,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
     ]
     handlers: Any = {ApiError: _api_error, 404: _not_found, 405: _not_allowed}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    return _Guard(app, _secret(config.api_key_file), _secret(config.admin_token_file))
+    return _Guard(app, read_secret(config.api_key_file), read_secret(config.admin_token_file))
 
 
 def _end_with_the_engine(loop: asyncio.Task[None]) -> None:
@@ -204,15 +206,3 @@ async def _not_allowed(request: Request, error: Exception) -> Response:
 
 def _json(value: Any) -> Response:
     return Response(orjson.dumps(value), media_type="application/json")
-
-
-def _secret(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        secret = path.read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the token in {path}: {error.strerror}") from error
-    if not secret:
-        raise ConfigurationError(f"{path} is empty; it must hold the token")
-    return secret

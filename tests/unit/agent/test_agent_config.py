@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.agent.config import AgentConfig, WarmupConfig, read_secret
+from plumage_engine.agent.config import AgentConfig, WarmupConfig
 from plumage_engine.agent.warmup import find_peers
+from plumage_engine.configuration import read_secret
 
 GOOD: dict[str, Any] = {
     "pool": "chat",

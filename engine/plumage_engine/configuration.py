@@ -1,0 +1,59 @@
+"""How the engine's processes read what they are told: one JSON file in camelCase, and the secrets that it names.
+
+Unknown fields are refused, so that a typing mistake is not a silent default. Secrets are named by file and read once at
+start; they appear in no message and no repr.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["Section", "is_loopback", "read_secret"]
+
+
+class Section(BaseModel):
+    """A part of the file, or the whole of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The whole file; ConfigurationError names it and every mistake in it."""
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}" for item in error.errors()]
+            raise ConfigurationError(f"{path}:\n" + "\n".join(f"  - {line}" for line in lines)) from error
+        except ValueError as error:
+            raise ConfigurationError(f"{path} is no JSON: {error}") from error
+
+
+def read_secret(path: Path | None) -> SecretStr | None:
+    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty."""
+    if path is None:
+        return None
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read the secret in {path}: {type(error).__name__}") from error
+    if not secret:
+        raise ConfigurationError(f"{path} is empty; it must hold a token")
+    return SecretStr(secret)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
