@@ -20,13 +20,13 @@ import httptools
 
 from plumage_router.errors import RequestError, bad_request, overloaded
 from plumage_router.request import Handler, Host, Request
-from plumage_router.wire import CONTINUE, JSON, response_head
+from plumage_router.wire import CONTINUE, JSON, origin_form, response_head
 
 __all__ = ["ClientConnection"]
 
 log = logging.getLogger(__name__)
 
-LINGER = 1.0  # seconds a refused client has to read its answer before the connection is cut
+LINGER = 1.0  # seconds a client has to close its side once the last answer is on its way
 _SINGLE = frozenset((b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect"))
 
 
@@ -43,13 +43,16 @@ class ClientConnection(asyncio.Protocol):
         "_loop",
         "_most_header_bytes",
         "_most_headers",
+        "_offered",
         "_parser",
+        "_paused",
         "_refusal",
         "_request",
         "_served",
         "_serving",
         "_timeouts",
         "_transport",
+        "_unread",
         "_waiting",
         "deadline",
     )
@@ -64,14 +67,17 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, None)
         self._parser: Any = None
         self._request: Request | None = None
+        self._offered: Request | None = None  # with an offer to upgrade, until it is read again without
         self._bodies: list[bytes] = []
         self._in_head = False
         self._head_bytes = 0
+        self._unread = 0  # bytes of a message that the parser holds back: they are of no whole line yet
         self._waiting: deque[Request] = deque()
         self._serving: Handler | None = None
         self._served: Request | None = None
         self._refusal: RequestError | None = None
         self._closing = False
+        self._paused = False  # the client has not taken what it was sent
         self.deadline = math.inf
 
     # -- the transport's side -----------------------------------------------------------------------------------------
@@ -87,16 +93,12 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None or self._closing:
             return  # thrown away: an answer that ends the connection is on its way
-        counted = self._in_head
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # refused when the head was complete
-        except httptools.HttpParserError as error:
-            self._refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
-        if self._in_head and counted:
-            self._count_head(len(data))
-        if self._waiting and self._serving is None:
+        request = self._request
+        if request is None:
+            self._feed(data)
+        else:
+            self._feed_more(request, data)
+        if self._waiting and self._serving is None and not self._paused:
             self._serve()
 
     def eof_received(self) -> None:
@@ -116,16 +118,51 @@ class ClientConnection(asyncio.Protocol):
         self._host.closed(self)
 
     def pause_writing(self) -> None:
+        self._paused = True
         self.deadline = self._host.tick + self._timeouts.write
         if self._serving is not None:
             self._serving.pause()
 
     def resume_writing(self) -> None:
-        self.deadline = math.inf if self._serving is not None else self._host.tick + self._timeouts.keep_alive
-        if self._serving is not None:
+        self._paused = False
+        if self._closing:
+            self.deadline = self._host.tick + LINGER
+        elif self._serving is not None:
+            self.deadline = math.inf
             self._serving.resume()
+        else:
+            self._go_on()
 
     # -- the parser's side --------------------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                data = self._without_offer(data[stopped.args[0] :])
+            except httptools.HttpParserError as error:
+                self._refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
+                return
+            else:
+                return
+
+    def _without_offer(self, rest: bytes) -> bytes:
+        """An offer to speak another protocol is ignored (RFC 9110 §7.8). The parser took the body for that protocol, so
+        it gets the head once more, without the offer."""
+        request, self._offered = self._offered, None
+        return b"" if request is None else request.head(without=b"upgrade") + rest  # None: it was refused
+
+    def _feed_more(self, request: Request, data: bytes) -> None:
+        """For a message that came in part before: a line without end is held by the parser, and counted here."""
+        known = self._head_bytes + request.size
+        self._feed(data)
+        if self._request is not request or self._head_bytes + request.size != known:
+            self._unread = 0
+            return
+        self._unread += len(data)
+        if self._head_bytes + self._unread > self._most_header_bytes:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
         if self._refusal is not None:
@@ -135,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._request = Request()
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._unread = 0
         if self._serving is None:
             self.deadline = self._host.tick + self._timeouts.header
 
@@ -143,7 +180,9 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is not None:
             request.target = request.target + part if request.target else part
-            self._count_head(len(part))
+            self._head_bytes += len(part)
+            if self._head_bytes > self._most_header_bytes:
+                self._refuse_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._request
@@ -152,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes += len(name) + len(value) + 4
         headers = request.headers
         if self._head_bytes > self._most_header_bytes or len(headers) >= self._most_headers:
-            self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
+            self._refuse_head()
             return
         if not self._in_head:
             return  # a trailer: counted, never believed
@@ -168,15 +207,20 @@ class ClientConnection(asyncio.Protocol):
             return
         self._in_head = False
         parser = self._parser
-        if parser.should_upgrade():
-            self._refuse(bad_request("Upgrading the connection is not supported.", code="upgrade"))
+        request.method = method = parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(bad_request("This is no proxy for other hosts.", code="connect"))
             return
-        request.method = parser.get_method()
+        if request.target[:1] != b"/":
+            request.target = origin_form(request.target)
         request.keep_alive = parser.should_keep_alive()
         if parser.get_http_version() != "1.1":
             request.http10 = True
             request.keep_alive = False
-        self._check_head(request)
+        if parser.should_upgrade():
+            self._offered, self._request = request, None
+        else:
+            self._check_head(request)
 
     def on_body(self, data: bytes) -> None:
         request = self._request
@@ -222,7 +266,12 @@ class ClientConnection(asyncio.Protocol):
             self._served = None
         if not keep_alive:
             self._linger()
-        elif self._waiting:
+        elif not self._paused:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What comes next once an answer is written and taken."""
+        if self._waiting:
             self._loop.call_soon(self._serve_next)
         elif self._refusal is not None:
             self._answer_refusal()
@@ -235,13 +284,13 @@ class ClientConnection(asyncio.Protocol):
         """Ends the connection in the middle of an answer, so that the client sees that it is not whole."""
         self._serving = None
         self._closing = True
-        self.deadline = self._host.tick + LINGER
+        self._await_end()
         self._transport.close()
 
     def expire(self) -> None:
         """The deadline passed: a client in the middle of a request is told, all others are just cut off."""
         self.deadline = math.inf
-        if self._request is not None and self._serving is None and self._refusal is None:
+        if self._request is not None and self._serving is None and self._refusal is None and not self._closing:
             self._refuse(RequestError(408, "The request did not arrive in time.", code="request_timeout"))
         else:
             self._transport.abort()
@@ -256,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _serve_next(self) -> None:
-        if self._waiting and self._serving is None and not self._closing:
+        if self._waiting and self._serving is None and not self._closing and not self._paused:
             self._serve()
 
     def _serve(self) -> None:
@@ -289,10 +338,8 @@ class ClientConnection(asyncio.Protocol):
         elif not request.http10 and self._serving is None and not self._waiting:
             self._transport.write(CONTINUE)
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.max_header_bytes:
-            self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
+    def _refuse_head(self) -> None:
+        self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
 
     def _too_large(self) -> RequestError:
         bound = self._limits.max_body_bytes
@@ -324,9 +371,16 @@ class ClientConnection(asyncio.Protocol):
         """Sends what is written and our end; the client's own end, or a second, closes the rest. Closing at once with
         unread bytes would reset the connection and could eat the answer."""
         self._closing = True
-        self.deadline = self._host.tick + LINGER
+        self._drop_unread()
         if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(high=0)  # `resume_writing` will tell when the last byte is gone
             self._transport.write_eof()
+        self._await_end()
+
+    def _await_end(self) -> None:
+        """As long as bytes wait for it, a client has the time that any slow reader has."""
+        waiting = self._transport.get_write_buffer_size() > 0
+        self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
 
     def _drop_unread(self) -> None:
         if self._request is not None:

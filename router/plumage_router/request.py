@@ -27,6 +27,11 @@ class Request:
         self.keep_alive = False
         self.http10 = False
 
+    def head(self, *, without: bytes) -> bytes:
+        """Its bytes up to the body, less one header."""
+        lines = b"".join(b"%b: %b\r\n" % header for header in self.headers.items() if header[0] != without)
+        return b"%b %b HTTP/1.%d\r\n%b\r\n" % (self.method, self.target, not self.http10, lines)
+
 
 class Handler(Protocol):
     """Who answers one request. It ends with `ClientConnection.done`, exactly once, unless it was aborted."""

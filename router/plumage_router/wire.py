@@ -9,7 +9,7 @@ from __future__ import annotations
 from email.utils import formatdate
 from http import HTTPStatus
 
-__all__ = ["CONTINUE", "JSON", "LAST_CHUNK", "chunk", "response_head", "status_line", "wall_date"]
+__all__ = ["CONTINUE", "JSON", "LAST_CHUNK", "chunk", "origin_form", "response_head", "status_line", "wall_date"]
 
 JSON = b"application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -25,6 +25,16 @@ def status_line(status: int) -> bytes:
 def wall_date(now: float) -> bytes:
     """The Date header's line for a wall-clock time."""
     return b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n"
+
+
+def origin_form(target: bytes) -> bytes:
+    """A request target without its scheme and host, where it has them (RFC 9112 §3.2.2): `http://h/x` is `/x`."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    ends = [at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0]
+    path = rest[min(ends) :] if ends else b""
+    return path if path[:1] == b"/" else b"/" + path
 
 
 def chunk(data: bytes) -> bytes:

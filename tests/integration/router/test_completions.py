@@ -255,3 +255,50 @@ async def test_what_an_engine_counts_of_several_prompts_is_no_error_of_the_predi
     assert metrics.hit_error.count == 0
     assert (await running.post({**several, "prompt": "x" * 600}, path="/v1/completions")).status == 200
     assert metrics.hit_error.count == 1
+
+
+H2C = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAARAAAAAAAIAAAAA"}
+
+
+@pytest.mark.parametrize("piece", [50, 100_000])
+@pytest.mark.parametrize("as_chunks", [True, False])
+async def test_an_offer_to_upgrade_is_ignored_and_no_byte_lost(
+    start: Any, kit: Any, piece: int, as_chunks: bool
+) -> None:
+    """Java's client offers HTTP/2 in each first request."""
+    running = await start(engines=1)
+    body = json.dumps(kit.chat("x" * 500)).encode()
+    if as_chunks:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {**H2C, "transfer-encoding": "chunked"}.items())
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{lines}\r\n"
+        first = head.encode() + kit.chunked(body[:100]) + kit.chunked(body[100:]) + b"0\r\n\r\n"
+    else:
+        first = kit.request(body, **H2C)
+    health = kit.request(b"", path="/health", method="GET", connection="upgrade", upgrade="websocket")
+    data = first + health + kit.request(kit.chat("second"))
+    reader, writer = await running.connect()
+    for at in range(0, len(data), piece):
+        writer.write(data[at : at + piece])
+        await asyncio.sleep(0.001)
+    answers = [await kit.read_answer(reader) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200] * 3
+    assert [seen.json["messages"][0]["content"] for seen in running.engines[0].seen] == ["x" * 500, "second"]
+    assert "upgrade" not in running.engines[0].seen[0].headers
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("http://router:8000/v1/chat/completions", "/v1/chat/completions"),
+        ("HTTPS://router/v1/chat/completions?a=/b", "/v1/chat/completions"),
+        ("http://router/v1/completions", "/v1/completions"),
+    ],
+)
+async def test_a_target_may_name_the_host_too(start: Any, kit: Any, address: str, path: str) -> None:
+    running = await start(engines=1)
+    body = kit.chat() if "chat" in path else {"model": "tiny", "prompt": "x"}
+    assert (await running.post(body, path=address)).status == 200
+    assert running.engines[0].seen[0].line == f"POST {path} HTTP/1.1"
+    assert (await running.send(b"GET http://router/health HTTP/1.1\r\nhost: x\r\n\r\n")).status == 200
+    for wrong in (b"http://router", b"ftp://router/health", b"http://router?/health"):
+        assert (await running.send(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % wrong)).status in (400, 404)

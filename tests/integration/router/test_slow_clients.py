@@ -1,0 +1,193 @@
+"""Clients that take their answers slowly get all of them, and little waits for them. The clock is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from plumage_router.client import LINGER, ClientConnection
+from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage_router.errors import RequestError
+from plumage_router.request import Request
+
+SIZE = 4_000_000  # far more than the system's buffers take
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+CLOSE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+class _Answers:
+    """A handler that answers at once, with as many bytes as the host says."""
+
+    def __init__(self, host: _Host, request: Request, connection: ClientConnection) -> None:
+        self._host, self._request, self._connection = host, request, connection
+
+    def start(self) -> None:
+        self._host.served += 1
+        self._connection.respond(200, b"", b"x" * self._host.size, keep_alive=self._request.keep_alive)
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class _Host:
+    """A process with one connection, whose clock stands still until it is moved."""
+
+    limits = LimitsConfig()
+    timeouts = TimeoutsConfig(write=60.0, keep_alive=75.0)
+    date = b""
+
+    def __init__(self) -> None:
+        self.tick = 1000.0
+        self.buffered = 0
+        self.size = SIZE
+        self.served = 0
+        self.connection: ClientConnection | None = None
+
+    def opened(self, connection: ClientConnection) -> RequestError | None:
+        self.connection = connection
+        return None
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.connection = None
+
+    def refused(self, error: RequestError) -> None: ...
+
+    def handler(self, request: Request, connection: ClientConnection) -> _Answers:
+        return _Answers(self, request, connection)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the connection is cut."""
+        assert self.connection is not None
+        return self.connection.deadline - self.tick
+
+    def pass_time(self, seconds: float) -> None:
+        self.tick += seconds
+        if self.connection is not None and self.connection.deadline < self.tick:
+            self.connection.expire()
+
+
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def host() -> _Host:
+    return _Host()
+
+
+@pytest.fixture
+async def connect(host: _Host) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
+    """A client whose own buffers are small."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: ClientConnection(host, loop), "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def begin() -> Client:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await loop.sock_connect(sock, server.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
+        writers.append(writer)
+        return reader, writer
+
+    yield begin
+    for writer in writers:
+        writer.transport.abort()
+    if host.connection is not None:
+        host.connection.transport.abort()
+    server.close()
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    await reader.readuntil(b"\r\n\r\n")
+    return await reader.readexactly(SIZE)
+
+
+async def test_a_last_answer_waits_for_a_slow_client(host: _Host, connect: Any, kit: Any) -> None:
+    reader, writer = await connect()
+    writer.write(CLOSE)
+    await kit.until(lambda: host.served)
+    host.pass_time(30.0)
+    assert len(await _answer(reader)) == SIZE
+    assert await reader.read() == b""
+    await kit.until(lambda: host.left <= LINGER)
+    host.pass_time(LINGER + 1)
+    await kit.until(lambda: host.connection is None)
+
+
+async def test_but_not_for_ever(host: _Host, connect: Any, kit: Any) -> None:
+    _, writer = await connect()
+    writer.write(CLOSE)
+    await kit.until(lambda: host.served)
+    host.pass_time(61.0)
+    await kit.until(lambda: host.connection is None)
+
+
+async def test_an_answer_that_is_cut_short_waits_too(host: _Host, connect: Any, kit: Any) -> None:
+    reader, writer = await connect()
+    writer.write(GET)
+    await kit.until(lambda: host.served)
+    assert host.connection is not None
+    host.connection.cut()
+    host.pass_time(30.0)
+    assert len(await _answer(reader)) == SIZE
+    assert await reader.read() == b""
+
+
+async def test_a_refused_client_has_a_second_after_its_answer_and_no_more(host: _Host, connect: Any, kit: Any) -> None:
+    """What it had to take before does not earn it the time of a client between two requests."""
+    reader, writer = await connect()
+    writer.write(GET + b"NONSENSE\r\n\r\n")
+    await kit.until(lambda: host.served)
+    await _answer(reader)
+    assert b" 400 " in await reader.readline()
+    await reader.read()
+    await kit.until(lambda: host.left <= LINGER)
+
+
+async def test_requests_of_a_client_that_takes_no_answers_wait(host: _Host, connect: Any, kit: Any) -> None:
+    reader, writer = await connect()
+    for _ in range(5):
+        writer.write(GET)
+        await asyncio.sleep(0.02)
+    await kit.until(lambda: host.served)
+    assert host.connection is not None
+    assert host.connection.transport.get_write_buffer_size() < SIZE + 1000
+    assert host.served == 1
+    for _ in range(5):
+        await _answer(reader)
+    assert host.served == 5
+
+
+async def test_and_too_many_of_them_end_the_connection_once_the_others_are_answered(
+    host: _Host, connect: Any, kit: Any
+) -> None:
+    reader, writer = await connect()
+    writer.write(GET * (host.limits.max_pipelined + 10))
+    await kit.until(lambda: host.served)
+    host.size = 10
+    await _answer(reader)
+    rest = await reader.read()
+    assert rest.count(b" 200 OK") == host.limits.max_pipelined - 1
+    assert rest.count(b" 400 ") == 1
+
+
+async def test_a_client_is_not_cut_off_while_it_takes_an_answer_before_its_next_request(
+    host: _Host, connect: Any, kit: Any
+) -> None:
+    reader, writer = await connect()
+    writer.write(GET)
+    await kit.until(lambda: host.served)
+    await _answer(reader)
+    await kit.until(lambda: host.left > 70)
+    host.pass_time(70.0)
+    writer.write(CLOSE)
+    assert len(await _answer(reader)) == SIZE
