@@ -93,7 +93,6 @@ class TimeoutsConfig(_Section):
     keep_alive: Seconds = 75.0
     write: Seconds = 60.0
     connect: Seconds = 2.0
-    idle_upstream: Seconds = 60.0
     request: Seconds = 3_600.0
     probe: Seconds = 2.0
     probe_interval: Seconds = 1.0

@@ -10,49 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from plumage.errors import ConfigurationError
-from plumage_router.replicas import Fleet, Member, MemberState
+from plumage.membership import parse_members
+from plumage_router.replicas import Fleet
 
 __all__ = ["MembershipFile", "parse_members"]
 
 log = logging.getLogger(__name__)
 
 POLL = 0.05  # seconds
-
-
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # a newer writer may say more
-    id: Annotated[str, Field(min_length=1, max_length=253)]
-    url: str
-    agent: str | None = None
-    state: MemberState = MemberState.READY
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    pool: str
-    replicas: list[_Line] = Field(max_length=10_000)
-
-
-def parse_members(data: bytes, pool: str) -> list[Member]:
-    """The members in a file's bytes; ConfigurationError says what is wrong with them."""
-    try:
-        file = _File.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigurationError(f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}") from error
-    if file.pool != pool:
-        raise ConfigurationError(f"it is for pool {file.pool!r}, this router serves {pool!r}")
-    members = [Member(line.id, line.url, line.agent, line.state) for line in file.replicas]
-    if len({member.id for member in members}) != len(members):
-        raise ConfigurationError("two replicas have the same id")
-    for member in members:
-        member.address()
-    return members
 
 
 class MembershipFile:

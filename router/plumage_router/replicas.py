@@ -9,48 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from urllib.parse import urlsplit
 
-from plumage.errors import ConfigurationError
+from plumage.membership import Member, MemberState
 from plumage.routing.interface import ReplicaState
 from plumage_router.breaker import Breaker, BreakerState
 from plumage_router.upstream import Pool
 
 __all__ = ["Fleet", "Load", "Member", "MemberState", "Replica", "Totals"]
-
-
-class MemberState(StrEnum):
-    """What the membership source says of a replica."""
-
-    READY = "Ready"
-    WARMING = "Warming"
-    DRAINING = "Draining"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One line of the membership. `url` is the engine's, http only: a pool's traffic stays inside its network."""
-
-    id: str
-    url: str
-    agent: str | None = None
-    state: MemberState = MemberState.READY
-
-    def address(self) -> tuple[str, int]:
-        """Host and port. ConfigurationError if the URL says more, since nothing else of it would be used."""
-        try:
-            parts = urlsplit(self.url)
-            host, port = parts.hostname, parts.port or 80
-        except ValueError:
-            host = None
-        if host is None or parts.scheme != "http":
-            raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT, got {self.url!r}")
-        more = (("user info", "@" in parts.netloc), ("a path", parts.path.strip("/")),
-                ("a query", parts.query), ("a fragment", parts.fragment))  # fmt: skip
-        if found := " and ".join(name for name, there in more if there):
-            raise ConfigurationError(f"replica {self.id}: url must be http://HOST:PORT alone; it has {found}")
-        return host, port
 
 
 @dataclass(slots=True)

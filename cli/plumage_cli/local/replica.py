@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import httpx
 
+from plumage.membership import Member, MemberState
 from plumage_cli.local.child import Child, ChildState
-from plumage_cli.local.membership import Member, ReplicaState
 from plumage_cli.local.plan import ReplicaPlan
 
 __all__ = ["Replica"]
@@ -31,7 +31,7 @@ class Replica:
         self.plan = plan
         self.engine = engine
         self.agent = agent
-        self.state = ReplicaState.WARMING
+        self.state = MemberState.WARMING
         self.without_agent = False  # Ready, although the agent never said so
         self._http = http
         self._on_change = on_change
@@ -48,10 +48,10 @@ class Replica:
 
     def engine_changed(self) -> None:
         """The engine started or ended: without it the replica takes no requests."""
-        if self.engine.state is not ChildState.RUNNING and self.state is ReplicaState.READY:
-            self.become(ReplicaState.WARMING)
+        if self.engine.state is not ChildState.RUNNING and self.state is MemberState.READY:
+            self.become(MemberState.WARMING)
 
-    def become(self, state: ReplicaState) -> None:
+    def become(self, state: MemberState) -> None:
         if state is not self.state:
             self.state = state
             self._on_change()
@@ -80,7 +80,7 @@ class Replica:
 
     async def _tend(self) -> None:
         while True:
-            if self.state is ReplicaState.WARMING and self.engine.state is ChildState.RUNNING:
+            if self.state is MemberState.WARMING and self.engine.state is ChildState.RUNNING:
                 await self._warm()
             await asyncio.sleep(_LOOK)
 
@@ -89,11 +89,11 @@ class Replica:
         if not await self._answers(self.plan.engine.ready):
             return
         patience = time.monotonic() + self.plan.agent.ready_seconds - 60.0 + _AGENT_SECONDS
-        while self.state is ReplicaState.WARMING and self.engine.state is ChildState.RUNNING:
+        while self.state is MemberState.WARMING and self.engine.state is ChildState.RUNNING:
             ready = await self._answers(self.plan.agent.ready)
             if ready or time.monotonic() > patience:
                 self.without_agent = not ready
-                self.become(ReplicaState.READY)
+                self.become(MemberState.READY)
                 return
             await asyncio.sleep(_LOOK)
 

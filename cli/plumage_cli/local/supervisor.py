@@ -21,13 +21,13 @@ from typing import Any
 import httpx
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.membership import MemberState, pack_members
 from plumage.models import resolve
 from plumage_cli.errors import CliError, ProcessFailedError
 from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.directory import WatchedDirectory
 from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.log import ChildLog
-from plumage_cli.local.membership import ReplicaState, membership
 from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_router
 from plumage_cli.local.ports import free_ports, require_free
 from plumage_cli.local.replica import Replica
@@ -110,7 +110,7 @@ class Supervisor:
         taken = {replica.plan.index for replica in self.replicas.values()}
         added = self._add_replicas([index for index in range(len(taken) + more) if index not in taken][:more])
         try:
-            await self._until(lambda: all(replica.state is ReplicaState.READY for replica in added), added)
+            await self._until(lambda: all(replica.state is MemberState.READY for replica in added), added)
         except CliError:
             await asyncio.gather(*(replica.stop(_GRACE) for replica in added))
             self._forget(added)
@@ -163,7 +163,7 @@ class Supervisor:
         assert self._site is not None, "start() made it"
         added = [self._replica(self._site, index) for index in indices]
         self.replicas |= {replica.plan.id: replica for replica in added}
-        self._write_members()
+        self._pack_members()
         for replica in added:
             replica.start()
         return added
@@ -173,13 +173,13 @@ class Supervisor:
         for replica in replicas:
             del self.replicas[replica.plan.id]
             self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
-        self._write_members()
+        self._pack_members()
 
     def _replica(self, site: Site, index: int) -> Replica:
         engine_port, agent_port = free_ports(2, self._ports, start=random.SystemRandom().randrange(12_000))
         self._ports |= {engine_port, agent_port}
         plan = plan_replica(self.pool, site, index, engine_port, agent_port)
-        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._write_members)
+        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._pack_members)
 
     def _child(self, plan: ProcessPlan) -> Child:
         stem = plan.name.replace(" ", "-")
@@ -195,7 +195,7 @@ class Supervisor:
 
     async def _until_ready(self) -> None:
         replicas = list(self.replicas.values())
-        await self._until(lambda: all(replica.state is ReplicaState.READY for replica in replicas), replicas)
+        await self._until(lambda: all(replica.state is MemberState.READY for replica in replicas), replicas)
         assert self.router is not None
         assert self.router_plan is not None
         await self._until_answers(self.router, self.router_plan)
@@ -209,14 +209,14 @@ class Supervisor:
                 _refuse_hopeless(child)
             self._say_ready(replicas, said)
             if time.monotonic() > deadline:
-                late = next(replica for replica in replicas if replica.state is not ReplicaState.READY)
+                late = next(replica for replica in replicas if replica.state is not MemberState.READY)
                 raise _not_ready(late.engine)
             await asyncio.sleep(_LOOK)
         self._say_ready(replicas, said)
 
     def _say_ready(self, replicas: list[Replica], said: set[str]) -> None:
         for replica in replicas:
-            if replica.state is ReplicaState.READY and replica.plan.id not in said:
+            if replica.state is MemberState.READY and replica.plan.id not in said:
                 said.add(replica.plan.id)
                 without = "; its agent does not answer, so nobody knows its cache" if replica.without_agent else ""
                 self._say(f"replica {replica.plan.id} ready (engine pid {replica.engine.pid}){without}")
@@ -242,7 +242,7 @@ class Supervisor:
         ]
 
     async def _remove(self, replica: Replica) -> None:
-        replica.become(ReplicaState.DRAINING)
+        replica.become(MemberState.DRAINING)
         self._say(f"replica {replica.plan.id} drains")
         await asyncio.sleep(_NOTICED)
         timeout = self.pool.spec.rollout.drain_timeout_seconds
@@ -262,9 +262,9 @@ class Supervisor:
                 self._traffic = reply.json() if reply.is_success else self._traffic
             await asyncio.sleep(1.0)
 
-    def _write_members(self) -> None:
+    def _pack_members(self) -> None:
         members = (replica.member for replica in self.replicas.values())
-        self._write("membership.json", dict(membership(self.pool.metadata.name, members)))
+        self._write("membership.json", pack_members(self.pool.metadata.name, members))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         try:
