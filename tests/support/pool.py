@@ -136,8 +136,15 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def leftovers(runtime: Path) -> list[str]:
-    """Processes that mention the state folder: nothing of a pool may outlive it."""
+def leftovers(runtime: Path, seconds: float = 0.0) -> list[str]:
+    """Processes that mention the state folder, after a while: nothing of a pool may outlive it."""
+    deadline = time.monotonic() + seconds
+    while (found := _mentioning(runtime)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _mentioning(runtime: Path) -> list[str]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         command = " ".join(process.info["cmdline"] or ())

@@ -69,7 +69,7 @@ class Supervisor:
         self._say = say
         self._token = ""
         self._site: Site | None = None
-        self._ports: set[int] = set()
+        self._ports = {port}  # the router takes its own last
         self._scaling = asyncio.Lock()
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
         self._asking: asyncio.Task[None] | None = None
