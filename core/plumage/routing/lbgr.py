@@ -1,10 +1,11 @@
 """LBGR, our default form (003 §4.2 with its weak spots mended): the least predicted time to first token, neighbours
 counted.
 
-predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss and W the
-seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
+predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss·(1 + κ·its
+context) and W the seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
 - Time to first token routes: a long output would swamp what routing can change. End-to-end latency has an estimator of
   its own, predicted and reported too.
+- κ, what attention adds to long prompts, is learned for the fleet (`context_cost`).
 - c_miss is learned per replica and W drains in real time (`backlog`); work is given back at the first token.
 - **The greedy choice is paid for by others.** A request that takes ŝ seconds holds up everyone who comes to that
   replica before its queue is empty: about (arrivals a second and replica) · (W + ŝ) requests, ŝ each. The score is the
@@ -29,6 +30,7 @@ from math import exp, expm1, inf
 
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog
+from plumage.routing.context_cost import ContextCost, Stretch
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -82,12 +84,13 @@ class LbgrSettings:
 class _Replica:
     """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
 
-    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "promised", "ttft")
+    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "promised", "stretch", "ttft")
 
     def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
         self.backlog = backlog
         self.ttft = ttft
         self.latency = latency
+        self.stretch = Stretch()
         self.heard = 0.0
         self.answers = 0
         self.adopted = 0  # outcomes that were another router's
@@ -138,6 +141,7 @@ class Lbgr:
         self._arrived = 0.0
         self._began = inf
         self._turn = 0
+        self._context = ContextCost()
         self._fleet_seconds = self._fleet_computed = 0.0
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
 
@@ -164,6 +168,8 @@ class Lbgr:
         spread /= self._observed(now, self.settings.spread_seconds)
         most = self.settings.most_correction
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
+        kappa = self._context.kappa
+        cold = whole * (1.0 + kappa * whole / 2.0)
         scores = []
         for replica in replicas:
             slot = replica.slot
@@ -177,11 +183,11 @@ class Lbgr:
                 miss = tokens - hit
                 if miss < _LEAST_MISS:
                     miss = _LEAST_MISS
-                service = c_hit * hit + c_miss * miss
+                service = c_hit * hit + c_miss * miss * (1.0 + kappa * (hit + miss / 2.0))
                 base = service + work
                 correction = per_hit * hit + per_miss * miss + per_work * work + bias
             else:  # nearly all of a large fleet: what a hit of zero adds is left out
-                service = c_miss * whole
+                service = c_miss * cold
                 base = service + work
                 correction = per_miss * whole + per_work * work + bias
             bound = most * base
@@ -211,7 +217,8 @@ class Lbgr:
         work = replica.backlog.work(now) + self._foreign
         found = hit * replica.trust / 1000.0
         x = (found, max(query.tokens / 1000.0 - found, _LEAST_MISS), work, 1.0)
-        service = self.settings.c_hit * x[0] + replica.backlog.c_miss * x[1]
+        service = self.settings.c_hit * x[0]
+        service += replica.backlog.c_miss * x[1] * (1.0 + self._context.kappa * (x[0] + x[1] / 2.0))
         owed = service / max(replica.backlog.c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
         replica.backlog.add(owed, now)
         self._recent.add(slot, owed, now)
@@ -236,9 +243,16 @@ class Lbgr:
         self._fleet_seconds = self._fleet_seconds * _FLEET_MEMORY + took
         self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + state.owed
         if self._fleet_computed > _SETTLED:
+            self._learn_context(replica, state.x, took)
             replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
         replica.heard = now
         self._publish(ticket.slot)
+
+    def _learn_context(self, replica: _Replica, x: Features, took: float) -> None:
+        """A prompt took so long: at the fleet's speed, that replicas of all speeds teach the same."""
+        average, backlog = self._fleet_c_miss(), replica.backlog
+        replica.stretch.add(x[0], x[1], took * average / max(backlog.c_miss, _LEAST_C_MISS))
+        self._context.learn(replica.stretch, average, idle=not backlog.requests)
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
         self.first_token(ticket, now)  # told by now at the latest: an answer in one piece has no earlier token
