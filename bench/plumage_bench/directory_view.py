@@ -40,14 +40,15 @@ class DirectoryView:
             heappush(self._coming, (at + self._lag, self._order, slot, tuple(events)))
             events.clear()
 
-    def hold_pending(self, chain: Sequence[int], slot: int, now: float) -> None:
-        """The slot will soon hold this chain, because it was just sent there."""
+    def hold_pending(self, chain: Sequence[int], slot: int, now: float, wait: float = 0.0) -> None:
+        """The slot will soon hold this chain, because it was just sent there. `wait`: seconds until its turn, as far as
+        the policy predicts that; it counts as pending for so much longer."""
         bit = 1 << slot
         missing = [block for block in chain if not self._owners.get(block, 0) & bit]
         for block in missing:
             self._pending[block] = self._pending.get(block, 0) | bit
         self._order += 1
-        heappush(self._lapsing, (now + self._pending_seconds, self._order, slot, missing))
+        heappush(self._lapsing, (now + self._pending_seconds + wait, self._order, slot, missing))
 
     def match(self, chain: Sequence[int], now: float) -> Mapping[int, int]:
         """slot → leading blocks held or pending, by what has arrived until `now`."""

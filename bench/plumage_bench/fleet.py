@@ -160,7 +160,7 @@ class _Routing(Hooks):
         uncached = max(query.tokens - query.hits.get(choice.slot, 0.0), 1.0)
         served = self._open[number] = Served(arrival, ticket, uncached)
         self.served.append(served)
-        self._view.hold_pending(arrival.prompt.blocks, choice.slot, now)
+        self._view.hold_pending(arrival.prompt.blocks, choice.slot, now, ticket.predicted_ttft or 0.0)
         self._count(served, routed=1, prefill=uncached, tokens=request.prompt_tokens)
         return choice.slot
 

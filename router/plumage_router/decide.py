@@ -89,7 +89,7 @@ class Decider:
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
-        self._expect(chunks, slot, found.get(slot, _NOTHING)[0], now)
+        self._expect(chunks, ticket, found.get(slot, _NOTHING)[0], now)
         load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)
         load.routed += 1
@@ -114,12 +114,14 @@ class Decider:
         rest = max(0, len(prompt.text) - depth * CHUNK)
         return hits, depth, known + rest / self.rate.bytes_per_token
 
-    def _expect(self, chunks: Sequence[int], slot: int, known: int, now: float) -> None:
-        """Notes the pending owner; other routers are told of a prefix that is new there."""
+    def _expect(self, chunks: Sequence[int], ticket: Ticket, known: int, now: float) -> None:
+        """Notes the pending owner; other routers are told of a prefix that is new there. An event can confirm it only
+        when its turn has come, so what is predicted for that is added."""
         if chunks:
-            self.mirror.hold_pending(chunks, slot, now, self.pending)
+            ttl = self.pending + (ticket.predicted_ttft or 0.0)
+            self.mirror.hold_pending(chunks, ticket.slot, now, ttl)
             if self.share is not None and 2 * known < len(chunks):
-                self.share(chunks, slot, self.pending)
+                self.share(chunks, ticket.slot, ttl)
 
     def first_token(self, decision: Decision, now: float) -> None:
         self._prefilled(decision)

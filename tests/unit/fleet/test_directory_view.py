@@ -28,6 +28,13 @@ def test_a_prompt_on_its_way_is_pending_at_once_and_lapses() -> None:
     assert view.match(_CHAIN, 10.1) == {}
 
 
+def test_it_is_pending_for_longer_the_longer_it_waits_for_its_turn() -> None:
+    view = DirectoryView(pending_seconds=10.0)
+    view.hold_pending(_CHAIN, 1, 0.0, 30.0)
+    assert view.match(_CHAIN, 39.9) == {1: 3}
+    assert view.match(_CHAIN, 40.1) == {}
+
+
 def test_a_confirmed_owner_stays_when_the_pending_entry_lapses() -> None:
     view = DirectoryView(lag=0.0, pending_seconds=10.0)
     view.hold_pending(_CHAIN, 1, 0.0)

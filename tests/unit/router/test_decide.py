@@ -108,6 +108,18 @@ def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
         assert bool(decider.look_up(_prompt())[0]) is renewed
 
 
+def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> None:
+    decider, loads = _decider("Lbgr", replicas=1)
+    first = decider.decide(_prompt("a" * 400_000), loads, 0.0)  # untaught, Lbgr takes a second for a thousand tokens
+    assert first.ticket.predicted_ttft is not None
+    assert 50.0 < first.ticket.predicted_ttft < 200.0
+    decider.decide(_prompt(), loads, 0.1)
+    decider.mirror.lapse(first.ticket.predicted_ttft)
+    assert decider.look_up(_prompt())[0]
+    decider.mirror.lapse(first.ticket.predicted_ttft * 2.0 + 11.0)
+    assert not decider.look_up(_prompt())[0]
+
+
 def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
     decider, _ = _decider()
     prompt = _prompt()
