@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import random
 import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from plumage.directory.mirror import Mirror
@@ -25,10 +25,11 @@ from plumage_router.app import make_app
 from plumage_router.auth import Auth, read_secret
 from plumage_router.breaker import Breaker
 from plumage_router.client import ClientConnection
-from plumage_router.config import ListenConfig, PolicyConfig, RouterConfig
+from plumage_router.config import PolicyConfig, RouterConfig
 from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
 from plumage_router.gateway import TICK, Gateway
+from plumage_router.listening import address, bind, unbind
 from plumage_router.membership import MembershipFile
 from plumage_router.model import load_reader
 from plumage_router.probe import Prober
@@ -91,14 +92,14 @@ class Router:
     @property
     def addresses(self) -> list[str]:
         """Where it listens: `HOST:PORT` or a path."""
-        return [_address(sock) for sock in self._listening]
+        return [address(sock) for sock in self._listening]
 
     async def start(self) -> None:
         self._raise_file_limit()
         self._read_engine_key()
         self.directory.start()
         self.membership.poll()
-        self._listening = _bind(self.config.listen)
+        self._listening = bind(self.config.listen)
         await self._accept()
         works = (self.membership.run, self.directory.run, self._prober.run, self._tick, self._rotate)
         for work in works:
@@ -111,7 +112,7 @@ class Router:
         gateway.serving = False
         self._stop_accepting()
         while self._listening:
-            _close_listener(self._listening.pop())
+            unbind(self._listening.pop())
         deadline = self._loop.time() + (self.config.timeouts.drain if drain is None else drain)
         while gateway.connections and self._loop.time() < deadline:
             for connection in tuple(gateway.connections):
@@ -139,7 +140,10 @@ class Router:
         for sock in self._listening:
             handle = sock.dup()
             create = self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
-            self._servers.append(await create(connection, sock=handle, backlog=self.config.listen.backlog))
+            kept: dict[str, Any] = {}
+            if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
+                kept["cleanup_socket"] = False
+            self._servers.append(await create(connection, sock=handle, backlog=self.config.listen.backlog, **kept))
 
     def _stop_accepting(self) -> None:
         for server in self._servers:
@@ -191,54 +195,6 @@ class Router:
 
 def _options(policy: PolicyConfig) -> dict[str, Any]:
     return {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
-
-
-def _bind(listen: ListenConfig) -> list[socket.socket]:
-    """The listening sockets; ConfigurationError says which address can't be had."""
-    bound = []
-    if listen.port is not None:
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        try:
-            bound.append(socket.create_server((listen.host, listen.port), family=family, backlog=listen.backlog))
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another port"
-            ) from error
-    if listen.uds is not None:
-        Path(listen.uds).unlink(missing_ok=True)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.bind(listen.uds)
-        sock.listen(listen.backlog)
-        bound.append(sock)
-    if not bound:
-        raise ConfigurationError("listen: give a port, a uds path, or both")
-    for sock in bound:
-        _tune(sock)
-    return bound
-
-
-def _tune(sock: socket.socket) -> None:
-    """Accepted sockets inherit these: no delay for small writes, and a peer that vanished is found out."""
-    sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-
-
-def _close_listener(sock: socket.socket) -> None:
-    path = sock.getsockname() if sock.family == socket.AF_UNIX else None
-    sock.close()
-    if path:
-        Path(path).unlink(missing_ok=True)
-
-
-def _address(sock: socket.socket) -> str:
-    name = sock.getsockname()
-    return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
 
 
 async def serve(config: RouterConfig) -> None:

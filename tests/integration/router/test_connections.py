@@ -174,6 +174,20 @@ async def test_a_unix_socket_serves_too(start: Any, kit: Any, tmp_path: Any) -> 
     assert path not in map(str, tmp_path.iterdir())
 
 
+async def test_a_pause_in_accepting_keeps_the_path_of_a_unix_socket(start: Any, kit: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "router.sock")
+    running = await start(engines=1, listen={"port": None, "uds": path}, limits={"maxConnections": 1})
+    crowd = [await asyncio.open_unix_connection(path) for _ in range(300)]
+    await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
+    for _, writer in crowd:
+        writer.transport.abort()
+    await kit.until(lambda: not running.router.gateway.connections)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(kit.request(kit.chat()))
+    assert (await kit.read_answer(reader)).status == 200
+    writer.transport.abort()
+
+
 async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     go = asyncio.Event()
