@@ -14,7 +14,7 @@ from typing import Any
 
 from plumage.routing import RoutingPolicy, make_policy
 
-__all__ = ["BASELINES", "CACHE_AWARE", "MATRIX", "OURS", "QUICK_RIVALS", "Contender"]
+__all__ = ["BASELINES", "CACHE_AWARE", "DECAYS", "MATRIX", "OURS", "QUICK_RIVALS", "Contender"]
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -78,6 +78,15 @@ BASELINES = (
     Contender("power of two", "PowerOfTwo"),
     Contender("round robin", "RoundRobin"),
     Contender("random", "Random"),
+)
+
+# 003's sweep of how often W decays by 1/32. Ours drains in real time and has no such interval.
+DECAYS = tuple(
+    Contender(
+        f"{label}, {milliseconds} ms", policy, options={"decay_interval": milliseconds / 1000}, counts_characters=own
+    )
+    for label, policy, own in (("paper's form", "LbgrPaper", False), ("authors' code", "LbgrCode", True))
+    for milliseconds in (10, 20, 40, 80)
 )
 
 # The strongest of the baselines on some workload: who a quick run searches rates for.

@@ -17,11 +17,20 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 from plumage.errors import ConfigurationError
-from plumage_bench.contenders import BASELINES, CACHE_AWARE, MATRIX, OURS, QUICK_RIVALS, Contender
+from plumage_bench.contenders import BASELINES, CACHE_AWARE, DECAYS, MATRIX, OURS, QUICK_RIVALS, Contender
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.parallel import in_parallel
 from plumage_bench.rate_search import highest_rate, refined
-from plumage_bench.routing_report import Cell, Rates, matrix_table, plot_rates, rate_table, setting_table, sweep_table
+from plumage_bench.routing_report import (
+    Cell,
+    Rates,
+    decay_table,
+    matrix_table,
+    plot_rates,
+    rate_table,
+    setting_table,
+    sweep_table,
+)
 from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, pooled
 
 __all__ = ["RoutingWorkload", "run_routing"]
@@ -156,7 +165,9 @@ def _sweeps(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -
             for label, scenario in scenarios
         ]
         tables.append(sweep_table(parameter, rows))
-    return tables
+    scenario = workload.scenario(4, "stated", workload.default_rate)
+    decays = _measure_all(context, f"{workload.name}: decay interval", (OURS, *DECAYS), scenario, seeds)
+    return [*tables, decay_table(decays)]
 
 
 def _unique(contenders: Sequence[Contender]) -> list[Contender]:

@@ -11,7 +11,7 @@ from plumage_bench.contenders import CACHE_AWARE, MATRIX, OURS, Contender
 from plumage_bench.harness import ResultTable
 from plumage_bench.scenario import Figures
 
-__all__ = ["Cell", "Rates", "matrix_table", "plot_rates", "rate_table", "setting_table", "sweep_table"]
+__all__ = ["Cell", "Rates", "decay_table", "matrix_table", "plot_rates", "rate_table", "setting_table", "sweep_table"]
 
 Cell = tuple[int, str]  # workers, device
 
@@ -91,6 +91,16 @@ def rate_table(rates: Rates) -> ResultTable:
         ("routing", *(f"{workers} workers, {device}" for workers, device in rates.cells)),
         rows,
         "Geometric means over the seeds; ratios are taken seed by seed.",
+    )
+
+
+def decay_table(figures: Mapping[Contender, Figures]) -> ResultTable:
+    """The forms of LBGR whose W decays, by the interval; ours beside them."""
+    return ResultTable(
+        "Sweep: decay interval of W (31/32 each), the default setting",
+        ("routing", *_COLUMNS),
+        [_row(contender.label, found) for contender, found in figures.items()],
+        "Our W drains by the second instead.",
     )
 
 

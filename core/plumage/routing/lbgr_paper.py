@@ -128,11 +128,12 @@ class LbgrCode(LbgrPaper):
         rng: Randomness,
         c_miss: float = 1.0,
         forgetting: float = 0.992,
+        decay_interval: float = 0.020,
         characters_per_token: float = 4.0,
         chunk_characters: int = 256,
         tree_characters: int = 2**24,
     ) -> None:
-        super().__init__(rng=rng, c_miss=c_miss, forgetting=forgetting)
+        super().__init__(rng=rng, c_miss=c_miss, forgetting=forgetting, decay_interval=decay_interval)
         self._characters_per_token = characters_per_token
         self._tree = PrefixIndex(max(tree_characters // chunk_characters, 1))
 
