@@ -23,15 +23,17 @@ from plumage.eviction.rlt_code import RltCode
 from plumage.eviction.twoq import TwoQ
 
 Path = list[int]
+BASE = 64  # a block's number is its path, one digit a level
 
 
 def requests(seed: int, count: int) -> Iterator[tuple[Path, float]]:
-    """Paths in a small tree, each preceded by its own prefixes, with gaps of up to three seconds."""
+    """Paths in a deep, a bushy or a flat tree, each preceded by its own prefixes, with gaps of up to three seconds."""
     rng, now = random.Random(seed), 0.0
+    depth, width = rng.choice([(5, 3), (2, 7), (1, 40)])
     for _ in range(count):
         node, path = 1, []
-        for _ in range(rng.randint(1, 5)):
-            node = node * 4 + rng.randint(0, 2)
+        for _ in range(rng.randint(1, depth)):
+            node = node * BASE + min(rng.randrange(width), rng.randrange(width))
             path.append(node)
             now += rng.uniform(0.01, 3.0)
             yield path[:], now
@@ -39,7 +41,7 @@ def requests(seed: int, count: int) -> Iterator[tuple[Path, float]]:
 
 class Model(ABC):
     """used, inserted: by cached block, when it was last used and when it was cached. A block's parent is its number
-    without the last base-4 digit."""
+    without the last digit."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -61,7 +63,7 @@ class Model(ABC):
 
     def leaves(self, held: Path) -> list[int]:
         """Evictable: cached, not in use, and nobody's parent."""
-        parents = {block // 4 for block in self.used}
+        parents = {block // BASE for block in self.used}
         return [block for block in self.used if block not in parents and block not in held]
 
     def drop(self, block: int) -> None:
@@ -183,7 +185,7 @@ class Pool:
 def test_the_same_blocks_stay_cached(name: str, seed: int, capacity: int) -> None:
     model: Model = SlowTtl(capacity) if name == "Ttl" else SlowTwoQ(capacity)
     pool = Pool(capacity, Ttl(SlowTtl.ttl) if name == "Ttl" else TwoQ(capacity))
-    for path, now in requests(seed, 40):
+    for path, now in requests(seed, 80):
         pool.serve(path, now)
         model.serve(path, now)
         assert pool.cached() == set(model.used)
