@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +69,7 @@ class Rig:
         self._ports: dict[str, int] = {}
         self._routers: dict[str, subprocess.Popen[bytes]] = {}
         self._next = 0
+        self.preferred = False  # did the last comparison run at real-time priority?
 
     def __enter__(self) -> Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -94,25 +95,30 @@ class Rig:
         os.mkfifo(fifo)
         self._ports["mock"] = _free_ports(REPLICAS)
         command = [engine, self._ports["mock"], REPLICAS, PREFIXES * len(self._messages), fifo]
-        self._launch("engine", command, self._other_core)
+        self._engine = self._launch("engine", command, self._other_core)
         self._launch_agents(server.url, fifo)
         members = self._write_members()
         self._launch_router("router", members, {"name": "Lbgr"}, server.url)
         self._launch_router("plain", members, {"name": "RoundRobin"}, None)
 
-    def drive(self, target: str, messages: int, *, seconds: float, rate: float, connections: int, seed: int) -> Drive:
-        """Runs the load generator against "mock", "router" or "plain"."""
+    def compare(
+        self, targets: Sequence[str], messages: int, *, seconds: float, rate: float, connections: int, seed: int
+    ) -> bytes:
+        """Sends `rate` requests a second to each of the targets, in rounds (native/load.c); the samples. What takes
+        part runs at real-time priority where allowed (`preferred`), so that work of others does not come between."""
+        ports = ",".join(str(self._ports[target]) for target in targets)
+        samples = self._folder / "samples"
+        arguments = (connections, seconds, rate, seed, self._next, self._bodies(messages), samples)
+        preferred = [self._engine, *(self._routers[target] for target in targets if target in self._routers)]
+        with _real_time(preferred) as self.preferred:
+            self._load(ports, *arguments, preferred=self.preferred)
+        return samples.read_bytes()
+
+    def drive(self, target: str, messages: int, *, seconds: float, connections: int, seed: int) -> Drive:
+        """Runs the load generator against "mock", "router" or "plain", as fast as they answer."""
         before = self._cpu(target)
-        command = [
-            self._folder / "load", self._ports[target], connections, seconds, rate, seed, self._next,
-            self._bodies(messages),
-        ]  # fmt: skip
-        process = self._popen(command, self._other_core, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        out, err = process.communicate(timeout=seconds + 30)
-        if process.returncode:
-            raise ConfigurationError(f"the load generator failed against {target}: {out.decode()} {err.decode()[:500]}")
-        found = json.loads(out)
-        self._next = found["next"]
+        arguments = (connections, seconds, 0, seed, self._next, self._bodies(messages), "-")
+        found = self._load(self._ports[target], *arguments)
         cpu = (self._cpu(target) - before) / max(1, found["requests"]) * 1e6
         return Drive(
             **{name: found[name] for name in ("requests", "seconds", "p50", "p90", "p99", "max")}, cpu_micros=cpu
@@ -137,6 +143,18 @@ class Rig:
         return document
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _load(self, *arguments: Any, preferred: bool = False) -> dict[str, Any]:
+        command = [self._folder / "load", *arguments]
+        process = self._popen(command, self._other_core, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if preferred:
+            os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
+        out, err = process.communicate(timeout=float(arguments[2]) + 30)
+        if process.returncode:
+            raise ConfigurationError(f"the load generator failed: {out.decode()} {err.decode()[:500]}")
+        found: dict[str, Any] = json.loads(out)
+        self._next = found["next"]
+        return found
 
     def _compile(self, name: str) -> Path:
         compiler = next((found for cc in ("cc", "gcc", "clang") if (found := shutil.which(cc))), None)
@@ -216,6 +234,22 @@ class Rig:
         if process is None:
             return 0.0
         return _cpu_seconds(process)
+
+
+@contextmanager
+def _real_time(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[bool]:
+    """Processes go before all others of their core meanwhile; False where the system does not allow it."""
+    try:
+        for process in processes:
+            os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        for process in processes:
+            os.sched_setscheduler(process.pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
