@@ -1,7 +1,9 @@
 """Clears up after a supervisor that could not: kill -9 leaves its folder, which holds keys and logs.
 
 `python -m plumage_cli.local.sweeper` waits until its standard input ends, which the kernel sees to however the
-supervisor ends, and removes the folders that nobody holds. After an orderly end nothing is left to remove.
+supervisor ends, and removes the folders that nobody holds. After an orderly end nothing is left to remove. Children of
+a killed supervisor end at about the same moment and may write a last file into a folder that is being removed, so it
+looks again until nothing is left.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
-from plumage_cli.local.folder import sweep
+from plumage_cli.local.folder import stale_pools, sweep
 
 __all__ = ["main", "sweeper"]
 
 _PATIENCE = 10.0  # seconds for it to look once and end
+_LOOKS, _PAUSE = 25, 0.2  # five seconds in all
 
 
 @contextlib.contextmanager
@@ -36,7 +40,11 @@ def sweeper() -> Iterator[None]:
 
 def main() -> None:
     sys.stdin.buffer.read()
-    sweep()
+    for _ in range(_LOOKS):
+        sweep()
+        if not stale_pools():
+            return
+        time.sleep(_PAUSE)
 
 
 if __name__ == "__main__":

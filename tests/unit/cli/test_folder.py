@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plumage_cli.errors import CliError
-from plumage_cli.local import folder
+from plumage_cli.local import folder, sweeper
 from plumage_cli.local.folder import PoolFolder, base_folder, live_pools, stale_pools, sweep
 
 
@@ -70,6 +73,27 @@ def test_what_a_killed_supervisor_left_is_swept(runtime: Path) -> None:
     pool = PoolFolder.take("chat")
     assert not (pool.path / "old").exists()
     pool.remove()
+
+
+def test_a_last_file_written_while_it_is_swept_is_swept_too(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children of a killed supervisor end a moment after it, and may write meanwhile."""
+    left = base_folder() / "chat"
+    left.mkdir()
+    remove, removed = shutil.rmtree, []
+
+    def remove_beside_a_writer(path: Path, **how: Any) -> None:
+        remove(path, **how)
+        removed.append(path)
+        if len(removed) < 3:
+            path.mkdir()
+            (path / "last words").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_beside_a_writer)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sweeper, "_PAUSE", 0.0)
+    sweeper.main()
+    assert removed == [left] * 3
+    assert not left.exists()
 
 
 def test_a_folder_that_others_can_enter_is_refused(runtime: Path) -> None:
