@@ -62,7 +62,9 @@ class AuthSpec(Struct):
     """Who may ask. Keys are files that pods mount from Secrets; no key is ever in a manifest."""
 
     api_keys_ref: SecretKeyRef | None = Field(None, description="One API key a line; anybody may ask when absent.")
-    admin_key_ref: SecretKeyRef | None = Field(None, description="Key for the admin endpoints and explanations.")
+    admin_key_ref: SecretKeyRef | None = Field(
+        None, description="Key for the admin endpoints and explanations, closed without; local mode makes its own."
+    )
 
 
 class ServiceSpec(Struct):
