@@ -7,6 +7,7 @@ A kept connection that the engine closed in the same moment says nothing about t
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Protocol
 
 from plumage_router.clock import monotonic
@@ -19,6 +20,12 @@ from plumage_router.usage import JsonTail, StreamFilter
 __all__ = ["Attempt", "Course"]
 
 _EVENTS = b"text/event-stream"
+
+
+class _Outcome(Enum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
 
 
 class Course(Protocol):
@@ -100,10 +107,11 @@ class Attempt:
             self._connection.resume()
 
     def abandon(self) -> None:
-        """The client left: the engine is told by the closed connection, the policy that nothing was learned."""
+        """Nobody wants the answer any more, which is no fault of the replica: its engine is told by the closed
+        connection, the policy that nothing was learned."""
         if not self._over:
             self.replica.breaker.abandoned()
-            self._end(failed=True)
+            self._end(_Outcome.ABANDONED)
 
     def give_up(self, reason: str) -> None:
         """Somebody else knows that this will not end well (a stalled engine, a deadline)."""
@@ -150,7 +158,7 @@ class Attempt:
             self._pass_on(rest)
         self._connection = None
         self.last_at = monotonic()
-        self._end(failed=False)
+        self._end(_Outcome.FINISHED)
         self._course.complete(self)
 
     def lost(self, reason: str) -> None:
@@ -178,21 +186,22 @@ class Attempt:
             return
         self.replica.breaker.failed(monotonic(), certain=certain)
         self._course.fleet.changed()
-        self._end(failed=True)
+        self._end(_Outcome.FAILED)
         self._course.attempt_failed(self, reason)
 
-    def _end(self, *, failed: bool) -> None:
+    def _end(self, outcome: _Outcome) -> None:
         """Settles the account, once."""
         self._over = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abandon()
-        now, decider = monotonic(), self._course.decider
-        if failed:
-            self.replica.totals.failed += 1
-            decider.failed(self.decision, now, computed=self.started)
-        else:
+        now, decider, totals = monotonic(), self._course.decider, self.replica.totals
+        if outcome is _Outcome.FINISHED:
             assert self._reader is not None
-            self.replica.totals.finished += 1
+            totals.finished += 1
             decider.finished(self.decision, now, self._reader.usage)
+        else:
+            totals.failed += outcome is _Outcome.FAILED
+            totals.abandoned += outcome is _Outcome.ABANDONED
+            decider.failed(self.decision, now, computed=self.started)
         self._course.fleet.release(self.replica)

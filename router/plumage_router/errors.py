@@ -17,6 +17,7 @@ __all__ = [
     "bad_field",
     "bad_request",
     "error_object",
+    "internal",
     "no_replica",
     "overloaded",
     "unauthorized",
@@ -89,6 +90,11 @@ def overloaded(message: str, retry_after: int = 1) -> RequestError:
 
 def no_replica(reason: str) -> RequestError:
     return RequestError(503, f"No replica can take the request: {reason}.", code="no_replica", retry_after=1)
+
+
+def internal() -> RequestError:
+    """A mistake of ours; the log says which."""
+    return RequestError(500, "The router failed on this request.", code="internal")
 
 
 def upstream_failed(reason: str, attempts: int) -> RequestError:

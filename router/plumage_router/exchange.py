@@ -15,7 +15,7 @@ from plumage_router.audit import Record
 from plumage_router.auth import Tenant
 from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic
-from plumage_router.errors import RequestError, error_object, no_replica, upstream_failed
+from plumage_router.errors import RequestError, error_object, internal, no_replica, upstream_failed
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
 from plumage_router.request import Request
@@ -101,7 +101,7 @@ class Exchange:
             self._refuse(error)
         except Exception:
             log.exception("request %s: reading it failed", self._request_id)
-            self._refuse(RequestError(500, "The router failed on this request.", code="internal"))
+            self._refuse(internal())
         else:
             gateway.flights.add(self)
             self._try()
@@ -196,6 +196,13 @@ class Exchange:
         )
 
     def _try(self) -> None:
+        try:
+            self._route()
+        except Exception:
+            log.exception("request %s: routing it failed", self._request_id)
+            self._fail(internal())
+
+    def _route(self) -> None:
         now = monotonic()
         candidates = self.fleet.candidates(now, self._tried)
         if not candidates:
@@ -203,6 +210,7 @@ class Exchange:
             return
         assert self._prompt is not None
         decision = self.decider.decide(self._prompt, candidates, now, len(self._failures) + 1)
+        attempt = self._attempt = Attempt(self, decision, self.fleet.at(decision.ticket.slot))
         decided = monotonic()
         record = self._record
         if record is not None:
@@ -211,7 +219,6 @@ class Exchange:
         record = self._record = self._gateway.note(decision, self._request_id, self._tenant)
         record.decision_seconds = decided - self.arrived
         record.failures = self._failures
-        attempt = self._attempt = Attempt(self, decision, self.fleet.at(decision.ticket.slot))
         if self._paused:
             attempt.pause()
         attempt.start()

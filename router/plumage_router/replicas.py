@@ -27,11 +27,13 @@ class Load(ReplicaState):
 
 @dataclass(slots=True)
 class Totals:
-    """What one replica was sent and what came of it, since the router started."""
+    """What one replica was sent and what came of it, since the router started. `abandoned`: its answer was not wanted
+    any more, its client having left or waited too long."""
 
     routed: int = 0
     finished: int = 0
     failed: int = 0
+    abandoned: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
     predicted_hit_tokens: int = 0

@@ -1,6 +1,6 @@
 """The engine's side: connections that are kept and reused, one exchange on each at a time.
 
-A pool belongs to one replica. The newest idle connection is used first, so that the oldest fall to the idle bound. An
+A pool belongs to one replica. The newest idle connection is used first, so that the engine closes the oldest. An
 answer's bytes reach the exchange as they come, parsed by the C parser: nothing behind the answer's end is ever handed
 on, and a connection with anything left over is closed, so that one request's answer can't become another's.
 """
@@ -17,6 +17,8 @@ import httptools
 __all__ = ["Pool", "Receiver", "UpstreamConnection"]
 
 log = logging.getLogger(__name__)
+
+_UNREACHABLE = "it could not be reached"
 
 
 class Receiver(Protocol):
@@ -56,7 +58,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_receiver",
         "_transport",
         "heard",
-        "idle_since",
         "reused",
     )
 
@@ -73,7 +74,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._ends_with_connection = False
         self.reused = False
         self.heard = False
-        self.idle_since = 0.0
 
     def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
         """Sends a request; the answer goes to `receiver`."""
@@ -214,7 +214,6 @@ class Pool:
         if self._closed or len(self._idle) >= self._max_idle:
             connection.abandon()
             return
-        connection.idle_since = self._loop.time()
         self._idle.append(connection)
 
     def opened(self, connection: UpstreamConnection) -> None:
@@ -224,12 +223,6 @@ class Pool:
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-
-    def trim(self, older_than: float) -> None:
-        """Closes connections that have been idle since before `older_than`."""
-        stale = [c for c in self._idle if c.idle_since < older_than]
-        for connection in stale:
-            connection.abandon()
 
     def close(self) -> None:
         """Closes the idle ones now and the others when their answer is whole."""
@@ -255,12 +248,23 @@ class Pool:
             receiver.unreachable("connecting took too long")
         except OSError as error:
             receiver.unreachable(_word(error))
+        except Exception:  # a name that can't be one, say: the request must not wait for what will never come
+            log.exception("connecting to a replica failed")
+            receiver.unreachable(_UNREACHABLE)
         else:
+            self._hand_over(connection, receiver)
+
+    def _hand_over(self, connection: UpstreamConnection, receiver: Receiver) -> None:
+        try:
             sock = connection._transport.get_extra_info("socket")
             if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             receiver.connected(connection)
+        except Exception:
+            log.exception("a new connection to a replica could not be used")
+            connection.abandon()
+            receiver.unreachable(_UNREACHABLE)
 
 
 def _word(error: OSError) -> str:
-    return "the connection was refused" if isinstance(error, ConnectionRefusedError) else "it could not be reached"
+    return "the connection was refused" if isinstance(error, ConnectionRefusedError) else _UNREACHABLE

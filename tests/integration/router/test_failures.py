@@ -154,6 +154,8 @@ async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> No
     await kit.until(lambda: not running.router.gateway.flights)
     assert running.router.gateway.metrics.aborted == 1
     assert running.router.fleet.load_of(0).routed == 0
+    totals = running.router.fleet.get("chat-0").totals
+    assert (totals.routed, totals.finished, totals.failed, totals.abandoned) == (1, 0, 0, 1), "no fault of the replica"
 
 
 async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(start: Any, kit: Any) -> None:
@@ -321,3 +323,51 @@ async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: 
     assert (await running.post(kit.chat())).status == 200
     running.write_members()
     await kit.until(lambda: running.router.membership.error is None)
+
+
+@pytest.mark.parametrize("part", ["policy", "note", "send"])
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_mistake_of_ours_is_told_and_leaves_nothing_behind(
+    start: Any, kit: Any, part: str, attempt: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await start(engines=2)
+    gateway, calls = running.router.gateway, []
+    if attempt == 2:
+        running.engines[0].answer = running.engines[1].answer = _dies
+    target, name = {
+        "policy": (gateway.decider.policy, "choose"),
+        "note": (gateway, "note"),
+        "send": (gateway, "upstream_head"),
+    }[part]
+    right = getattr(target, name)
+
+    def wrong(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == attempt:
+            raise ZeroDivisionError
+        return right(*args)
+
+    monkeypatch.setattr(target, name, wrong)
+    answer = await running.post(kit.chat())
+    if part == "send":  # it is found out when the connection is there: as good as a replica that can't be reached
+        assert answer.status == (200 if attempt == 1 else 502)
+    else:
+        assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert not gateway.flights
+    assert [load.routed for load in running.router.fleet.candidates(1e18)] == [0, 0]
+    monkeypatch.undo()
+    running.engines[0].answer, running.engines[1].answer = (engine.normally for engine in running.engines)
+    for replica in running.router.fleet:
+        replica.breaker.succeeded()
+    running.router.fleet.changed()
+    assert (await running.post(kit.chat())).status == 200
+
+
+async def test_a_host_that_can_not_be_one_is_a_replica_that_can_not_be_reached(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"probeInterval": 3600})
+    document = json.loads(running.members.read_text())
+    document["replicas"] = [{"id": "odd", "url": f"http://{'a' * 64}.example:80"}]
+    running.members.write_text(json.dumps(document))
+    await kit.until(lambda: running.router.fleet.get("odd"))
+    answer = await running.post(kit.chat())
+    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
