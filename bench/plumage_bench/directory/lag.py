@@ -23,8 +23,10 @@ from typing import IO
 
 import msgspec
 import psutil
+import redis
 import zmq
 
+from plumage.directory.schema import Keys
 from plumage.directory.server import LocalServer
 from plumage.hashing import chunks
 from plumage.models import resolve
@@ -41,6 +43,8 @@ PROMPT = 64  # blocks
 CACHE = 5000  # blocks an engine holds
 WARM_UP = 1.0  # seconds of events before the clock counts
 AFTER = 1.0  # seconds for the last events to arrive
+START = 60.0  # seconds for the agents to start
+SETTLE = 0.5  # seconds for what a start still does
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +79,18 @@ def measure_lag(rate: int, seconds: float, seed: int) -> Lag:
         engines = [stack.enter_context(_Engine(folder, name)) for name in names]
         agents = [stack.enter_context(_agent(folder, engine, server.url)) for engine in engines]
         router = stack.enter_context(_router(server.url, names))
-        return _drive(engines, agents, router, rate, seconds, seed)
+        return _drive(server.url, engines, agents, router, rate, seconds, seed)
 
 
 def _drive(
-    engines: Sequence[_Engine], agents: Sequence[psutil.Process], router: subprocess.Popen[str],
+    server_url: str, engines: Sequence[_Engine], agents: Sequence[psutil.Process], router: subprocess.Popen[str],
     rate: int, seconds: float, seed: int,
 ) -> Lag:  # fmt: skip
     steps = int((WARM_UP + seconds) / STEP)
     blocks = round(rate * STEP / len(engines))
     table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
     made = [list(_steps(table, random.Random(seed * 100 + n), steps, blocks)) for n in range(len(engines))]
+    _wait_for(server_url, [engine.name for engine in engines])
     used = sum(_cpu(agent) for agent in agents)
     sent: dict[int, float] = {}
     started = time.monotonic()
@@ -106,6 +111,17 @@ def _drive(
     lags = _lags(sent, dict(told["usable"]))
     stored = steps * blocks * len(engines)
     return Lag(len(engines), stored / elapsed, lags, agent_cpu / events * 1e6, told["cpu"] / events * 1e6)
+
+
+def _wait_for(url: str, names: Sequence[str]) -> None:
+    """Until all agents have written their first heartbeat: what a process costs to start is not an event's cost."""
+    deadline = time.monotonic() + START
+    with redis.Redis.from_url(url) as client:
+        while not all(client.exists(Keys(POOL, name).beat) for name in names):
+            if time.monotonic() > deadline:
+                raise RuntimeError("an agent did not start; its message is above")
+            time.sleep(0.05)
+    time.sleep(SETTLE)
 
 
 def _lags(sent: dict[int, float], usable: dict[int, float]) -> list[float]:

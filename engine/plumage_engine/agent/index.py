@@ -29,7 +29,7 @@ from plumage.rendering.bytetable import ByteTable
 from plumage_engine.agent.block import Block, Origin, adopt, children_of, disown
 from plumage_engine.agent.checkpoint import VERSION, Checkpoint, block_of, row_of
 from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.tally import GONE, best, count, minus, of_medium, plus
+from plumage_engine.agent.tally import BITS, GONE, best, count, minus, of_medium, plus
 from plumage_engine.agent.wire import BlockHash, Cleared, Event, Removed, Row, Stored
 
 __all__ = ["CacheIndex", "Counters"]
@@ -173,6 +173,7 @@ class CacheIndex:
             return
         self._followed.add(event.group_idx)
         tier, size, hashes = of_medium(event.medium), event.block_size, event.block_hashes
+        plain = not any(event.extra_keys or ())
         above = self._root(event) if event.parent_block_hash is None else self._blocks.get(event.parent_block_hash)
         shared = above if above is not None and above.children is not None else None  # it branches here
         for number, key in enumerate(hashes):
@@ -184,7 +185,9 @@ class CacheIndex:
                 if above is None or not ids or len(self._blocks) >= self.capacity:
                     self._drop(above, ids, len(hashes) - number)
                     return
-                block = self._grow(above, key, ids, event, number)
+                text_alone = plain or not above.tokens or not _foreign_keys(event, number)
+                above = self._grow(above, key, ids, tier, text_alone)
+                continue
             self._gain(block, tier)
             above = block
         if shared is not None:
@@ -215,31 +218,38 @@ class CacheIndex:
             self._origins[adapter, salt] = known
         return known
 
-    def _grow(self, above: Block, key: BlockHash, ids: Sequence[int], event: Stored, number: int) -> Block:
-        """A block that was not known: it continues its parent's chain."""
+    def _grow(self, above: Block, key: BlockHash, ids: Sequence[int], tier: int, text_alone: bool) -> Block:
+        """A block that was not known, with its first copy: it continues its parent's chain. Nothing is below it yet, so
+        its reach is known at once. A first block's keys were looked at in `_root`."""
         first = not above.tokens
         block = Block(key, None if first else above, above.origin, None, above.tokens + len(ids))
-        if above.link is not None and (first or not _foreign_keys(event, number)):
-            data = above.link.tail + self._table.decode(ids, above.fresh)
+        block.copies = 1 << (tier - 1) * BITS
+        block.reach = tier if tier > above.reach else above.reach
+        link = above.link
+        if link is not None and text_alone:
+            data = link.tail + self._table.decode(ids, above.fresh)
             block.fresh = self._table.starts_fresh(ids[-1])
-            block.link = Link(above.link.hash, data) if len(data) < CHUNK else self._complete(block, above, data, ids)
+            block.link = Link(link.hash, data) if len(data) < CHUNK else self._complete(block, above, data, ids)
         self._blocks[key] = block
         if not first:
             adopt(above, block)
         self.heat.keep(block, ids)
+        self.counters.stored += 1
         return block
 
     def _complete(self, block: Block, above: Block, data: bytes, ids: Sequence[int]) -> Link:
         """Note the chunks of `data` (the parent's tail, then this block's bytes); where the chain stands after them."""
         start = above.link or Link(0)
         hashes = chain(data, start.hash)
-        ends = self._table.ends(ids, above.fresh)
+        ends: Sequence[int] = ()
         for end, key in enumerate(hashes, start=1):
             chunk = self._chunks.get(key)
             if chunk is None:
+                ends = ends or self._table.ends(ids, above.fresh)
                 inside = bisect_right(ends, end * CHUNK - len(start.tail))
                 chunk = self._chunks[key] = Chunk(above.tokens + inside)
-            chunk.blocks = plus(chunk.blocks, GONE)
+            chunk.blocks = plus(chunk.blocks, block.reach)
+            self._touched[key] = chunk
         block.chunks = tuple(hashes)
         return Link(hashes[-1], data[len(hashes) * CHUNK :])
 

@@ -6,12 +6,12 @@ stays full rather than spill into the next.
 
 from __future__ import annotations
 
-__all__ = ["CPU", "GONE", "GPU", "STORAGE", "best", "count", "minus", "of_medium", "plus"]
+__all__ = ["BITS", "CPU", "GONE", "GPU", "STORAGE", "best", "count", "minus", "of_medium", "plus"]
 
 GPU, CPU, STORAGE, GONE = 1, 2, 3, 4
 
-_BITS = 24
-_FULL = (1 << _BITS) - 1
+BITS = 24
+_FULL = (1 << BITS) - 1
 _MEDIA = {None: GPU, "GPU": GPU, "CPU": CPU}
 
 
@@ -21,23 +21,23 @@ def of_medium(medium: str | None) -> int:
 
 
 def count(tally: int, tier: int) -> int:
-    return tally >> (tier - 1) * _BITS & _FULL
+    return tally >> (tier - 1) * BITS & _FULL
 
 
 def plus(tally: int, tier: int) -> int:
     """One more."""
-    return tally if count(tally, tier) == _FULL else tally + (1 << (tier - 1) * _BITS)
+    return tally if count(tally, tier) == _FULL else tally + (1 << (tier - 1) * BITS)
 
 
 def minus(tally: int, tier: int) -> int:
     """One less; a tier that has none stays as it is."""
-    return tally - (1 << (tier - 1) * _BITS) if count(tally, tier) else tally
+    return tally - (1 << (tier - 1) * BITS) if count(tally, tier) else tally
 
 
 def best(tally: int) -> int:
     """The fastest tier with a count, GONE when there is none."""
     if tally & _FULL:
         return GPU
-    if tally >> _BITS & _FULL:
+    if tally >> BITS & _FULL:
         return CPU
-    return STORAGE if tally >> 2 * _BITS & _FULL else GONE
+    return STORAGE if tally >> 2 * BITS & _FULL else GONE
