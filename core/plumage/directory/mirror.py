@@ -337,19 +337,21 @@ class Mirror:
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
         tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
         held: list[int] = []
-        before = len(holds)
+        before, step = len(holds), 0
         for depth, chunk in enumerate(islice(chain, first, None), first):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key)
             if value is None:  # no engine has counted it: the chunks before it go on as they began
-                tokens += int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
+                if not step:
+                    step = int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
+                tokens += step
                 if tokens > TOKENS:
                     tokens = TOKENS
                 shard[key] = bit | tokens
                 if len(shard) > share:
                     self._make_room(shard)
             else:
-                tokens = value & TOKENS
+                tokens, step = value & TOKENS, 0
                 if not value & bit:
                     shard[key] = value | bit
                 elif chunk not in holds:  # an engine said so: nothing to expect

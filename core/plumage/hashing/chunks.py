@@ -41,12 +41,8 @@ def seed(base_model: str, adapter: str = "", salt: str = "") -> int:
 
 def chain(data: bytes, seed: int) -> list[int]:
     """The hashes of all whole chunks of `data`, in order."""
-    hashes = []
-    previous = seed
-    for end in range(CHUNK, len(data) + 1, CHUNK):
-        previous = xxh3_64_intdigest(data[end - CHUNK : end], previous)
-        hashes.append(previous)
-    return hashes
+    previous, hashed = seed, xxh3_64_intdigest
+    return [previous := hashed(data[end - CHUNK : end], previous) for end in range(CHUNK, len(data) + 1, CHUNK)]
 
 
 class ChainMemory:
