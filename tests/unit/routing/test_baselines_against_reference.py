@@ -164,8 +164,13 @@ IDS = [" ".join([name, *map(str, options.values())]) for name, options, _ in CAS
 WITHOUT_FORMULA = {"Lbgr", "LbgrPaper", "LbgrCode", "Random", "RoundRobin", "PowerOfTwo"}  # tested elsewhere and below
 
 
-def state(rng: random.Random, slot: int) -> ReplicaState:
-    busy = rng.choice([3, 12, 80])
+def states(rng: random.Random, slots: Sequence[int]) -> list[ReplicaState]:
+    """A quiet fleet, a busy one, or one that is out of balance."""
+    spread = rng.choice([[2], [4], [12], [4, 80]])
+    return [state(rng, slot, rng.choice(spread)) for slot in slots]
+
+
+def state(rng: random.Random, slot: int, busy: int) -> ReplicaState:
     return ReplicaState(
         slot,
         routed=rng.randrange(busy),
@@ -197,7 +202,7 @@ def test_the_choice_has_the_least_cost_by_the_formula(
     slots = rng.sample(range(9), rng.randint(1, 5))
     history: list[tuple[int, Chunks]] = []
     for _ in range(25):
-        replicas, query = [state(rng, slot) for slot in slots], question(rng, slots)
+        replicas, query = states(rng, slots), question(rng, slots)
         costs = model(query, replicas, history)
         choice = policy.choose(query, replicas)
         chosen = slots.index(choice.slot)
@@ -212,7 +217,7 @@ def test_scores_told_are_the_formulas_own(name: str) -> None:
     model = next(model for case, options, model in CASES if case == name and not options)
     rng, policy = random.Random(5), make_policy(name, rng=random.Random(5))
     for _ in range(50):
-        replicas, query = [state(rng, slot) for slot in range(4)], question(rng, range(4))
+        replicas, query = states(rng, range(4)), question(rng, range(4))
         assert list(policy.choose(query, replicas).scores) == pytest.approx(model(query, replicas, []))
 
 
@@ -221,7 +226,7 @@ def test_scores_told_are_the_formulas_own(name: str) -> None:
 def test_power_of_two_takes_the_less_loaded_of_a_pair(seed: int) -> None:
     """Whatever pair was drawn, somebody else is at least as loaded; and all but the only worst are taken at times."""
     rng, policy = random.Random(seed), make_policy("PowerOfTwo", rng=random.Random(seed))
-    replicas = [state(rng, slot) for slot in range(4)]
+    replicas = states(rng, range(4))
     loads = [load(replica) for replica in replicas]
     chosen = {policy.choose(question(rng, range(4)), replicas).slot for _ in range(200)}
     for slot in chosen:
