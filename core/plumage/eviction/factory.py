@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage.eviction.balance import BalanceSettings
 from plumage.eviction.classic import Fifo, Lfu, Ttl
 from plumage.eviction.hotness import Hotness
 from plumage.eviction.hotprefix import HotnessPaper
@@ -19,10 +18,6 @@ from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
 
 __all__ = ["POLICIES", "make_policy"]
-
-
-def _hotness(capacity: int, rng: Randomness, memory: float = 8.0, **balance: Any) -> EvictionPolicy:
-    return Hotness(capacity, BalanceSettings(**balance), memory=memory)
 
 
 def _hotness_paper(
@@ -41,7 +36,7 @@ POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
     "Lru": lambda capacity, rng: Lru(),
     "Rlt": Rlt,
     "RltCode": RltCode,
-    "Hotness": _hotness,
+    "Hotness": lambda capacity, rng, **options: Hotness(capacity, **options),
     "HotnessPaper": _hotness_paper,
     "Lfu": lambda capacity, rng: Lfu(),
     "Fifo": lambda capacity, rng: Fifo(),

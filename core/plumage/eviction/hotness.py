@@ -1,18 +1,18 @@
-"""Hotness eviction, our default: a doubling of a run's frequency is worth some reuse intervals of recency.
+"""Hotness eviction, our default: a doubling of a run's frequency is worth some time of not being used.
 
-    score = last use + weight · horizon · log2(frequency)         lowest goes first
+    score = last use + weight · log2(frequency)         lowest goes first
 
 HotPrefix's `frequency + clock/length` (002 §3.3.1; `hotprefix.py`) has one fixed weight of use against recency, and its
 second term favours short runs, so that the private tail of a prompt outlives the shared prefix above it. No fixed
-weight fits: production chat wants a large one in a small cache and a small one in a large cache, conversations want
-nearly none, few-shot suites a large one. Here
+weight fits: production chat wants a large one in a small cache and none in a large cache, conversations want none,
+few-shot suites a large one. Here
 
 - time counts in blocks used, so that it runs as fast as the cache turns over;
-- `horizon` is the median interval between two uses of a block (`reuse.py`), so that the weight is a pure number;
-- `weight` is learned while the policy runs (`balance.py`);
+- a run's last use is the *end* of the last request that used it, as in leaf-LRU: with weight 0 the two are one;
+- `weight` is that of the shadow cache which finds most (`shadows.py`): 0, 1, 4 or 16 caches of time;
 - frequency outlives eviction in a bounded memory, as HotPrefix asks (002 §3.3): else nothing that was evicted early
   could ever become hot. Nothing need be aged: recency is in the sum, so a run used 2^k times and never again goes
-  k·weight horizons later than one used once.
+  k·weight later than one used once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import NamedTuple
 
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
-from plumage.eviction.balance import Balance, BalanceSettings
 from plumage.eviction.base import ScoredPolicy
 from plumage.eviction.ghosts import Ghosts
-from plumage.eviction.reuse import ReuseInterval
+from plumage.eviction.shadows import Shadows
 
-__all__ = ["Hotness"]
+__all__ = ["WEIGHTS", "Hotness"]
 
+WEIGHTS = (1.0, 0.0, 4.0, 16.0)
+"""1 first: until a difference shows, a scan of fresh prompts does not wash out what was used again."""
 _MOST = 255.0  # a frequency of eight bits, as in HotPrefix's filter
-_STALE = 1.25  # leaves are scored again once the weight has moved this far
 
 
 class _Memory(NamedTuple):
@@ -42,66 +42,78 @@ class _Memory(NamedTuple):
 
 
 class Hotness(ScoredPolicy):
-    """capacity: blocks of the cache. memory: evicted blocks remembered, in caches. A run's `rank` is its frequency."""
+    """A run's `rank` is its frequency.
 
-    def __init__(self, capacity: int, settings: BalanceSettings | None = None, *, memory: float = 8.0) -> None:
+    capacity: blocks of the cache. weights: of the shadow caches, in cache sizes; one alone is fixed. memory: how far
+    back it looks, in cache sizes: evicted blocks remembered, and blocks used while a shadow's hit counts.
+    """
+
+    def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:
         if not 0 < memory <= 64:
             raise ConfigurationError(f"hotness needs memory above 0 and up to 64 caches, got {memory}")
         super().__init__()
-        self._balance = Balance(capacity, settings or BalanceSettings())
-        self._reuse = ReuseInterval(float(capacity))
+        self._capacity = capacity
+        self._shadows = Shadows(capacity, weights, memory)
         self._memory: Ghosts[_Memory] = Ghosts(int(capacity * memory))
         self._time = 0
-        self._used: dict[Run, int] = {}
-        self._scored_with = self._balance.weight
+        self._cached = 0
+        self._used: dict[Run, int] = {}  # of the runs that nobody uses
 
     @property
     def weight(self) -> float:
-        """Horizons that a doubling of frequency is worth, as learned by now."""
-        return self._balance.weight
-
-    @property
-    def horizon(self) -> float:
-        """Median interval between two uses of a block, in blocks used."""
-        return self._reuse.median
+        """Cache sizes of time that a doubling of frequency is worth now."""
+        return self._shadows.weight / self._capacity
 
     def score(self, run: Run) -> float:
-        return self._score(run.rank, self._used[run])
+        return self._used[run] + self._shadows.weight * math.log2(run.rank)
 
     def recall(self, hashes: Sequence[int]) -> Sequence[int]:
         return self._memory.cuts(hashes)
 
     def insert(self, run: Run, now: float) -> None:
+        blocks = len(run.hashes)
         known = self._memory.get(run.hashes[0])
         if known is None:
+            self._shadows.new(blocks)
             run.rank = 1.0
         else:
-            self._vote(known.frequency, known.used, len(run.hashes))
+            self._shadows.again(known.used, known.frequency, blocks)
             run.rank = min(known.frequency + 1.0, _MOST)
             run.fresh = False  # what its request adds below has another history, and becomes a run of its own
-        self._use(run, run.hashes)
+        self._cached += blocks
+        self._time += blocks
 
     def access(self, run: Run, now: float) -> None:
-        self._vote(run.rank, self._used[run], len(run.hashes))
+        blocks = len(run.hashes)
+        used = self._used.pop(run, None)
+        if used is not None:  # else some other request uses it too, and every shadow holds it
+            self._shadows.again(used, run.rank, blocks)
         run.rank = min(run.rank + 1.0, _MOST)
-        self._use(run, run.hashes)
+        self._time += blocks
 
     def grow(self, run: Run, blocks: int, now: float) -> None:
-        self._use(run, run.hashes[len(run.hashes) - blocks :])
+        self._shadows.new(blocks)
+        self._cached += blocks
+        self._time += blocks
 
     def split(self, upper: Run, lower: Run) -> None:
-        self._used[upper] = self._used[lower]
+        used = self._used.get(lower)
+        if used is not None:
+            self._used[upper] = used
+
+    def idle(self, run: Run) -> None:
+        self._used[run] = self._time
+        self._shadows.idle(self._time, run.rank, len(run.hashes), self._cached)
 
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
-        self._balance.evicted(self.score(run), math.log2(run.rank), len(evicted))
+        self._cached -= len(evicted)
         self._memory.remember(evicted, _Memory(run.rank, self._used[run]))
         super().shrink(run, evicted)
         if not run.hashes:
             del self._used[run]
 
     def victim(self, now: float) -> Run:
-        if not 1 / _STALE < self._balance.weight / self._scored_with < _STALE:
-            self._scored_with = self._balance.weight
+        if self._shadows.choose(self._time):
             self.rescore()
         return super().victim(now)
 
@@ -109,15 +121,5 @@ class Hotness(ScoredPolicy):
         super().clear()
         self._used.clear()
         self._memory.clear()
-        self._balance.reset()
-
-    def _score(self, frequency: float, used: int) -> float:
-        return used + self._balance.weight * self._reuse.median * math.log2(frequency)
-
-    def _vote(self, frequency: float, used: int, blocks: int) -> None:
-        self._balance.vote(self._score(frequency, used), math.log2(frequency), blocks)
-
-    def _use(self, run: Run, hashes: Sequence[int]) -> None:
-        self._time += len(hashes)
-        self._used[run] = self._time
-        self._reuse.use(hashes, self._time)
+        self._shadows.reset()
+        self._cached = 0

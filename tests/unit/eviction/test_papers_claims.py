@@ -54,7 +54,7 @@ def test_hotness_gains_on_shared_prefixes_and_costs_conversations_nothing() -> N
     def turns(seed: int) -> object:
         return multi_turn(seed, 12_500)
 
-    assert ratio(turns, "Hotness") >= 0.96 * ratio(turns, "Lru")  # docs/evidence.md tells what is aimed at
+    assert ratio(turns, "Hotness") >= 0.98 * ratio(turns, "Lru")
     assert ratio(turns, "Rlt") >= 0.92 * ratio(turns, "Lru")
 
 

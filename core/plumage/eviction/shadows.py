@@ -1,0 +1,141 @@
+"""Shadow caches: what a cache of this size would find under another weight of frequency, without a second cache.
+
+Under `last use + weight · log2(frequency)` scores rise with use and the lowest go first. So a cache holds exactly the
+blocks whose score is not below its *floor*, the score up to which it has dropped blocks; and as frequency outlives
+eviction, a block's score is the same whoever holds it. To tell hits from misses a shadow needs its floor alone, and to
+raise the floor, how many blocks lie at which score: a number a bucket of scores, no matter how many blocks there are.
+
+Which weight is best is then a matter of counting, and whoever follows the best of a few fixed ones loses little to it
+(the experts of LeCaR and Cacheus vote by regret on evicted blocks; here each is simulated).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["Shadow", "Shadows"]
+
+_BUCKETS = 32  # a cache of time; 8 to 256 measure alike
+_CHOICES = 16  # a cache of time
+
+
+class Shadow:
+    """A cache of blocks under one weight. weight: blocks of time that a doubling of frequency is worth. bucket: width
+    of a bucket of scores. Blocks in use are in `size` but in no bucket."""
+
+    __slots__ = ("_bucket", "_counts", "_floor", "_order", "size", "weight")
+
+    def __init__(self, weight: float, bucket: float) -> None:
+        self.weight = weight
+        self._bucket = bucket
+        self.reset()
+
+    def reset(self) -> None:
+        """The cache is empty."""
+        self.size = 0
+        self._floor = -math.inf
+        self._counts: dict[int, int] = {}
+        self._order: list[int] = []
+
+    def take(self, used: int, worth: float, blocks: int) -> bool:
+        """Blocks last used at `used`, with log2(frequency) `worth`, come into use: were they here?"""
+        score = used + self.weight * worth
+        if score < self._floor:
+            self.size += blocks
+            return False
+        bucket = int(score // self._bucket)
+        self._counts[bucket] = max(0, self._counts.get(bucket, 0) - blocks)
+        return True
+
+    def put(self, used: int, worth: float, blocks: int) -> None:
+        """Blocks are in use no longer; below the floor they would be the next to go, and go."""
+        score = used + self.weight * worth
+        if score < self._floor:
+            self.size -= blocks
+            return
+        bucket = int(score // self._bucket)
+        known = self._counts.get(bucket)
+        if known is None:
+            heapq.heappush(self._order, bucket)
+            known = 0
+        self._counts[bucket] = known + blocks
+
+    def trim(self, room: int) -> None:
+        """Drop the lowest until `room` blocks are left, or none but those in use."""
+        counts, order, width = self._counts, self._order, self._bucket
+        while self.size > room and order:
+            lowest = order[0]
+            count, over = counts[lowest], self.size - room
+            bottom, top = max(self._floor, lowest * width), (lowest + 1) * width
+            if count > over:  # part of a bucket, as if its scores lay evenly
+                counts[lowest] = count - over
+                self._floor = bottom + (top - bottom) * over / count
+                self.size = room
+                return
+            heapq.heappop(order)
+            del counts[lowest]
+            self._floor = top
+            self.size -= count
+
+
+class Shadows:
+    """One shadow a weight; `weight` is that of the shadow which found most blocks lately.
+
+    capacity: blocks of the cache. weights: what a doubling of frequency is worth, in caches of blocks used; the first
+    is in force until another has found more. window: caches of blocks used after which a hit counts 1/e.
+    """
+
+    def __init__(self, capacity: int, weights: Sequence[float], window: float) -> None:
+        if not weights or not all(0 <= weight < math.inf for weight in weights):
+            raise ConfigurationError(f"hotness needs weights, one or more, each 0 or above; got {weights!r}")
+        self._shadows = [Shadow(weight * capacity, max(1.0, capacity / _BUCKETS)) for weight in weights]
+        self._found = [0.0] * len(weights)
+        self._window = window * capacity
+        self._every = max(1, capacity // _CHOICES)
+        self._chosen = 0
+        self._at = 0
+        self.weight = self._shadows[0].weight
+
+    def again(self, used: int, frequency: float, blocks: int) -> None:
+        """Blocks last used at `used`, that nobody uses now, are used again, cached or not."""
+        worth = math.log2(frequency)
+        for index, shadow in enumerate(self._shadows):
+            if shadow.take(used, worth, blocks):
+                self._found[index] += blocks
+
+    def new(self, blocks: int) -> None:
+        """Blocks of which nothing is known are cached, in use."""
+        for shadow in self._shadows:
+            shadow.size += blocks
+
+    def idle(self, used: int, frequency: float, blocks: int, room: int) -> None:
+        """Blocks are in use no longer. room: blocks that the real cache holds now, and so shall the shadows."""
+        worth = math.log2(frequency)
+        for shadow in self._shadows:
+            shadow.put(used, worth, blocks)
+            if shadow.size > room:
+                shadow.trim(room)
+
+    def choose(self, time: int) -> bool:
+        """Now and then look which shadow found most; True when the weight is another one from now on."""
+        elapsed = time - self._at
+        if elapsed < self._every:
+            return False
+        self._at = time
+        before, found = self._chosen, self._found
+        best = max(range(len(found)), key=found.__getitem__)
+        if found[best] > found[before]:
+            self._chosen = best
+            self.weight = self._shadows[best].weight
+        faded = math.exp(-elapsed / self._window)
+        self._found = [hits * faded for hits in found]
+        return self._chosen != before
+
+    def reset(self) -> None:
+        """The cache was emptied: what is learned stays."""
+        for shadow in self._shadows:
+            shadow.reset()
