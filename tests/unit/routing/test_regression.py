@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -85,7 +85,19 @@ _WILD = st.floats(allow_nan=True, allow_infinity=True)
 _VARIANCE = st.floats(1e-300, 2e7)
 
 
+def test_at_the_bound_nothing_is_forgotten_and_nothing_started_over() -> None:
+    """One direction is excited for ever: the variances of the others stop at the bound, its own stays small."""
+    rls, highest = RecursiveLeastSquares(), 0.0
+    for count in range(20_000):
+        rls.update((0.0, 0.0, 0.0, 1.0), 0.001 * (count % 7))
+        assert rls.trace >= 0.99 * highest or count < 10
+        highest = max(highest, rls.trace)
+    assert rls.trace_limit <= rls.trace < 1.01 * rls.trace_limit
+    assert rls._covariance[9] < 1.0
+
+
 @settings(deadline=None, max_examples=500)
+@example((1e300, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0), (1e300, 0.0, 0.0, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0), 0.0)
 @given(
     st.tuples(*[st.floats(-1e300, 1e300)] * 4),
     st.tuples(*[_VARIANCE] * 4),
