@@ -16,14 +16,16 @@ __all__ = ["load_reader"]
 def load_reader(config: ModelConfig) -> PromptReader:
     """ConfigurationError when the model folder can't be used."""
     folder = ModelFolder.load(resolve(config.model_folder))
+    renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
     return PromptReader(
-        ChatRenderer.from_folder(folder, clock=datetime.now),
+        renderer,
         config.name,
         aliases=config.aliases,
         adapters=config.adapters,
         context=folder.max_model_len,
         longest_token=_longest_token(folder),
         allow_media=config.allow_media,
+        fallbacks=renderer.fallbacks.counts,
     )
 
 

@@ -58,7 +58,8 @@ class Prompt:
 
 class PromptReader:
     """What a request says, given the model behind this router. `context`: the model's longest prompt in tokens;
-    `longest_token`: bytes of its longest token, which make a refusal by size certain instead of guessed."""
+    `longest_token`: bytes of its longest token, which make a refusal by size certain instead of guessed. `fallbacks`:
+    the renderer's own count of conversations that it could not go on with, by what went wrong."""
 
     def __init__(
         self,
@@ -70,7 +71,9 @@ class PromptReader:
         context: int | None = None,
         longest_token: int = 0,
         allow_media: bool = False,
+        fallbacks: Mapping[str, int] | None = None,
     ) -> None:
+        self.fallbacks: Mapping[str, int] = {} if fallbacks is None else fallbacks
         self._renderer = renderer
         self._model = model
         self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}

@@ -109,6 +109,10 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
         yield f"# HELP plumage_router_{name} {text}"
         yield f"# TYPE plumage_router_{name} gauge"
         yield f"plumage_router_{name} {value:.12g}"
+    yield "# HELP plumage_router_render_fallbacks_total Conversations rendered anew: reusing their beginning failed."
+    yield "# TYPE plumage_router_render_fallbacks_total counter"
+    for error, count in sorted(gateway.reader.fallbacks.items()):
+        yield f'plumage_router_render_fallbacks_total{{error="{error}"}} {count}'
     yield from _per_replica(gateway)
 
 

@@ -9,7 +9,6 @@ is routed without knowledge of caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -29,6 +28,7 @@ from plumage.rendering.conversation import (
 )
 from plumage.rendering.environment import ChatEnvironment
 from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage.rendering.fallbacks import Fallbacks
 from plumage.rendering.folder import ModelFolder
 from plumage.rendering.incremental import Conversation, instrumented
 from plumage.rendering.normalizer import Normalizer
@@ -58,7 +58,9 @@ class Limits:
 class ChatTemplate:
     """One Jinja chat template, compiled twice: plain, and able to reuse the beginnings of conversations."""
 
-    def __init__(self, source: str, clock: Callable[[], datetime], limits: Limits) -> None:
+    def __init__(
+        self, source: str, clock: Callable[[], datetime], limits: Limits, fallbacks: Fallbacks | None = None
+    ) -> None:
         environment = self._environment = ChatEnvironment(clock)
         try:
             tree = environment.parse(source)
@@ -74,6 +76,7 @@ class ChatTemplate:
             source, clock, self.content_format, developers=self.knows_developers, limit=limits.chars,
             most=limits.outlined,
         )  # fmt: skip
+        self.fallbacks = fallbacks or Fallbacks()
         self._limits = limits
 
     def render_usual(self, given: Any, variables: Mapping[str, Any]) -> str:
@@ -90,12 +93,18 @@ class ChatTemplate:
             return self.render_in_full(given, variables)
         if not self._incremental.pays():
             return self.render_in_full(given, variables)
-        with suppress(AttributeError, ValueError):  # a message is no object, or holds what is no plain data
+        try:
             conversation = self._recall(given)
-            if conversation is not None:
-                with suppress(Exception):  # whatever it was, the plain template decides
-                    return self._checked(self._incremental.render(variables, conversation, self._limits.chars))
-        return self.render_in_full(given, variables)
+        except (AttributeError, ValueError):  # a message is no object, or holds what is no plain data
+            conversation = None
+        if conversation is None:
+            return self.render_in_full(given, variables)
+        try:
+            return self._checked(self._incremental.render(variables, conversation, self._limits.chars))
+        except Exception as error:  # whatever it was, the plain template decides, and refuses what has to be refused
+            text = self.render_in_full(given, variables)
+            self.fallbacks.note(error)
+            return text
 
     def _recall(self, given: list[Any]) -> Conversation | None:
         """None if reading a message depends on later ones: then no beginning stands for itself."""
@@ -165,7 +174,10 @@ class ChatRenderer:
     ) -> None:
         self.limits = limits or Limits()
         named = {"default": templates} if isinstance(templates, str) else dict(templates or {})
-        self._templates = {name: ChatTemplate(source, clock, self.limits) for name, source in named.items()}
+        self.fallbacks = Fallbacks()
+        self._templates = {
+            name: ChatTemplate(source, clock, self.limits, self.fallbacks) for name, source in named.items()
+        }
         self._special_tokens = dict(special_tokens or {})
         self._normalize = normalizer or Normalizer()
         self._around = around

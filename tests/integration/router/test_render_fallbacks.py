@@ -1,0 +1,24 @@
+"""A renderer that cannot go on with conversations serves them, and scrapers see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plumage.rendering.incremental import IncrementalTemplate
+
+
+async def test_conversations_that_had_to_be_rendered_anew_are_a_metric(
+    start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*args: Any) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(IncrementalTemplate, "render", wrong)
+    running = await start(engines=1)
+    said = [{"role": "user", "name": "a", "content": f"text {number}"} for number in range(30)]
+    for _ in range(2):
+        assert (await running.post({"model": "tiny", "messages": said})).status == 200
+    text = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
+    assert 'plumage_router_render_fallbacks_total{error="ZeroDivisionError"} 2\n' in text
