@@ -143,18 +143,6 @@ def test_the_hottest_stay_and_memory_is_bounded() -> None:
     assert len(hottest.top(1000)) <= 64
 
 
-def test_what_was_matched_is_handed_over_once_and_still_counted_here() -> None:
-    hottest = Hottest()
-    for tokens in (100.0, 640.0, 320.0):
-        hottest.count(7, tokens)
-    hottest.count(8, 64.0)
-    assert hottest.take() == {7: (3, 640), 8: (1, 64)}
-    assert hottest.take() == {}
-    hottest.count(7, 10.0)
-    assert hottest.take() == {7: (1, 10)}
-    assert [(row["count"], row["tokens"]) for row in hottest.top(5)] == [(4, 640), (1, 64)]
-
-
 def test_a_wrong_configuration_names_every_mistake(tmp_path: Path) -> None:
     file = tmp_path / "router.json"
     file.write_text('{"pool":"chat","listen":{"port":70000},"surprise":1,"model":{"name":"m"}}')
