@@ -6,9 +6,9 @@ preset 1.7 times what their number says), while c_miss is too high for the short
 of a replica: the first tokens of the whole fleet teach it, from a prior of none.
 
 One gap between first tokens says little: an engine fills its steps, so a short prompt's step is mostly other prompts,
-and small gaps would all look alike. Gaps are therefore summed up to `_LONG` tokens or until the replica is idle, and
-least squares fit those sums: seconds ≈ a·tokens + b·pairs + d·requests, κ = b ÷ a. The last part takes up what a
-request costs beside its tokens. Each sum is divided by the root of its tokens, as its variance rises with them.
+and small gaps would all look alike. Gaps are therefore summed up to `_LONG` tokens, and least squares fit those sums:
+seconds ≈ a·tokens + b·pairs + d·requests, κ = b ÷ a. The last part takes up what a request costs beside its tokens.
+Each sum is divided by the root of its tokens, as its variance rises with them.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class ContextCost:
             forgetting=_FORGETTING, initial_variance=1.0, trace_limit=4.0, weights=(1.0, 0.0, 0.0, 0.0)
         )
 
-    def learn(self, stretch: Stretch, c_miss: float, *, idle: bool) -> None:
-        """Learn from a stretch that is long enough, or that ends because the replica is `idle`, and clear it.
+    def learn(self, stretch: Stretch, c_miss: float) -> None:
+        """Learn from a stretch that is long enough, and clear it.
 
         Its seconds are those of a replica of the fleet's speed. `c_miss`, seconds per 1k tokens there, is the unit in
         which they are counted; the first is kept, since what c_miss means moves with κ."""
-        if stretch.tokens < _LONG and not idle:
+        if stretch.tokens < _LONG:
             return
         self._unit = self._unit or c_miss
-        if self._unit > 0.0 and stretch.tokens > 0.0:
+        if self._unit > 0.0:
             self._update(stretch)
         stretch.clear()
 

@@ -250,9 +250,9 @@ class Lbgr:
 
     def _learn_context(self, replica: _Replica, x: Features, took: float) -> None:
         """A prompt took so long: at the fleet's speed, that replicas of all speeds teach the same."""
-        average, backlog = self._fleet_c_miss(), replica.backlog
-        replica.stretch.add(x[0], x[1], took * average / max(backlog.c_miss, _LEAST_C_MISS))
-        self._context.learn(replica.stretch, average, idle=not backlog.requests)
+        average = self._fleet_c_miss()
+        replica.stretch.add(x[0], x[1], took * average / max(replica.backlog.c_miss, _LEAST_C_MISS))
+        self._context.learn(replica.stretch, average)
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
         self.first_token(ticket, now)  # told by now at the latest: an answer in one piece has no earlier token

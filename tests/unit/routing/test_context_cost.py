@@ -25,7 +25,7 @@ def _learned(kappa: float, *, speeds: tuple[float, ...] = (0.15,), count: int = 
             seen, gap = (gap, 0.0) if filled >= STEP else (0.0, gap)
             filled %= STEP
             stretch.add(hit, miss, seen * average / speed)
-            cost.learn(stretch, average, idle=False)
+            cost.learn(stretch, average)
     return cost
 
 
@@ -42,12 +42,13 @@ def test_neither_does_what_a_request_costs_beside_its_tokens() -> None:
     assert _learned(0.1, fixed=0.05).kappa == pytest.approx(0.1, abs=0.02)
 
 
-def test_waits_for_a_long_stretch_unless_the_replica_is_idle() -> None:
+def test_waits_for_a_long_stretch() -> None:
     cost, stretch = ContextCost(), Stretch()
     stretch.add(0.0, 8.0, 8.0 * 2.0)
-    cost.learn(stretch, 1.0, idle=False)
+    cost.learn(stretch, 1.0)
     assert (stretch.requests, cost.kappa) == (1, 0.0)
-    cost.learn(stretch, 1.0, idle=True)
+    stretch.add(0.0, 30.0, 30.0 * 4.0)
+    cost.learn(stretch, 1.0)
     assert stretch.requests == 0
     assert cost.kappa > 0.0
 
@@ -56,7 +57,7 @@ def test_stays_within_bounds_whatever_it_is_told() -> None:
     rng, cost, stretch = random.Random(5), ContextCost(), Stretch()
     for _ in range(2_000):
         stretch.add(rng.choice([0.0, 1e3]), rng.choice([0.016, 1.0, 1e3]), rng.choice([0.0, 1e-9, 1.0, 1e5]))
-        cost.learn(stretch, rng.choice([0.0, 1e-6, 1.0]), idle=rng.random() < 0.5)
+        cost.learn(stretch, rng.choice([0.0, 1e-6, 1.0]))
         assert 0.0 <= cost.kappa <= 1.0
 
 
