@@ -86,13 +86,16 @@ class LimitsConfig(_Section):
 
 
 class TimeoutsConfig(_Section):
-    """Seconds. A long answer is no fault: nothing here limits the time to the first byte but `request`."""
+    """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as long
+    as it takes to compute, up to `request`."""
 
     header: Seconds = 10.0
     body: Seconds = 60.0
     keep_alive: Seconds = 75.0
     write: Seconds = 60.0
     connect: Seconds = 2.0
+    first_byte: Seconds = 120.0
+    idle: Seconds = 120.0
     request: Seconds = 3_600.0
     probe: Seconds = 2.0
     probe_interval: Seconds = 1.0

@@ -44,6 +44,7 @@ class Exchange:
         "_explain",
         "_failures",
         "_gateway",
+        "_heard",
         "_keep_alive",
         "_paused",
         "_prompt",
@@ -77,7 +78,7 @@ class Exchange:
         self._prompt: Prompt | None = None
         self._tenant: Tenant | None = None
         self._request_id = ""
-        self.arrived = monotonic()
+        self.arrived = self._heard = monotonic()
 
     @property
     def replica(self) -> Replica | None:
@@ -133,6 +134,17 @@ class Exchange:
             stalled = self.replica is not None and self.replica.stalled
             self._attempt.give_up("its engine is stalled" if stalled else "its health check fails")
 
+    def check_pace(self, now: float) -> None:
+        """A stream must begin and go on in time; while the client does not read, the engine is not to blame."""
+        attempt, timeouts = self._attempt, self._gateway.timeouts
+        if attempt is None or self._paused:
+            self._heard = now
+        elif attempt.started:
+            if self._events and now - self._heard > timeouts.idle:
+                attempt.give_up("its stream stopped")
+        elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
+            attempt.give_up("its first byte is late")
+
     # -- the attempts' side -------------------------------------------------------------------------------------------
 
     def request_for(self, replica: Replica) -> tuple[bytes, bytes]:
@@ -156,6 +168,7 @@ class Exchange:
         head = response_head(
             status, lines, self._gateway.date, length=length, keep_alive=self._keep_alive, chunked=self._chunked
         )
+        self._heard = attempt.first_at
         self.metrics.responses[status] += 1
         self.metrics.ttft.observe(attempt.first_at - self.arrived)
         if data:
@@ -163,6 +176,7 @@ class Exchange:
         self._client.transport.write(head + data)
 
     def more(self, data: bytes) -> None:
+        self._heard = self._gateway.tick
         self._client.transport.write(chunk(data) if self._chunked else data)
 
     def complete(self, attempt: Attempt) -> None:

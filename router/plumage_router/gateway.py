@@ -2,7 +2,7 @@
 
 The gateway gives each request its handler: an exchange for completions, the control surface for all else. Once a tick
 it moves the coarse clock, cuts off connections past their deadline, ends requests past theirs, and takes requests
-without a first byte away from replicas that are stalled or fail their health check.
+without a first byte away from replicas that are stalled, fail their health check, or take too long for it.
 """
 
 from __future__ import annotations
@@ -219,3 +219,5 @@ class Gateway:
                 flight.expire()
             elif silent and not flight.answering and flight.replica is not None and flight.replica.silent:
                 flight.leave_silent()
+            else:
+                flight.check_pace(now)

@@ -60,8 +60,6 @@ WITHOUT_EFFECT = (
     "router.slo",
     "router.service.type",
     "router.service.annotations",
-    "router.timeouts.first_byte_seconds",
-    "router.timeouts.idle_seconds",
     "directory.warmup.salted",
     "rollout.max_surge",
     "rollout.max_unavailable",
@@ -263,6 +261,8 @@ def plan_router(
         },
         "timeouts": {
             "connect": spec.timeouts.connect_seconds,
+            "firstByte": spec.timeouts.first_byte_seconds,
+            "idle": spec.timeouts.idle_seconds,
             "pendingOwner": spec.lbgr.pending_owner_seconds,
             "drain": pool.spec.rollout.drain_timeout_seconds,
         },

@@ -87,8 +87,8 @@ class RouterTimeouts(Struct):
     """How long the router waits for an engine."""
 
     connect_seconds: Seconds = Field(2, description="For a connection.")
-    first_byte_seconds: Seconds = Field(120, description="For the first byte of the answer's body.")
-    idle_seconds: Seconds = Field(120, description="Between two pieces of a stream.")
+    first_byte_seconds: Seconds = Field(120, description="For the first piece of a stream; then another replica is tried.")
+    idle_seconds: Seconds = Field(120, description="Between two pieces of a stream; then it is cut.")
 
 
 def _gateway_alone(router: Any) -> bool:
