@@ -54,7 +54,7 @@ def _lbgr(eviction: str) -> Contender:
 CACHE_AWARE = _cache_aware("Lru")
 OURS = _lbgr("Hotness")
 
-# {cache-aware, LBGR} × {LRU, RLT, hotness}, as in 003's Table 2 with hotness added.
+# {cache-aware, LBGR} × {LRU, RLT, hotness}, as in KVRouting's Table 2 with hotness added.
 MATRIX = tuple(make(eviction) for make in (_cache_aware, _lbgr) for eviction in ("Lru", "Rlt", "Hotness"))
 
 _GATEWAY = Contender(
@@ -80,7 +80,7 @@ BASELINES = (
     Contender("random", "Random"),
 )
 
-# 003's sweep of how often W decays by 1/32. Ours drains in real time and has no such interval.
+# KVRouting's sweep of how often W decays by 1/32. Ours drains in real time and has no such interval.
 DECAYS = tuple(
     Contender(
         f"{label}, {milliseconds} ms", policy, options={"decay_interval": milliseconds / 1000}, counts_characters=own

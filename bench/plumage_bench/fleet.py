@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def muv(self) -> float:
-        """Memory utilisation variance (paper 001): standard deviation over time of the KV usage while it worked."""
+        """Memory utilisation variance (the article): standard deviation over time of the KV usage while it worked."""
         if self.busy == 0.0:
             return 0.0
         mean = self.usage / self.busy

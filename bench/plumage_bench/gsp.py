@@ -1,4 +1,4 @@
-"""Generated shared prefix: 003's synthetic workload, and its main table."""
+"""Generated shared prefix: KVRouting's synthetic workload, and its main table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long-document question answering: 512 documents of 1k to 8k tokens, all their questions (003 App. A)."""
+"""Long-document question answering: 512 documents of 1k to 8k tokens, all their questions (KVRouting App. A)."""
 
 from __future__ import annotations
 

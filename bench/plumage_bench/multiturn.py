@@ -1,4 +1,4 @@
-"""Multi-turn conversations: 128 clients that send their next round when the answer is there (003 App. A)."""
+"""Multi-turn conversations: 128 clients that send their next round when the answer is there (KVRouting App. A)."""
 
 from __future__ import annotations
 

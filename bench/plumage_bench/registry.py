@@ -44,7 +44,7 @@ def _routing(name: str, summary: str) -> Benchmark:
 
 
 _ALL = (
-    _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, 003's default setting"),
+    _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, KVRouting's default setting"),
     _routing("multiturn", "routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens"),
     _routing("longdoc", "routing of questions about 512 long documents"),
     _routing("fewshot", "routing of few-shot questions: 57 subjects, each behind its worked examples"),
@@ -79,7 +79,7 @@ _ALL = (
     ),
     Benchmark(
         "eviction",
-        "hit ratio of eviction policies: GSP worst order, few-shot suites, multi-turn, 003's constructions",
+        "hit ratio of eviction policies: GSP worst order, few-shot suites, multi-turn, KVRouting's constructions",
         quick_budget=60,
         quick_omits="5 of 8 seeds, every other size of the GSP curve, 3 of 4 sizes of the suites, constructions of "
         "n > 64",

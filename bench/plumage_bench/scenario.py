@@ -1,6 +1,6 @@
 """One setting of a fleet under one workload, and what a run of it measures.
 
-Devices: `stated`, the simulator's `gpu` preset (an L40 with an 8B model, 003's machine); `quadratic`, attention so dear
+Devices: `stated`, the simulator's `gpu` preset (KVRouting's machine, an L40 with 8B); `quadratic`, attention so dear
 that half of an 8,192-token prompt's time goes there, on a device so much faster that such a prompt takes as long as on
 the stated one (or no rate would keep P95 under 2 s where a twentieth of the prompts are long and cold); `mixed`,
 workers of four speeds. LBGR's latency form, linear and in tokens, matches neither of the last two.
@@ -44,7 +44,7 @@ _MIXED_SPEEDS = (0.7, 0.9, 1.1, 1.5)  # time scales; the mean speed is 0.99 of t
 
 @dataclass(frozen=True)
 class Scenario:
-    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in 003."""
+    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in KVRouting."""
 
     shape: Shape
     rate: float

@@ -86,8 +86,8 @@ class LimitsConfig(_Section):
 
 
 class TimeoutsConfig(_Section):
-    """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as long
-    as it takes to compute, up to `request`."""
+    """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as
+    long as it takes to compute, up to `request`."""
 
     header: Seconds = 10.0
     body: Seconds = 60.0

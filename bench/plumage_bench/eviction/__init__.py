@@ -171,4 +171,4 @@ def _suite_table(room: float, suites: Mapping[str, Ratios]) -> ResultTable:
 def _worst_table(worst: Sequence[Construction]) -> ResultTable:
     columns = ["n", "C.1 LRU", "C.1 RLT", "C.2 LRU", "C.2 RLT", "H(n)"]
     rows = [[c.n, c.loop_lru, c.loop_rlt, c.random_lru, c.random_rlt, harmonic(c.n)] for c in worst]
-    return ResultTable("Misses ÷ leaf-OPT's (003 App. C)", columns, rows, "C.1: O(n) against O(log n). C.2: H(n).")
+    return ResultTable("Misses ÷ leaf-OPT's, KVRouting App. C", columns, rows, "C.1: O(n), O(log n). C.2: H(n).")

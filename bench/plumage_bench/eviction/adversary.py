@@ -1,4 +1,4 @@
-"""The two constructions of 003 App. C, against leaf-OPT: what the competitive ratios look like when they are reached.
+"""The two constructions of KVRouting App. C, against leaf-OPT: the competitive ratios when they are reached.
 
 All paths share a prefix and differ in their last block; there is one path more than the cache can hold. In a loop (C.1)
 leaf-LRU always drops the one that comes next: it misses every time, leaf-OPT once in about n. Drawn at random (C.2) no

@@ -1,6 +1,6 @@
 """What eviction is judged on: the order of prompts, how many run at once, and how large the cache is.
 
-Prompts come from `plumage_bench.workloads`; 002 and 003 leave cache sizes open where they speak of GPUs, so ours are
+Prompts come from `plumage_bench.workloads`; the papers leave cache sizes open where they speak of GPUs, so ours are
 said here.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["BLOCK", "SUITE_BATCH", "Workload", "few_shot", "gsp_loop_blocks", "g
 
 BLOCK = 16
 SUITE_BATCH = {"mmlu": 64, "bbh": 32, "hellaswag": 32, "ceval": 32}
-"""Requests held at once: 32–64 in 002 §5.2. BBH has 27 tasks, and 64 would hold all of them: nothing to evict."""
+"""Requests held at once: 32–64 in HotPrefix §5.2. BBH has 27 tasks, and 64 would hold all of them: nothing to evict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Workload:
 
 
 def gsp_worst_order(seed: int, capacity: int) -> Workload:
-    """003 Table 3: 64 groups × 32 prompts, one of each group in turn; one at a time, as in the paper's analysis."""
+    """KVRouting Table 3: 64 groups × 32 prompts, one of each group in turn; one at a time, as in its analysis."""
     shape = GspShape(groups=64, queries=32, round_robin=True, block_size=BLOCK)
     return Workload("GSP worst order", gsp_prompts(shape, seed), 1, capacity)
 

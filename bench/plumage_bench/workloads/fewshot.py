@@ -1,4 +1,4 @@
-"""Few-shot suites (HotPrefix, 002 §5.1): every question of a subject follows the same worked examples.
+"""Few-shot suites (HotPrefix §5.1): every question of a subject follows the same worked examples.
 
 The means of the examples' lengths are the paper's: MMLU 57 subjects × about 723 tokens and one output token, BBH's
 chain of thought about 567 with long outputs, HellaSwag about 753, CEVAL about 1673. (Its §1 and §5.1 disagree on which

@@ -1,4 +1,4 @@
-"""Generated shared prefix (003 §5, App. A; SGLang's benchmark): groups of prompts that differ in their tails.
+"""Generated shared prefix (KVRouting §5, App. A; SGLang's benchmark): groups of prompts that differ in their tails.
 
 128 groups × 32 prompts; the groups cycle through 512, 1024, 2048, 4096 and 8192 prompt tokens, a `shared` part of which
 is the group's prefix. Order: shuffled, or the worst case for recency, one prompt of each group in turn.

@@ -1,4 +1,4 @@
-"""Long-document question answering (003 App. A, after LooGLE): documents, and all the questions asked of each.
+"""Long-document question answering (KVRouting App. A, after LooGLE): documents, and all the questions asked of each.
 
 512 documents cut to 1024, 2048, 4096 or 8192 tokens. LooGLE asks about eight questions a document; the number and the
 questions' lengths are drawn here. Order: shuffled, or one question of each document in turn.

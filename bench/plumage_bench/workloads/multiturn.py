@@ -1,4 +1,4 @@
-"""Multi-turn conversations (003 App. A): 128 clients of 2, 4, 6 or 8 rounds, each adding 1024 tokens to the history.
+"""Multi-turn conversations (KVRouting App. A): 128 clients of 2, 4, 6 or 8 rounds, each adding 1024 tokens.
 
 A round's prompt is everything said before, answers included, and the new input. A client sends its next round only when
 the answer is there; who is ready waits for a place in a Poisson stream, first come first served, as in SGLang's

@@ -1,7 +1,7 @@
 """A run: consecutive cached blocks of one path that share one access history.
 
 Runs are the nodes of the prefix tree. A tree of single blocks would need a Python step per block per request; with
-runs a request costs a step per *node*, which is also what HotPrefix (002 §3.2) means by a node: its frequency, length
+runs a request costs a step per *node*, which is also what HotPrefix (§3.2) means by a node: its frequency, length
 and depth have a meaning because every block inside was used by the same requests. A request that leaves a run in the
 middle splits it there; a request that goes on below a run it inserted itself makes it longer.
 """

@@ -2,7 +2,7 @@
 
     score = last use + weight · log2(frequency)         lowest goes first
 
-HotPrefix's `frequency + clock/length` (002 §3.3.1; `hotprefix.py`) has one fixed weight of use against recency, and its
+HotPrefix's `frequency + clock/length` (§3.3.1; `hotprefix.py`) has one fixed weight of use against recency, and its
 second term favours short runs, so that the private tail of a prompt outlives the shared prefix above it. No fixed
 weight fits: production chat wants a large one in a small cache and none in a large cache, conversations want none,
 few-shot suites a large one. Here
@@ -10,7 +10,7 @@ few-shot suites a large one. Here
 - time counts in blocks used, so that it runs as fast as the cache turns over;
 - a run's last use is the *end* of the last request that used it, as in leaf-LRU: with weight 0 the two are one;
 - `weight` is that of the shadow cache which finds most (`shadows.py`): 0, 1, 4 or 16 caches of time;
-- frequency outlives eviction in a bounded memory, as HotPrefix asks (002 §3.3): else nothing that was evicted early
+- frequency outlives eviction in a bounded memory, as HotPrefix asks (§3.3): else nothing that was evicted early
   could ever become hot. Nothing need be aged: recency is in the sum, so a run used 2^k times and never again goes
   k·weight later than one used once.
 """

@@ -1,4 +1,4 @@
-"""HotPrefix's eviction as printed (002 §3.3.1), with users' formulas: what `Hotness` is compared with."""
+"""HotPrefix's eviction as printed (HotPrefix §3.3.1), with users' formulas: what `Hotness` is compared with."""
 
 from __future__ import annotations
 

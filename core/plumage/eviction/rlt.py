@@ -1,4 +1,4 @@
-"""RLT, randomized leaf-token eviction (003 §4.1, Alg. 1), in blocks.
+"""RLT, randomized leaf-token eviction (KVRouting §4.1, Alg. 1), in blocks.
 
 Marking: every block used is marked; when as many distinct ones as the cache holds are marked, a new phase starts with
 all marks cleared but the latest; a miss in a full cache evicts an unmarked leaf, uniformly at random. O(log n) against

@@ -1,4 +1,4 @@
-"""RLT as its authors' code runs it, which is not what they print (003 §4.1, Alg. 1; github.com/fzwark/KVRouting).
+"""RLT as its authors' code runs it, which is not what they print (KVRouting §4.1, Alg. 1; github.com/fzwark/KVRouting).
 
 Three differences to `rlt.py`, which is the printed form:
 - a block is marked when it is inserted, and when a request that leaves a run in the middle splits it there; a request

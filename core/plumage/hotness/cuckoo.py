@@ -1,4 +1,4 @@
-"""The hotness-aware cuckoo filter (002 §3.2): frequency, clock and depth of prefix nodes in a few bytes each.
+"""The hotness-aware cuckoo filter (HotPrefix §3.2): frequency, clock and depth of prefix nodes in a few bytes each.
 
 A hash table of buckets with four entries; an entry holds a fingerprint, not the key, and may sit in either of two
 buckets, so that the table fills to about 95 %. Two keys with one fingerprint in one bucket are taken for the same node:

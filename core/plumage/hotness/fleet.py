@@ -2,7 +2,7 @@
 
 Each agent counts the uses of prefix nodes and sends them as a *delta*, about once a second. Whoever holds the pool-wide
 view adds deltas in any order and ages it by the requests of the whole pool, so that a busy and an idle replica share
-one clock. The form is HotPrefix's (frequency and clock, 002 §3.2); the card's point is that it is the fleet's.
+one clock. The form is HotPrefix's (frequency and clock, HotPrefix §3.2); the card's point is that it is the fleet's.
 
 Keys are 64-bit hashes of prefixes (the directory's byte chunks). Neither text nor token ids can be had from a delta or
 a view. Both are bounded: the coldest entries go.

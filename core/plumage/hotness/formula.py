@@ -1,4 +1,4 @@
-"""Priority formulas that users write: `frequency + clock / length` (002 §4, Eq. 5 and 6).
+"""Priority formulas that users write: `frequency + clock / length` (HotPrefix §4, Eq. 5 and 6).
 
 Text is parsed into a tree of our own and never evaluated as code. Length and number of terms are bounded, only four
 names, numbers and four operators exist, and every result is finite: a zero divisor counts as a tiny one, and results

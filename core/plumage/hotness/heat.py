@@ -1,4 +1,4 @@
-"""How hot a prefix node is: how often it was used, how recently, how deep it lies (002 §3.2.1)."""
+"""How hot a prefix node is: how often it was used, how recently, how deep it lies (HotPrefix §3.2.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Heat:
 
     @property
     def hotness(self) -> float:
-        """frequency · clock, the measure of admission and promotion (002 Eq. 6)."""
+        """frequency · clock, the measure of admission and promotion (HotPrefix Eq. 6)."""
         return float(self.frequency * self.clock)
 
 

@@ -1,6 +1,6 @@
 """The hotness record of one engine's prefix tree: what happens to runs, written into a cuckoo filter.
 
-A node's key is the chained hash of its last block, which stands for all tokens from the root to its end (002 Eq. 2).
+A node's key is the chained hash of its last block, which stands for all tokens down to its end (HotPrefix Eq. 2).
 The end of a run moves when it is split, grows or loses blocks; the heat then goes along under the new key, and stays
 under the old one, because the same prompt may come back and should find it.
 """

@@ -1,4 +1,4 @@
-"""LBGR, our default form (003 §4.2 with its weak spots mended): the least predicted time to first token, neighbours
+"""LBGR, our default form (KVRouting §4.2 with its weak spots mended): least predicted time to first token, neighbours
 counted.
 
 predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss·(1 + κ·its

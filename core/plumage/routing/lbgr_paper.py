@@ -1,4 +1,4 @@
-"""LBGR as the paper prints it, and as its authors' code runs it (003 §4.2, Alg. 2, App. A, E).
+"""LBGR as the paper prints it, and as its authors' code runs it (KVRouting §4.2, Alg. 2, App. A, E).
 
 predicted end-to-end latency of a replica = ŝ + W + θ·x, the least wins. ŝ = c_hit·hit + c_miss·miss per 1k tokens,
 W the decaying work, θ an online linear regression of the residual y − ŝ − W on x = (hit, miss, W, 1).

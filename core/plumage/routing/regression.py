@@ -1,4 +1,4 @@
-"""Recursive least squares in four dimensions, for LBGR's residual (003 §4.2, App. A: "learning rate 0.992").
+"""Recursive least squares in four dimensions, for LBGR's residual (KVRouting §4.2, App. A: "learning rate 0.992").
 
 The paper's learning rate is the forgetting factor of its code. Forgetting divides the covariance by it at each update;
 a direction that traffic never excites (a worker that never misses, say) then grows without end and overflows after some

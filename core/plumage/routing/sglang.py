@@ -1,4 +1,4 @@
-"""SGLang's cache-aware routing, the paper's main baseline (003 §5, App. A), in the authors' fork and in the gateway.
+"""SGLang's cache-aware routing, KVRouting's main baseline (§5, App. A), in the authors' fork and in the gateway.
 
 Out of balance, when the busiest replica has more than `absolute` requests more than the idlest and more than `relative`
 times as many: the least loaded. In balance: the best match of the router's own tree if its share of the prompt exceeds
@@ -27,7 +27,7 @@ class SglangSettings:
     fallback_smallest_tree: bool
 
 
-# The defaults differ by binding; the fork's are those that 003 was measured with.
+# The defaults differ by binding; the fork's are those that KVRouting was measured with.
 SGLANG_PRESETS = {
     "fork": SglangSettings(threshold=0.5, absolute=32, relative=1.0001, fallback_smallest_tree=True),
     "gateway-rust": SglangSettings(threshold=0.5, absolute=32, relative=1.1, fallback_smallest_tree=False),

@@ -1,6 +1,6 @@
 """The lowest score wins; equals are drawn at random.
 
-A tie given to the first in the list sends every cold request to the same replica (003's code does), and two routers
+A tie given to the first in the list sends every cold request to one replica (KVRouting's code does), and two routers
 with the same view then melt it together.
 """
 

@@ -1,4 +1,4 @@
-"""W, the decaying work of each replica (003 §4.2, eq. 6): seconds of service routed there and not yet worked off.
+"""W, the decaying work of each replica (KVRouting §4.2, eq. 6): seconds of service routed there and not yet worked off.
 
 It decays by 31/32 every 20 ms (half-life about 437 ms), rises by a request's service time when it is routed, and falls
 by what is left of that when the request ends. Decay is linear in W, so what is left of one request is its own share

@@ -1,4 +1,4 @@
-"""Which evicted nodes are worth the copy to host memory (002 §3.3.2).
+"""Which evicted nodes are worth the copy to host memory (HotPrefix §3.3.2).
 
 A node must have been used often enough, ever; then, where room is lacking, it must be hotter than every resident that
 goes for it. The threshold stands first, because most evicted nodes were used once and copying them costs bandwidth.
@@ -16,7 +16,7 @@ from plumage.tiering.node import TierNode
 __all__ = ["MIN_FREQUENCY", "AdmissionPlan", "plan_admission"]
 
 MIN_FREQUENCY = 10
-"""The paper's threshold (002 §5.2)."""
+"""The paper's threshold (HotPrefix §5.2)."""
 
 
 @dataclass(frozen=True, slots=True)

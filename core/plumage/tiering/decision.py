@@ -1,4 +1,4 @@
-"""Where a prefix node belongs, by recency, frequency, place in the tree and memory pressure (001's tier decision).
+"""Where a prefix node belongs, by recency, frequency, place in the tree, memory pressure (the article's tier decision).
 
 Recent and frequent nodes stay in the GPU. Recent but rare ones stay while others hang below them; as leaves they stay
 under low pressure, go to host memory under high, and are dropped under critical pressure. Stale ones go down when they

@@ -13,14 +13,14 @@ first read of a token in a step comes from memory; a re-read (context − distin
 processor's caches. How much of it is what the two presets differ in. KV copies over PCIe run layer by layer beside the
 compute (HotPrefix §3.4), so the longer of the two counts.
 
-`gpu`: Llama 3 8B in bf16 on an NVIDIA L40 (paper 003's machine; FEATHER's RTX 6000 Ada is the same AD102 chip with the
+`gpu`: Llama 3 8B in bf16 on an NVIDIA L40 (KVRouting's machine; FEATHER's RTX 6000 Ada is the same AD102 chip with the
 same 96 MB of L2 cache). From the data sheets: 864 GB/s, 181 dense bf16 TFLOP/s, PCIe 4.0 × 16. Assumed, before any
 policy ran: 85 % of the memory bandwidth, 60 % of the TFLOP/s, 25 GB/s over PCIe, 3 ms a step for launches and
 scheduling. Then, with 8.03e9 parameters, 32 layers, hidden size 4096, 8 KV heads of 128:
   - weights 16.06 GB / 734 GB/s = 21.9 ms; a row 2 · 8.03e9 / 108.6e12 = 0.148 ms: prefill at most 6,760 tokens/s;
   - a query-key pair 4 · 4096 · 32 FLOP = 4.83 ns: an 8,192-token prompt pays 13 % on top;
   - a KV token is 131,072 B (FEATHER §3.1: 1.2 GB for 10k tokens) = 0.178 µs from memory.
-  Paper 003's default GSP (12 req/s on 4 workers, 3,174 prompt tokens on average) offers 9,500 tokens/s a worker, 1.5
+  KVRouting's default GSP (12 req/s on 4 workers, 3,174 prompt tokens on average) offers 9,500 tokens/s a worker, 1.5
   times what it can prefill with a cold cache: overloaded at a quarter of hits, just below saturation at 0.4.
   Re-reads are fitted to two sentences of FEATHER §3.2. Tokens shared by *all* decodes: 2.8 times faster than memory
   (Exp. 2: 100 × 2k tokens, sharing everything gives "over 60 %" on sharing nothing). All others: 1.35 times, however

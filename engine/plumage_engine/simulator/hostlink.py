@@ -1,10 +1,10 @@
 """The host tier of a simulated engine: what goes down, what comes back, and the bytes that cross PCIe for it.
 
-Three ways over the link (HotPrefix, 002 §3.3, §3.4): an evicted run that is worth it is copied down; a request whose
+Three ways over the link (HotPrefix §3.3, §3.4): an evicted run that is worth it is copied down; a request whose
 prefix goes on in host memory has those blocks copied up at its admission; and hot prefixes are promoted ahead of their
 next request, in steps that only decode, in place of the coldest leaves. Plans are `plumage.tiering`'s.
 
-By default both rank by hotness. The alternatives, to compare with (002 §5.3.1, §5.3.4), rank by what `_RANKS` says:
+By default both rank by hotness. The alternatives to compare with (HotPrefix §5.3.1, §5.3.4) rank by what `_RANKS` says:
 admission of everything that was used often ("Frequency") or of everything ("All"), promotion by one property alone.
 """
 

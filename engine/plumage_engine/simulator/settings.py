@@ -14,7 +14,7 @@ __all__ = ["EngineSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. The defaults are paper 003's worker: a KV cache of 200k tokens and as many running requests as fit.
+    """One engine. The defaults are KVRouting's worker: a KV cache of 200k tokens and as many running requests as fit.
 
     block_size: tokens a KV block. cache_blocks: the device's KV cache. host_blocks: the host tier, 0 for none.
     max_num_seqs: running requests at most. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in

@@ -119,7 +119,7 @@ class SlowTwoQ(Model):
 
 
 class SlowRlt(Model):
-    """003's Algorithm 1: `marked` is its marking set. Which unmarked leaf goes is the policy's draw; the model is told,
+    """KVRouting's Algorithm 1: `marked` is its marking set. Which unmarked leaf goes is the policy's draw; it is told,
     and objects to any other choice."""
 
     def __init__(self, capacity: int) -> None:

@@ -23,7 +23,7 @@ NonNegative = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class LbgrSpec(Struct):
-    """Learning-based greedy routing: service + queue + a learned residual (paper 003, §4.2, App. A)."""
+    """Learning-based greedy routing: service + queue + a learned residual (KVRouting §4.2, App. A)."""
 
     miss_milliseconds_per_kilotoken: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         1000, description="First guess of what 1,000 uncached tokens cost; Lbgr learns the true cost per replica."
@@ -87,7 +87,7 @@ class RouterTimeouts(Struct):
     """How long the router waits for an engine."""
 
     connect_seconds: Seconds = Field(2, description="For a connection.")
-    first_byte_seconds: Seconds = Field(120, description="For the first piece of a stream; then another replica is tried.")
+    first_byte_seconds: Seconds = Field(120, description="For the first piece of a stream; then another is tried.")
     idle_seconds: Seconds = Field(120, description="Between two pieces of a stream; then it is cut.")
 
 
