@@ -29,6 +29,7 @@ from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.hotness import HotnessLink
 from plumage_engine.agent.index import CacheIndex
 from plumage_engine.agent.load import EngineLoad, StallWatch
+from plumage_engine.agent.tables import TablesLink
 from plumage_engine.agent.throttle import Throttle
 from plumage_engine.agent.tokenizer import TokenText
 from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
@@ -68,6 +69,7 @@ class Agent:
         index = CacheIndex(config.model, text.table, config.max_blocks, Heat(config.max_ids))
         self.holdings = Holdings(index, Throttle(config.publish_rate), self.writer)
         self.hotness = HotnessLink(config.directory_url, config.pool, index.heat, self._rng)
+        self.tables = TablesLink(config.directory_url, config.pool, config.replica, self._engine)
         self.stream = EventStream(
             config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
         )
@@ -84,6 +86,7 @@ class Agent:
     def start(self) -> None:
         self._spawn("directory", self.writer.run())
         self.hotness.start()
+        self._spawn("tables", self.tables.run())
         self._spawn("events", self.stream.run())
         self._spawn("checkpoints", self._keep())
         self._spawn("load", self._watch())
@@ -106,6 +109,7 @@ class Agent:
         if (path := self._savable()) is not None:
             checkpoint.write(path, self.holdings.index.save(*self.stream.position))
         await self.hotness.close()
+        await self.tables.close()
         await self.writer.close()
         await self._engine.close()
 
@@ -216,7 +220,7 @@ class Agent:
     @property
     def directory_counts(self) -> dict[str, Counter[str]]:
         """What came of reading the directory, by part."""
-        return {"hotness": self.hotness.counts}
+        return {"hotness": self.hotness.counts, "tables": self.tables.counts}
 
     def stats(self) -> dict[str, Any]:
         index, counters = self.holdings.index, self.stream.counters

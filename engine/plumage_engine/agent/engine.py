@@ -1,4 +1,4 @@
-"""The agent's HTTP calls to its own engine: load, snapshot, and prompts to warm it with.
+"""The agent's HTTP calls to its own engine: load, snapshot, learned tables, and prompts to warm it with.
 
 Contract: `EngineDownError` (an OSError) when the engine can't be reached or answers nonsense, whatever the reason;
 `snapshot` is None where the engine has no such route, as stock vLLM. Every call has a timeout and every answer a bound.
@@ -10,8 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import httpx
+import msgspec
 from pydantic import SecretStr
 
+from plumage.batching.stop.shared import LearnedTable
+from plumage.errors import ConfigurationError
 from plumage_engine.agent.load import EngineLoad, parse_load
 from plumage_engine.agent.wire import Snapshot, WireError, decode_snapshot
 
@@ -23,6 +26,7 @@ QUICK = httpx.Timeout(2.0)
 SLOW = httpx.Timeout(60.0, connect=2.0)
 MOST_METRICS = 8 << 20
 MOST_SNAPSHOT = 1 << 30
+MOST_TABLES = 1 << 20
 NO_ROUTE = frozenset({404, 405, 501})
 
 
@@ -57,14 +61,34 @@ class EngineClient:
         except WireError as error:
             raise EngineDownError(str(error)) from error
 
+    async def tables(self) -> LearnedTable | None:
+        """What its stop policy has learned; None where it has no such route, or learns nothing. ConfigurationError
+        when the answer is no table."""
+        try:
+            data = await self._get("/v1/plumage/tables", bearer(self._token), MOST_TABLES, QUICK)
+            return msgspec.json.decode(data, type=LearnedTable)
+        except httpx.HTTPStatusError as error:
+            self._check_refusal(error)
+            return None
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"the engine's learned table can't be read: {error}") from error
+
+    async def teach(self, table: LearnedTable) -> bool:
+        """Give it what others have learned. False: it did not want it."""
+        body, headers = msgspec.json.encode(table), bearer(self._token)
+        try:
+            return (await self._http.post("/v1/plumage/tables", content=body, headers=headers)).is_success
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+
     def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
         """No such route, or not for us: then there is no snapshot. Anything else may pass."""
         status = error.response.status_code
         if status in (401, 403) and not self._refused:
             self._refused = True
-            log.warning("the engine refuses its snapshot (%d): engineTokenFile must hold its admin token", status)
+            log.warning("the engine refuses its own routes (%d): engineTokenFile must hold its admin token", status)
         if status not in NO_ROUTE and status not in (401, 403):
-            raise EngineDownError(f"the engine answered {status} to a snapshot request") from error
+            raise EngineDownError(f"the engine answered {status} on its own routes") from error
 
     async def complete(self, model: str, ids: Sequence[int], seconds: float) -> bool:
         """Have the engine compute (and so cache) a prompt, given as token ids. False: it did not want to."""

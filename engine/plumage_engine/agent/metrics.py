@@ -16,6 +16,8 @@ __all__ = ["exposition"]
 
 _PREFIX = "plumage_agent_"
 _READ = (
+    ("taught", "Engines begun from what other engines learned."),
+    ("refused", "Tables that the engine did not take."),
     ("newer_schema", "Values of a newer schema, ignored."),
     ("malformed", "Values that could not be read."),
     ("failures", "Calls that the directory's server did not answer."),

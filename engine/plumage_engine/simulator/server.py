@@ -1,7 +1,8 @@
 """The simulated engine as a server: OpenAI's API, vLLM's metrics and health, and the fleet's own routes.
 
 `/v1/…` wants the API key where one is set, `/v1/plumage/…` its own token; `/health` and `/metrics` are open, as in
-vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`.
+vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`, `GET
+tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns nothing).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from plumage_engine.simulator.prompts import Prompts
 from plumage_engine.simulator.protocol import ApiError
 from plumage_engine.simulator.publisher import EventPublisher
 from plumage_engine.simulator.runner import Runner
+from plumage_engine.simulator.tables import Tables
 
 __all__ = ["make_app"]
 
@@ -141,6 +143,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
 
     limits = {"max_in_flight": config.max_in_flight, "max_body_bytes": config.max_body_bytes}
     fleet = _Fleet(runner, prompts.max_model_len)
+    tables = Tables(runner.engine, config)
     routes = [
         Route("/v1/chat/completions", Completions(runner, prompts, chat=True, **limits), methods=["POST"]),
         Route("/v1/completions", Completions(runner, prompts, chat=False, **limits), methods=["POST"]),
@@ -148,6 +151,8 @@ def make_app(config: SimulatorConfig) -> _Guard:
         Route("/health", _health),
         Route("/metrics", _metrics(metrics)),
         Route(f"{_FLEET}snapshot", fleet.snapshot),
+        Route(f"{_FLEET}tables", tables.read),
+        Route(f"{_FLEET}tables", tables.learn, methods=["POST"]),
         Route(f"{_FLEET}stats", fleet.stats),
         Route(f"{_FLEET}drain", fleet.drain, methods=["POST"]),
     ]

@@ -13,10 +13,11 @@ from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
 from plumage.errors import ConfigurationError
 
-__all__ = ["ActionTable"]
+__all__ = ["ActionTable", "Row"]
 
 ACTIONS = (Decision.ADD, Decision.STOP)
-_Row = tuple[int, int, int, str, float, float]
+Row = tuple[int, int, int, str, float, float]
+"""(b, Δ, w, action, count, summed reward)"""
 
 
 class ActionTable:
@@ -78,7 +79,7 @@ class ActionTable:
             cell[1] += reward
         self.total += other.total
 
-    def rows(self) -> Iterator[_Row]:
+    def rows(self) -> Iterator[Row]:
         """One row a cell: the state's three bins, the action, count, summed reward; sorted, ready to serialise."""
         for (state, action), (count, reward) in sorted(
             self._cells.items(), key=lambda item: (item[0][0], item[0][1].value)
@@ -86,7 +87,7 @@ class ActionTable:
             yield (*state, action.value, count, reward)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[_Row]) -> ActionTable:
+    def from_rows(cls, rows: Iterable[Row]) -> ActionTable:
         """The table that `rows` came from; ConfigurationError for what no table of ours can have written."""
         table = cls()
         for row in rows:

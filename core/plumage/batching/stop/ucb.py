@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from plumage.batching.bounds import within
@@ -26,7 +26,7 @@ from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
 from plumage.batching.stop.credit import Credit
 from plumage.batching.stop.learner import Learner
-from plumage.batching.stop.table import ACTIONS, ActionTable
+from plumage.batching.stop.table import ACTIONS, ActionTable, Row
 
 __all__ = ["Discounted", "Memory", "SlidingWindow", "Ucb"]
 
@@ -85,6 +85,14 @@ class Ucb(Learner):
     def table(self) -> ActionTable:
         """What was learned, to save and to merge."""
         return self.memory.table
+
+    def rows(self) -> Iterator[Row]:
+        """What was learned, as `shared` passes it on."""
+        return self.table.rows()
+
+    def merge(self, rows: Iterable[Row]) -> None:
+        """Learn what others have; ConfigurationError for rows that are none."""
+        self.table.merge(ActionTable.from_rows(rows))
 
     def _choose(self, state: Bin) -> Decision:
         return max(ACTIONS, key=lambda action: self._bound(state, action))  # ADD comes first, so it wins ties

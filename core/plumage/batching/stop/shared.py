@@ -1,0 +1,84 @@
+"""What stop policies have learned, passed between engines of one fingerprint (model, device, configuration).
+
+An engine that was taught tells the teachers' experience again with its own, so counts are not added up: of a cell the
+pool knows the mean of all means, weighted by count, and the largest count. What a new engine is given counts for
+`CELL` choices a cell at most: a start, which its own experience outweighs soon. Pure: bytes in, rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from plumage.batching.stop.table import ActionTable, Row
+from plumage.errors import ConfigurationError
+
+__all__ = ["CELL", "MOST_ROWS", "LearnedTable", "Teachable", "checked", "merged", "pack", "unpack"]
+
+CELL = 32.0
+MOST_ROWS = 4096
+
+
+class LearnedTable(msgspec.Struct, frozen=True):
+    """What an engine answers and is told. `life`: another one after each start of the engine."""
+
+    fingerprint: str
+    policy: str
+    rows: list[Row]
+    life: str = ""
+
+
+@runtime_checkable
+class Teachable(Protocol):
+    """A stop policy that learns in a table."""
+
+    def rows(self) -> Iterator[Row]: ...
+
+    def merge(self, rows: Iterable[Row]) -> None:
+        """ConfigurationError, and nothing learned, for rows that are none."""
+        ...
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Row]).decode
+
+
+def checked(rows: list[Row]) -> list[Row]:
+    """The rows, or ConfigurationError for what no table can hold."""
+    if len(rows) > MOST_ROWS:
+        raise ConfigurationError(f"a learned table of {len(rows)} rows; at most {MOST_ROWS} are possible")
+    if any(not 0 <= part <= 64 for row in rows for part in row[:3]):
+        raise ConfigurationError("a learned table's states must be small whole numbers")
+    ActionTable.from_rows(rows)
+    return rows
+
+
+def pack(rows: Iterable[Row]) -> bytes:
+    return _encode(list(rows))
+
+
+def unpack(data: bytes) -> list[Row]:
+    """ConfigurationError when it is damaged."""
+    try:
+        return checked(_decode(data))
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"a learned table can't be read: {error}") from error
+
+
+def merged(tables: Iterable[Iterable[Row]]) -> list[Row]:
+    """One start out of several engines' tables."""
+    cells: dict[tuple[int, int, int, str], list[float]] = {}  # largest count, sum of counts, sum of values
+    for rows in tables:
+        for batch, loss, peers, action, count, value in rows:
+            cell = cells.setdefault((batch, loss, peers, action), [0.0, 0.0, 0.0])
+            cell[0] = max(cell[0], count)
+            cell[1] += count
+            cell[2] += value
+    found: list[Row] = []
+    for (batch, loss, peers, action), (largest, total, value) in sorted(cells.items()):
+        count = min(largest, CELL)
+        if count > 0.0:
+            found.append((batch, loss, peers, action, count, value / total * count))
+    return found

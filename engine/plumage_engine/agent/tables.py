@@ -1,0 +1,98 @@
+"""Learned batching tables, from engine to engine by way of the directory.
+
+Contract: now and then the engine is asked what its stop policy has learned, and that is put beside what the agents of
+other engines with the same fingerprint put there. An engine that is met for the first time is given the merged table,
+unless it has learned enough by itself. Tables that are corrupt are refused and counted; an engine without the route, or
+with a policy that learns nothing, shares nothing. Nothing waits for any of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from plumage.batching.stop.shared import LearnedTable, checked, merged, pack, unpack
+from plumage.batching.stop.table import Row
+from plumage.directory.connection import AWAY, close, connect
+from plumage.directory.offers import Offers
+from plumage.directory.schema import TABLES_TTL, PoolKeys
+from plumage.errors import ConfigurationError
+from plumage_engine.agent.engine import EngineClient, EngineDownError
+
+__all__ = ["TablesLink"]
+
+PERIOD = 5.0
+ENOUGH = 200.0  # choices: who has made as many needs no teacher
+
+
+class TablesLink:
+    """One agent's part. `counts`: what came of reading, `taught` engines, and `refused` by the engine."""
+
+    def __init__(self, url: str, pool: str, replica: str, engine: EngineClient, period: float = PERIOD) -> None:
+        self._client = connect(url)
+        self._keys = PoolKeys(pool)
+        self._replica = replica
+        self._engine = engine
+        self._period = period
+        self._offers: Offers | None = None
+        self._life: tuple[str, str] | None = None  # fingerprint and life of the engine that we know
+        self._met = False
+        self._own: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self._own + self._offers.counts if self._offers is not None else Counter(self._own)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.exchange()
+            except EngineDownError:
+                pass  # the load watch tells of it
+            except AWAY:
+                self._own["failures"] += 1
+            except ConfigurationError:  # the engine's own table is corrupt
+                self._own["malformed"] += 1
+            await asyncio.sleep(self._period)
+
+    async def close(self) -> None:
+        await close(self._client)
+
+    async def exchange(self) -> None:
+        """One round."""
+        table = await self._engine.tables()
+        if table is None:
+            return
+        rows = checked(table.rows)
+        offers = self._meet(table)
+        offers.mine = pack(rows) if rows else None
+        await offers.exchange()
+        if not self._met:
+            self._met = True  # later on, what others say would be an echo of what this one told them
+            await self._teach(table, offers)
+
+    def _meet(self, table: LearnedTable) -> Offers:
+        """Each life of an engine has a place of its own: what its last one learned is worth what a neighbour's is."""
+        life = (table.fingerprint, table.life)
+        if self._offers is None or life != self._life:
+            self._life, self._met = life, False
+            self._own.update(self._offers.counts if self._offers is not None else ())
+            name = f"{self._replica}.{table.life[:32]}"
+            self._offers = Offers(self._client, self._keys.tables(table.fingerprint), name, lifetime=TABLES_TTL)
+        return self._offers
+
+    async def _teach(self, table: LearnedTable, offers: Offers) -> None:
+        start = merged(self._readable(offers))
+        if start and sum(row[4] for row in table.rows) < ENOUGH:
+            accepted = await self._engine.teach(LearnedTable(table.fingerprint, table.policy, start, table.life))
+            self._own["taught" if accepted else "refused"] += 1
+
+    def _readable(self, offers: Offers) -> list[list[Row]]:
+        found = []
+        for _, value in offers.others.values():
+            try:
+                found.append(unpack(value))
+            except ConfigurationError:
+                self._own["malformed"] += 1
+        return found

@@ -1,0 +1,74 @@
+"""What the engine's stop policy has learned, over HTTP: read by the agent, and taught to an engine that is new.
+
+The fingerprint stands for what a table depends on: the model, the device, and how batches are formed. The pure core
+cares for the rest: rows that no table of ours can have written are refused whole.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from xxhash import xxh3_64_hexdigest
+
+from plumage.batching.stop.shared import LearnedTable, Teachable, checked
+from plumage.errors import ConfigurationError
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.protocol import ApiError
+
+__all__ = ["Tables", "fingerprint"]
+
+MOST_BODY = 1 << 20
+
+
+def fingerprint(config: SimulatorConfig) -> str:
+    """16 hexadecimal digits: equal for engines whose tables mean the same."""
+    parts = config.model_dump(
+        mode="json",
+        include={"model", "device", "feather", "block_size", "max_num_seqs", "max_batched_tokens"},
+    )
+    return xxh3_64_hexdigest(msgspec.json.encode(parts, order="sorted"))
+
+
+class Tables:
+    """The two handlers."""
+
+    def __init__(self, engine: SimEngine, config: SimulatorConfig) -> None:
+        policy = getattr(engine.queue, "policy", None)
+        self._policy = policy if isinstance(policy, Teachable) else None
+        self._name = config.feather.policy
+        self._fingerprint = fingerprint(config)
+        self._life = secrets.token_hex(8)
+
+    async def read(self, request: Request) -> Response:
+        table = LearnedTable(self._fingerprint, self._name, list(self._learner().rows()), self._life)
+        return Response(msgspec.json.encode(table), media_type="application/json")
+
+    async def learn(self, request: Request) -> Response:
+        learner = self._learner()
+        try:
+            table = msgspec.json.decode(await _body(request), type=LearnedTable)
+            rows = checked(table.rows)
+        except (msgspec.DecodeError, ConfigurationError) as error:
+            raise ApiError(400, f"the body must be a learned table: {error}", param="rows") from None
+        if (table.fingerprint, table.policy) != (self._fingerprint, self._name):
+            raise ApiError(409, "the table was learned by another model, device or configuration", param="fingerprint")
+        learner.merge(rows)
+        return Response(status_code=204)
+
+    def _learner(self) -> Teachable:
+        if self._policy is None:
+            raise ApiError(404, f"the queue {self._name} learns nothing", kind="NotFoundError")
+        return self._policy
+
+
+async def _body(request: Request) -> bytes:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MOST_BODY:
+            raise ApiError(413, f"a learned table has at most {MOST_BODY} bytes")
+    return data

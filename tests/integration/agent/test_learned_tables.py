@@ -1,0 +1,146 @@
+"""What an engine's stop policy learned reaches a new engine of the same fingerprint, by way of agents and directory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from redis.asyncio import Redis
+
+from plumage.batching.stop.shared import LearnedTable
+from plumage.directory.offers import HEAD
+from plumage.directory.schema import SCHEMA_VERSION, PoolKeys
+from plumage.directory.server import LocalServer
+from plumage.directory.tasks import end
+from plumage_engine.agent.engine import EngineClient
+from plumage_engine.agent.tables import TablesLink
+
+pytestmark = pytest.mark.redis
+
+LEARNED = [[4, 1, 2, "Add", 10.0, 5000.0], [4, 1, 2, "Stop", 12.0, 12000.0]]
+PATH = "/v1/plumage/tables"
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest) -> str:
+    return request.node.name.partition("[")[0]
+
+
+@asynccontextmanager
+async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -> AsyncIterator[TablesLink]:
+    """As much of an agent as shares tables."""
+    client = EngineClient(engine.url)
+    link = TablesLink(directory.url, pool, replica, client, period=0.05)
+    task = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        await end([task])
+        await link.close()
+        await client.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def table(engine: Any) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(engine.url + PATH, timeout=10).raise_for_status().json()
+    return found
+
+
+def teach(engine: Any, **changes: Any) -> int:
+    told = {**table(engine), "rows": LEARNED, **changes}
+    return httpx.post(engine.url + PATH, json=told, timeout=10).status_code
+
+
+def bandit(make_engine: Any, **settings: Any) -> Any:
+    return make_engine(feather={"policy": "Bandit"}, **settings)
+
+
+async def test_a_new_engine_starts_from_what_others_learned(directory, pool, make_engine) -> None:
+    old, new, other = bandit(make_engine), bandit(make_engine), bandit(make_engine, maxNumSeqs=7)
+    assert table(old)["rows"] == []
+    assert table(old)["fingerprint"] == table(new)["fingerprint"] != table(other)["fingerprint"]
+    assert teach(old) == 204
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
+        await until(lambda: first.counts["sent"] >= 1)
+        second = await stack.enter_async_context(linked(directory, pool, new, "r1"))
+        await until(lambda: second.counts["taught"] == 1)
+        assert table(new)["rows"] == LEARNED
+        await until(lambda: second.counts["sent"] > 1 and first.counts["read"] > 1)
+        assert table(old)["rows"] == LEARNED, "what it taught does not come back to it as more"
+        async with linked(directory, pool, other, "r2") as third:
+            await until(lambda: third._offers is not None and third._offers.rounds > 2)
+            assert table(other)["rows"] == []
+            assert third.counts["taught"] == 0
+    async with Redis.from_url(directory.url) as client:
+        assert await client.pttl(PoolKeys(pool).tables(table(old)["fingerprint"])) > 0
+
+
+async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool, make_engine) -> None:
+    new = bandit(make_engine)
+    key = PoolKeys(pool).tables(table(new)["fingerprint"])
+    head = HEAD.pack(SCHEMA_VERSION, time.time())
+    async with Redis.from_url(directory.url) as client:
+        await client.hset(key, mapping={"vandal": head + b"\xc1\xc1", "newer": bytes([SCHEMA_VERSION + 1]) + head[1:]})
+    async with linked(directory, pool, new, "r0") as link:
+        await until(lambda: link.counts["malformed"] >= 1 and link.counts["newer_schema"] >= 1)
+        assert link.counts["taught"] == 0
+    assert table(new)["rows"] == []
+
+
+def test_an_engine_refuses_what_it_cannot_have_learned(make_engine) -> None:
+    engine, fcfs = bandit(make_engine), make_engine(feather={"policy": "Fcfs"})
+    assert teach(engine, fingerprint="0" * 16) == 409
+    assert teach(engine, policy="QLearning") == 409
+    assert teach(engine, rows=[[4, 1, 2, "Perhaps", 1.0, 1.0]]) == 400
+    assert teach(engine, rows=[[4, 1, 2, "Add", -5.0, 1.0]]) == 400
+    assert httpx.post(engine.url + PATH, content=b"{", timeout=10).status_code == 400
+    assert httpx.post(engine.url + PATH, content=b" " * (2 << 20), timeout=10).status_code == 413
+    assert table(engine)["rows"] == []
+    assert httpx.get(fcfs.url + PATH, timeout=10).status_code == 404
+
+
+def test_without_the_token_nobody_reads_or_teaches(make_engine, tmp_path) -> None:
+    token = tmp_path / "token"
+    token.write_text("engine-token")
+    engine = bandit(make_engine, adminTokenFile=str(token))
+    assert httpx.get(engine.url + PATH, timeout=10).status_code == 401
+    assert httpx.post(engine.url + PATH, json={}, timeout=10).status_code == 401
+
+    async def asked(secret: SecretStr | None) -> LearnedTable | None:
+        client = EngineClient(engine.url, secret)
+        try:
+            return await client.tables()
+        finally:
+            await client.close()
+
+    assert asyncio.run(asked(None)) is None
+    found = asyncio.run(asked(SecretStr("engine-token")))
+    assert found is not None
+    assert found.policy == "Bandit"
+
+
+async def test_load_teaches_an_engine_and_its_agent_tells(directory, pool, make_engine) -> None:
+    engine = bandit(make_engine, device={"preset": "gpu", "timeScale": 0.02}, maxNumSeqs=8)
+    groups = ["".join(f"{group} word{n} " for n in range(200)) for group in range(4)]
+    async with linked(directory, pool, engine, "r0") as link:
+
+        async def user(number: int) -> None:
+            for turn in range(6):
+                prompt = groups[(number + turn) % 4] + f"{number} {turn}"
+                await asyncio.to_thread(engine.ask, prompt, max_tokens=12)
+
+        await asyncio.gather(*(user(number) for number in range(24)))
+        assert table(engine)["rows"], "strangers in the batch were at stake"
+        await until(lambda: link.counts["sent"] >= 1)
