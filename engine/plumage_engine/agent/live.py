@@ -17,7 +17,7 @@ __all__ = ["Listener", "LiveSocket"]
 
 BURST = 64  # messages read before the event loop gets its turn
 JOINING = 0.1  # seconds from a connection until the engine knows our subscription
-PACE = 0.025  # seconds between reads while messages flow: an event waits half of it on average
+PACE = 0.020  # seconds between reads while messages flow: an event waits half of it on average
 EMPTY = 5  # reads in a row with nothing to read until the socket wakes us again
 NUDGE = 0.5  # seconds; ZMQ's descriptor signals edges, a lost one must not stop the stream
 
