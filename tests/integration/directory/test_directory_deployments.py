@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import redis
 from support.directories import Sentinels, cluster_of_three, cluster_url, locked_server
+from support.following import in_step
 
 from plumage.directory.schema import Change, Keys, State, Tier
 from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
-from plumage.directory.writer import DirectoryWriter
 
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]
@@ -25,11 +24,6 @@ WHOLE = (10, 640)
 
 def held(chain: Sequence[int]) -> list[Change]:
     return [Change(chunk, Tier.GPU, 64 * (depth + 1)) for depth, chunk in enumerate(chain)]
-
-
-def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
-    follower = router._replicas[writer.keys.replica].follower
-    return (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
 
 
 @pytest.fixture

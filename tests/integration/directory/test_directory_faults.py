@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from support.following import in_step
 
 from plumage.directory import writer as writer_module
 from plumage.directory.schema import Change, Keys, State, Tier
 from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
 from plumage.directory.writer import DirectoryWriter
 
 RNG = random.Random(1)
@@ -23,11 +23,6 @@ WHOLE = (10, 640)
 
 def held(chain: Sequence[int]) -> list[Change]:
     return [Change(chunk, Tier.GPU, 64 * (depth + 1)) for depth, chunk in enumerate(chain)]
-
-
-def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
-    follower = router._replicas[writer.keys.replica].follower
-    return (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
 
 
 def sent(writer: DirectoryWriter) -> bool:

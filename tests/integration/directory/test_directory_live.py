@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio import Redis
+from support.following import in_step
 
 from plumage.directory.schema import BEAT_TTL, Beat, Change, Keys, Load, State, Tier
-from plumage.directory.sync import DirectorySync
-from plumage.directory.writer import DirectoryWriter
 from plumage.hashing import chunks
 
 RNG = random.Random(1)
@@ -25,12 +24,6 @@ def held(chain: Sequence[int], tier: Tier = Tier.GPU) -> list[Change]:
 
 def gone(chain: Sequence[int]) -> list[Change]:
     return [Change(chunk, Tier.GONE) for chunk in chain]
-
-
-def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
-    """The router counts what the writer counts, by itself."""
-    follower = router._replicas[writer.keys.replica].follower
-    return (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
 
 
 async def everything(client: Redis) -> dict[bytes, bytes]:
