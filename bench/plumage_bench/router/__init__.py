@@ -40,7 +40,7 @@ class Plan:
 
 
 FULL = Plan(full_load=6.0, low_load=20.0, repeats=5)
-QUICK = Plan(full_load=2.0, low_load=10.0, repeats=2)
+QUICK = Plan(full_load=1.5, low_load=7.0, repeats=2)
 
 
 def run(context: Context) -> Report:
