@@ -1,0 +1,55 @@
+"""Streams must begin and go on in time; an answer in one piece may take as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+
+async def test_a_stream_that_does_not_begin_in_time_is_asked_for_elsewhere(start: Any, kit: Any) -> None:
+    running = await start(engines=2, timeouts={"firstByte": 0.3})
+    asleep = asyncio.Event()
+
+    async def never(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(b": still here\n\n"))
+        await asleep.wait()
+
+    running.engines[0].answer = never
+    answers = [await running.post(kit.chat(stream=True)) for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert all(b"chat-1" in answer.body for answer in answers)
+    assert running.router.gateway.metrics.retries["its first byte is late"] >= 1
+    asleep.set()
+
+
+async def test_an_answer_in_one_piece_may_take_its_time(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"firstByte": 0.1, "idle": 0.1})
+    plain = running.engines[0].answer
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        await plain(seen, writer)
+
+    running.engines[0].answer = slowly
+    assert (await running.post(kit.chat())).status == 200
+    assert not running.router.gateway.metrics.retries
+
+
+async def test_a_stream_that_stops_is_cut(start: Any, kit: Any) -> None:
+    running = await start(engines=1, timeouts={"idle": 0.3})
+    asleep = asyncio.Event()
+
+    async def stops(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("half")))
+        await asleep.wait()
+
+    running.engines[0].answer = stops
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat(stream=True)))
+    async with asyncio.timeout(30):
+        everything = await reader.read()
+    assert everything.count(b"half") == 1
+    assert b'"truncated"' in everything
+    assert not everything.endswith(b"0\r\n\r\n"), "a cut stream must not look whole"
+    asleep.set()
+    writer.close()
