@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from plumage_router.clock import monotonic
 from plumage_router.replicas import Fleet, Replica
 
 __all__ = ["Prober"]
@@ -44,6 +45,7 @@ class Prober:
             self._failures.pop(replica.id, None)
             before, back = replica.breaker.state, not replica.healthy
             replica.healthy = True
+            replica.breaker.advance(monotonic())  # without requests nobody else moves it by the clock
             replica.breaker.reached(back=back)
             moved = back or replica.breaker.state is not before
         else:

@@ -84,7 +84,7 @@ async def pool_up(
     folder = PoolFolder.take(pool.metadata.name)
     supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, say=console.print)
     control = ControlServer(supervisor)
-    with sweeper():
+    with sweeper(folder.path):
         try:
             await control.start()
             await _unless_asked(supervisor, signals)

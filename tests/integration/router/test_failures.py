@@ -188,6 +188,16 @@ async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(
     assert running.router.gateway.metrics.retries.total() == 0
 
 
+async def test_a_breaker_that_nobody_asks_moves_by_the_clock(start: Any, kit: Any) -> None:
+    breaker = {"failures": 1, "base": 0.1}
+    running = await start(engines=2, timeouts={"probeInterval": 0.02}, breaker=breaker)
+    running.engines[0].answer = _dies
+    assert [(await running.post(kit.chat())).status for _ in range(2)] == [200, 200]
+    replica = running.router.fleet.get("chat-0")
+    await kit.until(lambda: replica.breaker.state is BreakerState.HALF_OPEN)
+    assert (replica.healthy, replica.shown_state) == (True, "Ready")
+
+
 async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.1})
     dead, alive = running.engines

@@ -89,11 +89,26 @@ def test_a_last_file_written_while_it_is_swept_is_swept_too(runtime: Path, monke
             (path / "last words").touch()
 
     monkeypatch.setattr(shutil, "rmtree", remove_beside_a_writer)
+    monkeypatch.setattr(sys, "argv", ["sweeper", str(left)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sweeper, "_PAUSE", 0.0)
     sweeper.main()
     assert removed == [left] * 3
     assert not left.exists()
+
+
+def test_a_lock_that_outlives_its_holders_pipe_by_a_moment_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes what a killed supervisor had open one after the other, in an order of its own."""
+    pool = PoolFolder.take("chat")
+
+    def let_go(seconds: float) -> None:
+        os.close(pool._lock)
+
+    monkeypatch.setattr(sys, "argv", ["sweeper", str(pool.path)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sweeper.time, "sleep", let_go)
+    sweeper.main()
+    assert not pool.path.exists()
 
 
 def test_a_folder_that_others_can_enter_is_refused(runtime: Path) -> None:
