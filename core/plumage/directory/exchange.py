@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from plumage.directory.backoff import Backoff
-from plumage.directory.connection import AWAY, close, connect, redacted
+from plumage.directory.connection import close, connect, redacted
 from plumage.directory.schema import NewerSchemaError, SchemaError
-from plumage.directory.tasks import end
+from plumage.directory.tasks import end, forever
 
 __all__ = ["Exchange", "Fields"]
 
@@ -61,26 +61,23 @@ class Exchange:
     def start(self) -> None:
         turns = [("send", self._send), ("read", self._read)]
         for name, turn in turns if self._take is not None else turns[:1]:
-            self._tasks.append(asyncio.create_task(self._forever(turn), name=f"directory {name} {self._key}"))
+            self._tasks.append(asyncio.create_task(self._keep(turn), name=f"directory {name} {self._key}"))
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
         await end(tasks)
         await close(self.client)
 
-    async def _forever(self, turn: Callable[[], Awaitable[None]]) -> None:
-        backoff = Backoff(self._rng)
-        while True:
-            try:
-                await turn()
-            except AWAY as error:
-                self._away(error)
-                await asyncio.sleep(backoff.next())
-            else:
-                self.degraded = False
-                backoff.reset()
+    async def _keep(self, turn: Callable[[], Awaitable[None]]) -> None:
+        async def one() -> None:
+            await turn()
+            self.degraded = False
 
-    def _away(self, error: BaseException) -> None:
+        what = f"directory {self._shown}: {self._key}"
+        await forever(one, what, backoff=Backoff(self._rng), failed=self.away)
+
+    def away(self, error: BaseException) -> None:
+        """Something could not be said or heard."""
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
             log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error)

@@ -16,10 +16,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from plumage.directory.connection import AWAY
+from plumage.directory.backoff import Backoff
 from plumage.directory.exchange import Exchange, Fields
 from plumage.directory.schema import HEAT_TTL, SCHEMA_VERSION, PoolKeys, SchemaError, check_version
-from plumage.directory.tasks import end
+from plumage.directory.tasks import end, forever
 from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import DeltaCounter, FleetHotness, HotnessDelta
 
@@ -54,6 +54,7 @@ class HotnessShare:
         self.request = self._counter.request
         self._rng = rng or random.Random()
         self._task: asyncio.Task[None] | None = None
+        self._loaded = False
         self.exchange = Exchange(
             url, self._keys.heat, make=self._make, take=self._take if follow else None,
             period=period, longest=LONGEST, lifetime=HEAT_TTL, rng=rng,
@@ -73,17 +74,16 @@ class HotnessShare:
 
     async def _run(self) -> None:
         """Start from the stored view, then take part; store the view whenever it is our turn."""
-        while True:
-            try:
-                await self._load()
-                break
-            except AWAY:
-                await asyncio.sleep(PERIOD)
-        self.exchange.start()
-        while True:
-            await asyncio.sleep(VIEW_EVERY * self._rng.uniform(0.5, 1.0))
-            with contextlib.suppress(*AWAY):
-                await self.store_view()
+        what = f"directory hotness of {self._keys.pool}"
+        await forever(self._turn, what, backoff=Backoff(self._rng), failed=self.exchange.away)
+
+    async def _turn(self) -> None:
+        if not self._loaded:
+            await self._load()
+            self._loaded = True
+            self.exchange.start()
+        await asyncio.sleep(VIEW_EVERY * self._rng.uniform(0.5, 1.0))
+        await self.store_view()
 
     async def _load(self) -> None:
         stored: Any = await self.exchange.client.get(self._keys.heat_view)

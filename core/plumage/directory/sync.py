@@ -28,13 +28,13 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoPermissionError
 
 from plumage.directory.backoff import Backoff
-from plumage.directory.connection import AWAY, close, connect, redacted
+from plumage.directory.connection import close, connect, redacted
 from plumage.directory.followed import Followed
 from plumage.directory.follower import Entry, Follower, OutOfStep
 from plumage.directory.mirror import SHARDS, Mirror
 from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State
 from plumage.directory.snapshot import read_snapshot
-from plumage.directory.tasks import end
+from plumage.directory.tasks import Mistakes, end, forever
 
 __all__ = ["DirectorySync", "ReplicaView"]
 
@@ -73,6 +73,7 @@ class DirectorySync:
         self._pool = pool
         self._client = connect(url)
         self._shown = redacted(url)
+        self._mistakes = Mistakes(f"directory {self._shown}: reading a snapshot")
         self._poll_seconds = poll_seconds
         self._rng = rng or random.Random()
         self._replicas: dict[str, Followed] = {}
@@ -131,9 +132,9 @@ class DirectorySync:
 
     def start(self) -> None:
         self._started = True
-        self._spawn(self._forever(self._poll_turn), "heartbeats")
+        self._spawn(self._keep(self._poll_turn), "heartbeats")
         if not isinstance(self._client, RedisCluster):
-            self._spawn(self._forever(partial(self._feed_turn, None)), "logs")
+            self._spawn(self._keep(partial(self._feed_turn, None)), "logs")
         self._feed_each()
 
     def _feed_each(self) -> None:
@@ -142,7 +143,7 @@ class DirectorySync:
             return
         for known in self._replicas.values():
             if known.feed is None:
-                known.feed = self._spawn(self._forever(partial(self._feed_turn, known)), f"log of {known.name}")
+                known.feed = self._spawn(self._keep(partial(self._feed_turn, known)), f"log of {known.name}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"directory {what} of {self._pool}")
@@ -156,21 +157,8 @@ class DirectorySync:
 
     # Heartbeats
 
-    async def _forever(self, turn: Callable[[], Awaitable[None]]) -> None:
-        """One turn after the other; a server that is away is asked again later, and a mistake of ours ends nothing."""
-        backoff = Backoff(self._rng)
-        while True:
-            try:
-                await turn()
-            except AWAY as error:
-                self._away(error)
-            except Exception as error:
-                log.exception("directory %s: unexpected error, trying again", self._shown)
-                self._away(error)
-            else:
-                backoff.reset()
-                continue
-            await asyncio.sleep(backoff.next())
+    async def _keep(self, turn: Callable[[], Awaitable[None]]) -> None:
+        await forever(turn, f"directory {self._shown}", backoff=Backoff(self._rng), failed=self._away)
 
     async def _poll_turn(self) -> None:
         await self._poll()
@@ -277,7 +265,8 @@ class DirectorySync:
         except SchemaError as error:
             self._malformed(known, error)
             self._postpone(known, "malformed")
-        except AWAY as error:
+        except Exception as error:
+            self._mistakes.tell(error)
             self._away(error)
             self._postpone(known, "failed")
         finally:

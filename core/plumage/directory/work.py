@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from plumage.directory.connection import AWAY
+from plumage.directory.backoff import Backoff
 from plumage.directory.exchange import Exchange, Fields
 from plumage.directory.mirror import Mirror
 from plumage.directory.offers import Offers
@@ -33,7 +33,7 @@ from plumage.directory.schema import (
     SchemaError,
     check_version,
 )  # fmt: skip
-from plumage.directory.tasks import end
+from plumage.directory.tasks import end, forever
 
 __all__ = ["WorkShare"]
 
@@ -85,6 +85,7 @@ class WorkShare:
         self._chains: list[tuple[int, Sequence[int], float]] = []
         self._heard: dict[str, dict[int, tuple[float, float]]] = {}  # router → slot → (seconds, when heard)
         self._offering: asyncio.Task[None] | None = None
+        self._rng = rng or random.Random()
         self.exchange = Exchange(
             url, self._keys.work, make=self._make, take=self._take,
             period=PERIOD, longest=LONGEST, lifetime=WORK_TTL, rng=rng,
@@ -124,7 +125,7 @@ class WorkShare:
 
     def start(self) -> None:
         self.exchange.start()
-        self._offering = asyncio.create_task(self._offer_forever(), name=f"directory offers of {self.name}")
+        self._offering = asyncio.create_task(self._keep_offering(), name=f"directory offers of {self.name}")
 
     async def close(self) -> None:
         if self._offering is not None:
@@ -132,13 +133,16 @@ class WorkShare:
             self._offering = None
         await self.exchange.close()
 
-    async def _offer_forever(self) -> None:
-        while True:
-            try:
-                await self.learned.exchange()
-            except AWAY:
-                self.learned.counts["failures"] += 1
+    async def _keep_offering(self) -> None:
+        async def one() -> None:
+            await self.learned.exchange()
             await asyncio.sleep(OFFERS_EVERY)
+
+        what = f"directory offers of {self.name}"
+        await forever(one, what, backoff=Backoff(self._rng, longest=OFFERS_EVERY), failed=self._not_offered)
+
+    def _not_offered(self, error: Exception) -> None:
+        self.learned.counts["failures"] += 1
 
     # Messages
 

@@ -46,7 +46,7 @@ from plumage.directory.schema import (
     pack_entry,
     sequence,
 )  # fmt: skip
-from plumage.directory.tasks import end
+from plumage.directory.tasks import end, forever
 
 __all__ = ["DirectoryWriter"]
 
@@ -188,20 +188,18 @@ class DirectoryWriter:
 
     async def run(self) -> None:
         """Carry what was said to the server until cancelled, or until a newer writer takes over."""
-        while not self.superseded:
-            try:
-                await self._work()
-            except AWAY as error:
-                self._away(error)
-            except Exception as error:
-                log.exception("directory %s: unexpected error, writing all of %s again", self._shown, self.keys.replica)
-                self._away(error)
-                self._start_over()
-            else:
-                self._back()
-                await self._pause()
-                continue
-            await asyncio.sleep(self._backoff.next())
+        what = f"directory {self._shown}: writing {self.keys.replica}"
+        await forever(self._turn, what, backoff=self._backoff, failed=self._failed, done=lambda: self.superseded)
+
+    async def _turn(self) -> None:
+        await self._work()
+        self._back()
+        await self._pause()
+
+    def _failed(self, error: Exception) -> None:
+        self._away(error)
+        if not isinstance(error, AWAY):  # who knows how far it came: all of it is written anew
+            self._start_over()
 
     async def _work(self) -> None:
         epoch = self.epoch
@@ -230,7 +228,6 @@ class DirectoryWriter:
         if self.degraded:
             log.info("directory %s takes writes of %s again", self._shown, self.keys.replica)
         self.degraded = False
-        self._backoff.reset()
 
     # Registration, heartbeat, entries
 

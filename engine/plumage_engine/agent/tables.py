@@ -9,13 +9,16 @@ with a policy that learns nothing, shares nothing. Nothing waits for any of this
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 
 from plumage.batching.stop.shared import LearnedTable, checked, merged, pack, unpack
 from plumage.batching.stop.table import Row
-from plumage.directory.connection import AWAY, close, connect
+from plumage.directory.backoff import Backoff
+from plumage.directory.connection import close, connect
 from plumage.directory.offers import Offers
 from plumage.directory.schema import TABLES_TTL, PoolKeys
+from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.engine import EngineClient, EngineDownError
 
@@ -28,12 +31,21 @@ ENOUGH = 200.0  # choices: who has made as many needs no teacher
 class TablesLink:
     """One agent's part. `counts`: what came of reading, `taught` engines, and `refused` by the engine."""
 
-    def __init__(self, url: str, pool: str, replica: str, engine: EngineClient, period: float = PERIOD) -> None:
+    def __init__(
+        self,
+        url: str,
+        pool: str,
+        replica: str,
+        engine: EngineClient,
+        period: float = PERIOD,
+        rng: random.Random | None = None,
+    ) -> None:
         self._client = connect(url)
         self._keys = PoolKeys(pool)
         self._replica = replica
         self._engine = engine
         self._period = period
+        self._rng = rng or random.Random()
         self._offers: Offers | None = None
         self._life: tuple[str, str] | None = None  # fingerprint and life of the engine that we know
         self._met = False
@@ -45,16 +57,20 @@ class TablesLink:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                await self.exchange()
-            except EngineDownError:
-                pass  # the load watch tells of it
-            except AWAY:
-                self._own["failures"] += 1
-            except ConfigurationError:  # the engine's own table is corrupt
-                self._own["malformed"] += 1
-            await asyncio.sleep(self._period)
+        backoff = Backoff(self._rng, longest=self._period)
+        await forever(self._turn, f"learned tables of {self._replica}", backoff=backoff, failed=self._failed)
+
+    async def _turn(self) -> None:
+        try:
+            await self.exchange()
+        except EngineDownError:
+            pass  # the load watch tells of it
+        except ConfigurationError:  # the engine's own table is corrupt
+            self._own["malformed"] += 1
+        await asyncio.sleep(self._period)
+
+    def _failed(self, error: Exception) -> None:
+        self._own["failures"] += 1
 
     async def close(self) -> None:
         await close(self._client)

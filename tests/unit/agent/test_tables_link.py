@@ -1,0 +1,38 @@
+"""The exchange of learned tables outlives whatever one of its rounds raises."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from plumage.directory.tasks import end
+from plumage_engine.agent.engine import EngineClient, EngineDownError
+from plumage_engine.agent.tables import TablesLink
+
+
+class Engine(EngineClient):
+    """Has no table, for a different reason each time."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9")
+        self.asked = 0
+
+    async def tables(self) -> None:
+        self.asked += 1
+        raise (ZeroDivisionError("a mistake of ours"), EngineDownError("gone"))[self.asked % 2]
+
+
+async def test_a_mistake_ends_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine()
+    link = TablesLink("unix:///nowhere", "chat", "chat-0", engine, period=0.001, rng=random.Random(1))
+    task = asyncio.create_task(link.run())
+    async with asyncio.timeout(30.0):
+        while engine.asked < 6:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await end([task])
+    await link.close()
+    await engine.close()
+    assert link.counts["failures"] >= 2
+    assert len([record for record in caplog.records if record.exc_info]) == 1

@@ -1,0 +1,187 @@
+"""A background task goes on after any error: told to the log once of each kind, counted each time, after a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from plumage.directory import tasks
+from plumage.directory.backoff import Backoff
+from plumage.directory.exchange import Exchange
+from plumage.directory.followed import Followed
+from plumage.directory.follower import Follower
+from plumage.directory.hotness import HotnessShare
+from plumage.directory.mirror import Mirror
+from plumage.directory.sync import DirectorySync
+from plumage.directory.tasks import KINDS, end, forever
+from plumage.directory.work import WorkShare
+from plumage.directory.writer import DirectoryWriter
+
+NOWHERE = "unix:///nowhere/directory.sock"
+
+
+class Waits(Backoff):
+    """Counts the waits, and waits for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.waits = 0
+
+    def next(self) -> float:
+        super().next()
+        self.waits += 1
+        return 0.0
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits between two attempts."""
+    monkeypatch.setattr(Backoff, "next", lambda self: 0.0)
+
+
+async def until(true: Any) -> None:
+    async with asyncio.timeout(30.0):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Waits]:
+    """`forever` through these turns, to their end."""
+    told: list[Exception] = []
+    backoff, ended = Waits(), False
+
+    async def turn() -> None:
+        nonlocal ended
+        error = next(errors, StopAsyncIteration)
+        if error is StopAsyncIteration:
+            ended = True
+        elif error is not None:
+            raise error
+
+    await forever(turn, "the task", backoff=backoff, failed=told.append, done=lambda: ended)
+    return told, backoff
+
+
+async def test_a_mistake_is_told_once_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [ValueError("one"), None, ValueError("two"), KeyError("three"), KeyError("four")]
+    told, _ = await run(iter(errors))
+    assert told == [error for error in errors if error is not None]
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError, KeyError]
+    assert all("the task" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_server_that_is_away_is_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
+    told, _ = await run(iter([RedisConnectionError("gone"), TimeoutError(), OSError("no route")]))
+    assert len(told) == 3
+    assert not caplog.records
+
+
+async def test_waits_after_each_error_and_begins_anew_after_a_good_turn() -> None:
+    _, backoff = await run(iter([ValueError("a"), ValueError("b"), None]))
+    assert backoff.waits == 2
+    assert backoff.failures == 0
+
+
+async def test_what_is_told_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    kinds = [type(f"Kind{number}Error", (Exception,), {}) for number in range(KINDS + 5)]
+    told, _ = await run(iter([kind() for kind in kinds]))
+    assert len(told) == KINDS + 5
+    assert len(caplog.records) == KINDS
+
+
+async def test_it_can_be_cancelled() -> None:
+    async def turn() -> None:
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(forever(turn, "x", backoff=Backoff(random.Random(1)), failed=lambda error: None))
+    await asyncio.sleep(0)
+    await end([task])
+    assert task.cancelled()
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.name == tasks.__name__ and record.levelno == logging.ERROR for record in caplog.records)
+
+
+def broken(*_: Any) -> Any:
+    raise ZeroDivisionError("a mistake of ours")
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_an_exchange_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    exchange = Exchange(NOWHERE, "key", make=broken, take=None, period=0.0, longest=1, lifetime=1)
+    exchange.start()
+    await until(lambda: exchange.counts["failures"] > 2)
+    await exchange.close()
+    assert logged(caplog) == 1
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_offers_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = WorkShare(NOWHERE, pool="chat", router="r", mirror=Mirror(64), work=dict)
+    monkeypatch.setattr(share.exchange, "start", lambda: None)
+    monkeypatch.setattr(share.learned, "exchange", broken)
+    share.start()
+    await until(lambda: share.learned.counts["failures"] > 2)
+    await share.close()
+    assert logged(caplog) == 1
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_hotness_goes_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = HotnessShare(NOWHERE, pool="chat")
+    monkeypatch.setattr(share.exchange.client, "get", broken)
+    share.start()
+    await until(lambda: share.exchange.counts["failures"] > 2)
+    await share.close()
+    assert logged(caplog) == 1
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_heartbeats_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
+    monkeypatch.setattr(sync, "_poll", broken)
+    sync.start()
+    await until(lambda: sync.counts["failures"] > 2)
+    await sync.close()
+    assert logged(caplog) == 1
+
+
+async def test_a_snapshot_is_tried_again(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumage.directory.sync.read_snapshot", broken)
+    sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
+    known = Followed("chat", "chat-0", Follower(sync.mirror, 0), Backoff(random.Random(1)))
+    for _ in range(2):
+        await sync._load(known, "1.a")
+    assert known.not_before > 0.0
+    assert sync.counts["failures"] == 2
+    assert logged(caplog) == 1
+    await sync.close()
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_a_writer_starts_over_after_a_mistake(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = DirectoryWriter(NOWHERE, pool="chat", replica="chat-0")
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        turns += 1
+        writer.epoch = "1.a"
+        broken()
+
+    monkeypatch.setattr(writer, "_work", work)
+    writer.start()
+    await until(lambda: turns > 2)
+    assert writer.degraded
+    assert writer.epoch is None
+    await writer.close()
+    assert logged(caplog) == 1
