@@ -38,7 +38,8 @@ def _figures(record: Mapping[str, Any]) -> Table:
 def _candidates(record: Mapping[str, Any]) -> Table:
     chunks = record["chunks"]
     table = Table(
-        caption=f"{record['considered']} considered; {chunks['matched']} of {chunks['prompt']} chunks known; "
+        caption=f"{record['considered']} of {record['available']} considered; "
+        f"{chunks['matched']} of {chunks['prompt']} chunks known; "
         f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins",
         caption_justify="left",
     )

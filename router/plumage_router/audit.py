@@ -37,10 +37,11 @@ class Record:
     matched_chunks: int
     predicted_ttft: float | None
     predicted_latency: float | None
-    fleet: Sequence[ReplicaState]  # the candidates, with …
+    fleet: Sequence[ReplicaState]  # the best of the considered, with …
     hits: Mapping[int, float]  # … the tokens that each slot holds …
     scores: Sequence[float]  # … and each one's score, where the policy gives one
     considered: int
+    available: int
     degraded: bool
     decision_seconds: float = 0.0
     failures: list[tuple[str, str]] = field(default_factory=list)  # replica, reason
@@ -52,7 +53,7 @@ class Record:
 
     @property
     def candidates(self) -> list[tuple[str, float, float | None]]:
-        """Each replica considered, the tokens it holds, its score."""
+        """The best replicas considered, the tokens each holds, its score."""
         scores: Sequence[float | None] = self.scores or [None] * len(self.fleet)
         return [(_name(s), self.hits.get(s.slot, 0.0), score) for s, score in zip(self.fleet, scores, strict=True)]
 
@@ -62,11 +63,12 @@ class Record:
             failed = ", ".join(f"{replica}: {reason}" for replica, reason in self.failures)
             return f"retried after {failed}"
         best = max((hit for _, hit, _ in self.candidates), default=0.0)
+        among = f"{self.considered}" if self.considered == self.available else f"{self.considered} of {self.available}"
         held = f"holds {self.hit_tokens:.0f} of ~{self.tokens:.0f} prompt tokens"
         if best <= 0:
-            return f"nobody holds its prefix; {self.policy} chose among {self.considered}"
+            return f"nobody holds its prefix; {self.policy} chose among {among}"
         if self.hit_tokens >= best:
-            return f"{held}, the most of {self.considered}"
+            return f"{held}, the most of {among}"
         scored = "scored worse" if self.scores else "was not chosen"
         return f"{held}; another holds {best:.0f} but {scored} ({self.policy})"
 
@@ -89,6 +91,7 @@ class Record:
                 {"replica": name, "hitTokens": round(hit), "score": score} for name, hit, score in self.candidates
             ],
             "considered": self.considered,
+            "available": self.available,
             "degraded": self.degraded,
             "decisionMicroseconds": round(self.decision_seconds * 1e6, 1),
             "failures": [{"replica": name, "reason": reason} for name, reason in self.failures],
@@ -121,7 +124,7 @@ class Audit:
     ) -> Record:
         """A decision was made; the record is filled in as the request goes on."""
         ticket = decision.ticket
-        fleet, scores = decision.candidates, decision.scores
+        fleet, scores = decision.considered, decision.scores
         if len(fleet) > SHOWN:
             fleet, scores = _best(fleet, scores)
         record = Record(
@@ -140,7 +143,8 @@ class Audit:
             fleet,
             decision.hits,
             scores,
-            len(decision.candidates),
+            len(decision.considered),
+            decision.candidates,
             degraded,
         )
         if len(self._ring) >= self._size:

@@ -41,14 +41,16 @@ class TokenRate:
 
 @dataclass(slots=True)
 class Decision:
-    """One choice and what it was made from. `hits`: tokens of the prompt each slot holds; `depth`: chunks of the
-    longest match; `tokens`: of the whole prompt, as far as can be told; `miss`: those the replica has to compute;
-    `queued`: those it had to compute when this was routed, these included; `attempt`: 1, or more on a retry."""
+    """One choice and what it was made from. `considered`: the replicas that were scored, of so many `candidates`;
+    `hits`: tokens of the prompt each slot holds; `depth`: chunks of the longest match; `tokens`: of the whole prompt,
+    as far as can be told; `miss`: those the replica has to compute; `queued`: those it had to compute when this was
+    routed, these included; `attempt`: 1, or more on a retry."""
 
     prompt: Prompt
     ticket: Ticket
     load: ReplicaState
-    candidates: Sequence[ReplicaState]
+    considered: Sequence[ReplicaState]
+    candidates: int
     scores: Sequence[float]
     hits: Mapping[int, float]
     depth: int
@@ -96,8 +98,9 @@ class Decider:
         load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
         return Decision(
-            prompt, ticket, load, candidates, choice.scores, hits, depth, tokens, attempt, miss, load.prefill_tokens
-        )
+            prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth, tokens,
+            attempt, miss, load.prefill_tokens,
+        )  # fmt: skip
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """What `decide` starts from; for who wants to know what it costs."""

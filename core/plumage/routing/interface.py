@@ -63,14 +63,17 @@ class Ticket:
 
 @dataclass(slots=True)
 class Choice:
-    """The slot chosen. `scores`: each candidate's score in candidate order (lower is better), kept for explanations."""
+    """The slot chosen. `scores`: each candidate's score in candidate order (lower is better), kept for explanations.
+    `considered`: the candidates that were scored, in the order of their scores, where not all were."""
 
     slot: int
     scores: Sequence[float] = ()
+    considered: Sequence[ReplicaState] = ()
 
 
 class RoutingPolicy(Protocol):
-    """A policy is told of every slot that comes and goes; it is never asked with an empty `replicas`."""
+    """A policy is told of every slot that comes and goes; it is never asked with an empty `replicas`. A list of
+    them is not changed once it was given."""
 
     name: str
 

@@ -18,6 +18,7 @@ context) and W the seconds of prefill still owed there. What differs from the pa
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
   so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
+- Of more than `considered` candidates so many are scored: those that hold most, and a random sample (`shortlist`).
 - Equals are drawn at random, a new slot starts from what the fleet has learned, and an estimate that nothing has tested
   for long drifts back to the fleet's.
 """
@@ -34,6 +35,7 @@ from plumage.routing.context_cost import ContextCost, Stretch
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
+from plumage.routing.shortlist import Shortlist
 from plumage.routing.ties import lowest_index
 from plumage.routing.work import DecayingWork
 
@@ -57,7 +59,7 @@ class LbgrSettings:
     initial_variance: of their weights, around the fleet's. crowding: how much the delay of others counts. spread: how
     much the tokens computed there in the last `spread_seconds` do. most_correction: see the module. arrival_seconds:
     over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves half way to the
-    fleet's."""
+    fleet's. considered: the most candidates that are scored for one request."""
 
     c_hit: float = 0.0
     c_miss: float = 1.0
@@ -69,6 +71,7 @@ class LbgrSettings:
     most_correction: float = 0.25
     arrival_seconds: float = 10.0
     stale_seconds: float = 30.0
+    considered: int = 64
 
     def __post_init__(self) -> None:
         for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds"):
@@ -79,6 +82,8 @@ class LbgrSettings:
         for name in ("c_hit", "crowding", "spread", "most_correction"):
             if not getattr(self, name) >= 0.0:
                 raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
+        if not self.considered >= 2:
+            raise ConfigurationError(f"lbgr.considered must be at least 2, got {self.considered}")
 
 
 class _Replica:
@@ -144,24 +149,28 @@ class Lbgr:
         self._context = ContextCost()
         self._fleet_seconds = self._fleet_computed = 0.0
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
+        self._shortlist = Shortlist(self.settings.considered, rng)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
+        few = len(replicas) <= self.settings.considered
+        considered = replicas if few else self._shortlist.of(query.hits, replicas)
         try:
-            scores = self._scores(query, replicas)
+            scores = self._scores(query, considered, len(replicas))
         except IndexError:
             self._grow(1 + max(replica.slot for replica in replicas))
-            scores = self._scores(query, replicas)
-        best = replicas[lowest_index(scores, self._rng)]
+            scores = self._scores(query, considered, len(replicas))
+        best = considered[lowest_index(scores, self._rng)]
         self._foreign = best.foreign_work
-        return Choice(best.slot, scores)
+        return Choice(best.slot, scores, () if few else considered)
 
-    def _scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
-        """Written out in one loop: it runs once per replica and request."""
+    def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int) -> list[float]:
+        """Of `replicas`, which are all `candidates` or some. Written out in one loop: it runs once per replica and
+        request."""
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
-        crowd = self.settings.crowding * self._arrivals_each(now, len(replicas))
+        crowd = self.settings.crowding * self._arrivals_each(now, candidates)
         recent = self._recent.scaled
         # At the fleet's speed, not the replica's own: it is room in the cache that is shared out, and caches are alike.
         spread = self.settings.spread * self._fleet_c_miss() * self._recent.fade(now)

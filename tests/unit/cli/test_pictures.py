@@ -122,17 +122,19 @@ def test_an_explanation_for_people() -> None:
             {"replica": "chat-1", "hitTokens": 0, "score": None},
         ],
         "considered": 2,
+        "available": 5,
         "decisionMicroseconds": 88.0,
     }
     console = Console(file=io.StringIO(), width=120, highlight=False)
     explanation.show(record, console)
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     for words in (
         "request r-1 for tiny-chat → chat-0 (Lbgr)",
         "before that, chat-1 failed: it closed the connection",
         "decided from what it knew itself",
         "→ chat-0",
         "61 ms",
+        "2 of 5 considered",
         "8 of 9 chunks known",
     ):
         assert words in shown

@@ -213,3 +213,17 @@ def test_the_audit_keeps_its_bound_and_the_latest_of_an_id() -> None:
     assert audit.find("r9") is latest[0]
     assert len(latest[0].candidates) == 16, "of many candidates the best are kept"
     assert latest[0].considered == 40
+    assert latest[0].available == 40
+
+
+def test_the_audit_says_how_many_of_a_large_fleet_were_looked_at() -> None:
+    decider, loads = _decider("Lbgr", replicas=200)
+    for now in (0.0, 1.0):
+        decision = decider.decide(_prompt(), loads, now)
+    record = Audit(8).note(decision, request_id="r", at=0.0, tenant="", policy="Lbgr", degraded=False)
+    assert (record.considered, record.available) == (len(decision.considered), 200)
+    assert 2 <= record.considered <= 64
+    assert len(record.candidates) == 16
+    assert record.replica in {name for name, _, _ in record.candidates}
+    assert f"the most of {record.considered} of 200" in record.why()
+    assert record.document()["available"] == 200
