@@ -18,7 +18,7 @@ from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.ports import require_free
 
-__all__ = ["MODULES", "Finding", "Verdict", "check_machine", "check_pool"]
+__all__ = ["MODULES", "Finding", "Verdict", "check_machine", "check_pool", "require"]
 
 MODULES = {
     "the router": ("fastapi", "uvloop", "httptools", "orjson"),
@@ -43,6 +43,13 @@ class Finding:
     verdict: Verdict
     what: str
     remedy: str = ""
+
+
+def require(*purposes: str) -> None:
+    """ModuleNotFoundError when a package of theirs is missing: better now than from a process of the pool, later."""
+    for name in (name for purpose in purposes for name in MODULES[purpose]):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
 
 
 def check_machine(port: int, pools: Iterable[Mapping[str, Any]] = ()) -> Iterator[Finding]:

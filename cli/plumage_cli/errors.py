@@ -9,9 +9,25 @@ PlumageError
 
 from __future__ import annotations
 
+import errno
+
 from plumage.errors import PlumageError
 
-__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError"]
+__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError", "trouble"]
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.ENFILE: "allow more open files: ulimit -n",
+    errno.EACCES: "choose a place that is yours",
+    errno.EPERM: "choose a place that is yours",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EEXIST: "something else lies there: remove it",
+    errno.ENOTDIR: "something else lies there: remove it",
+    errno.EISDIR: "something else lies there: remove it",
+    errno.ELOOP: "something else lies there: remove it",
+}
 
 
 class CliError(PlumageError):
@@ -28,3 +44,11 @@ class ProcessFailedError(CliError):
 
 class NoPoolError(CliError):
     """No pool is up under that name."""
+
+
+def trouble(error: OSError, what: object = None) -> str:
+    """What the system refused, of which file (`what`, where the error does not name it), and what to do about it."""
+    name = error.filename if error.filename is not None else what
+    told = error.strerror or str(error)
+    remedy = _REMEDIES.get(error.errno or 0)
+    return (f"{name}: " if name else "") + told + (f"; {remedy}" if remedy else "")

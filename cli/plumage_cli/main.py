@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from plumage.errors import PlumageError
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "app", "extra_of", "main"]
+
+_ONLY_BENCH = ("libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
 
 COMMANDS = {
     "validate": "Check manifests and name every mistake in them.",
@@ -83,10 +86,35 @@ def main() -> None:
     try:
         app()
     except PlumageError as error:
-        typer.secho(f"plumage: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(1)
+        _end(str(error))
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if not name or name.startswith("plumage"):
+            raise  # a mistake of ours
+        _end(f"this command needs {name}, which is not installed: pip install 'plumage-llm[{extra_of(name)}]'")
     except BrokenPipeError:
+        _drop_output()
         sys.exit(141)  # the reader of our output left, e.g. `plumage … | head`
+    except OSError as error:  # what no command foresaw: a full disk, most likely, or standard output on one
+        from plumage_cli.errors import trouble
+
+        _drop_output()
+        _end(trouble(error))
+
+
+def _drop_output() -> None:
+    """What standard output would not take is written nowhere: Python would try it again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def extra_of(module: str) -> str:
+    """The extra to install for a module that is missing."""
+    return "bench" if module in _ONLY_BENCH else "local"
+
+
+def _end(message: str) -> NoReturn:
+    typer.secho(f"plumage: {message}", err=True, fg=typer.colors.RED)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,14 +63,26 @@ def bench(
     if unknown := sorted(set(given) - set(known)):
         there = ", ".join(known) or "none"
         raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
-    try:
-        from plumage_bench.harness import Context, run_benchmark, wide_console
-        from plumage_bench.registry import load
+    if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
+        raise ModuleNotFoundError(name="matplotlib")
+    from plumage_bench.harness import Context, run_benchmark, wide_console
+    from plumage_bench.registry import load
 
-        run = load(name)
-    except ModuleNotFoundError as error:
-        raise CliError(f"bench {name} needs {error.name}: pip install 'plumage-llm[bench]'") from None
+    run = load(name)
+    _writable(out)
     run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given))
+
+
+def _writable(out: Path) -> None:
+    """Said before the run, which may take minutes."""
+    from tempfile import NamedTemporaryFile
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise CliError(f"can't write results to {out}: {error.strerror}; choose another folder with --out") from None
 
 
 def _options(words: list[str]) -> dict[str, str]:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumage_cli.errors import CliError
-
 if TYPE_CHECKING:
     from plumage.api.v1alpha1 import InferencePool
 
@@ -30,12 +28,12 @@ def demo(
     ] = None,
 ) -> None:
     """Run a pool of four simulated engines, send it a load, kill an engine, compare with round robin and LRU."""
-    try:
-        from plumage_cli.demo.load import LoadShape
-        from plumage_cli.demo.run import DemoSettings, run_demo
-        from plumage_cli.local.ports import free_ports
-    except ModuleNotFoundError as error:
-        raise CliError(f"the demo needs {error.name}: pip install 'plumage-llm[bench]'") from None
+    from plumage_cli.checks import require
+
+    require("the router", "engines and agents", "the demo")
+    from plumage_cli.demo.load import LoadShape
+    from plumage_cli.demo.run import DemoSettings, run_demo
+    from plumage_cli.local.ports import free_ports
 
     ours, baseline = (_valid(examples / name) for name in ("local.yaml", "round-robin-lru.yaml"))
     stays = os.environ.get("KEEP", "0") not in ("", "0") if keep is None else keep

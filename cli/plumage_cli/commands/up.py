@@ -29,6 +29,7 @@ def up(
     ] = None,
 ) -> None:
     """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends it."""
+    from plumage_cli.checks import require
     from plumage_cli.files import read_pool
     from plumage_cli.local.plan import HOST, refuse_what_needs_a_cluster, unused
 
@@ -36,6 +37,7 @@ def up(
     refuse_what_needs_a_cluster(pool, str(manifest))
     if left_out := unused(pool):
         typer.secho(f"set but not used on one machine: {', '.join(left_out)}", fg=typer.colors.YELLOW, err=True)
+    require("the router", "engines and agents")
     from plumage_cli.local.foreground import run
 
     keys = api_keys.absolute() if api_keys else None

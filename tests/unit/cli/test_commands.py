@@ -168,3 +168,53 @@ def test_bench_names_and_unknown_names() -> None:
     option = plumage("bench", "cht", "speed=9")
     assert option.returncode == 1
     assert "bench cht has no option speed" in option.stderr
+
+
+HIDE = """
+import os, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["HIDDEN"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden", "extra"),
+    [
+        (("up", str(LOCAL)), "httpx psutil", "local"),
+        (("up", str(LOCAL), "--port=18999"), "uvloop orjson zmq httptools fastapi", "local"),
+        (("demo",), "openai", "bench"),
+        (("bench", "cht", "--quick"), "matplotlib", "bench"),
+        (("bench", "router", "--quick"), "numpy", "bench"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    tmp_path: Path, words: tuple[str, ...], hidden: str, extra: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDE)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = plumage(*words, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
+    assert done.returncode == 1
+    assert f"which is not installed: pip install 'plumage-llm[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_system_refuses_is_no_traceback(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "plumage_cli", "validate", str(LOCAL)],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "plumage: No space left on device; free some space there\n")
+
+
+def test_bench_says_before_the_run_where_it_can_not_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = plumage("bench", "cht", "--quick", "--out", str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("plumage: can't write results to")
+    assert "--out" in done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from plumage_cli import checks
+from plumage_cli.main import extra_of
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -104,6 +105,12 @@ def test_every_declaration_is_used(extra: str) -> None:
 def test_doctor_looks_for_what_is_declared() -> None:
     looked_for = {OTHER_NAMES.get(name, name) for names in checks.MODULES.values() for name in names}
     assert looked_for <= declared("bench")
+
+
+def test_a_missing_module_is_told_with_an_extra_that_brings_it() -> None:
+    for name in declared("bench"):
+        module = next((module for module, other in OTHER_NAMES.items() if other == name), name.replace("-", "_"))
+        assert name in declared(extra_of(module))
 
 
 def test_the_checks_above_see_an_import() -> None:
