@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from plumage.api.v1alpha1 import InferencePool, load_manifests, parse_pool, read_documents
-from plumage.errors import ManifestError
+from plumage.api.v1alpha1 import InferencePool, check_pool, read_documents
 from plumage_cli.errors import CliError
 
 __all__ = ["read_pool", "read_text"]
@@ -28,15 +27,13 @@ def read_text(path: Path) -> str:
 
 def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:
     """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked."""
-    source, text = str(path), read_text(path)
-    pools = [document for document in read_documents(text, source) if document.get("kind") == "InferencePool"]
-    if not pools:
-        load_manifests(text, source)  # says what else is wrong, a misspelt kind for one
-    if len(pools) != 1:
-        raise ManifestError(source, [f"must hold exactly one InferencePool, got {len(pools)}"])
-    for change in changes:
+    source = str(path)
+    documents = read_documents(read_text(path), source)
+    contents = [document.content for document in documents if document.content is not None]
+    pools = [content for content in contents if content.get("kind") == "InferencePool"]
+    for change in changes if len(pools) == 1 else ():
         _apply(pools[0], change)
-    return parse_pool(pools[0], source)
+    return check_pool(documents, source)
 
 
 def _apply(document: dict[str, Any], change: str) -> None:

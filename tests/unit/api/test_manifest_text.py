@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plumage.api.v1alpha1 import InferenceGateway, InferencePool, load_manifests, load_pool, read_documents
+from plumage.api.v1alpha1 import API_VERSION, InferenceGateway, InferencePool, load_manifests, load_pool, read_documents
 from plumage.errors import ManifestError
 
 POOL = """
@@ -43,11 +43,44 @@ def test_mistakes_of_all_documents_are_reported() -> None:
     assert refused(f"{bad}---\n{bad}") == [
         "document 1: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
         "document 2: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
+        "must hold exactly one InferencePool, got 2",
+    ]
+
+
+def test_a_key_set_twice_hides_no_other_mistake() -> None:
+    twice = POOL.replace("metadata: {name: chat}", "metadata: {name: chat, name: Chat}")
+    bad = GATEWAY.replace("name: front", "name: Front")
+    assert refused(f"{twice}  replicas: four\n---\n{bad}---\n- 1\n") == [
+        "document 1: metadata.name: may not be set twice, line 4",
+        "document 1: metadata.name: must be lowercase letters, digits, '-' and '.', beginning and ending with a letter "
+        "or digit, got 'Chat'",
+        "document 1: spec.replicas: must be an integer, got 'four'",
+        "document 2: metadata.name: must be lowercase letters, digits, '-' and '.', beginning and ending with a letter "
+        "or digit, got 'Front'",
+        "document 3 must be a mapping, got list",
+    ]
+
+
+def test_a_key_set_twice_is_named_wherever_it_is() -> None:
+    assert refused("a: [{b: 1, b: 2}]")[0] == "a[0].b: may not be set twice, line 1"
+    assert refused("a:\na:\n")[:2] == [
+        "a: may not be set twice, line 2",
+        f"apiVersion: must be {API_VERSION}, got nothing",
+    ]
+
+
+@pytest.mark.parametrize(("text", "form"), [("[1]", "list"), ("just text", "str")])
+def test_what_is_no_mapping_is_no_pool(text: str, form: str) -> None:
+    assert refused(text) == [
+        f"document 1 must be a mapping, got {form}",
+        "must hold exactly one InferencePool, got 0",
     ]
 
 
 def test_exactly_one_pool() -> None:
     assert refused(f"{POOL}---\n{POOL}") == ["must hold exactly one InferencePool, got 2"]
+    two = refused(f"{POOL}---\n{POOL.replace('Simulator', 'simulator')}")
+    assert [line.partition(":")[0] for line in two] == ["document 2", "must hold exactly one InferencePool, got 2"]
     assert refused(GATEWAY) == ["must hold exactly one InferencePool, got 0"]
     assert refused("") == ["must hold a manifest of kind InferencePool or InferenceGateway, got an empty text"]
 
@@ -68,10 +101,7 @@ def test_what_an_api_server_adds_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        (POOL + "  model: {}\n", "spec.model: may not be set twice, line 8"),
-        ("a: {b: 1, b: 2}", "a.b: may not be set twice, line 1"),
-        ("[1]", "document 1 must be a mapping, got list"),
-        ("just text", "document 1 must be a mapping, got str"),
+        (POOL + "  model: {uri: 'builtin://other'}\n", "spec.model: may not be set twice, line 8"),
         ("a: &a [*a]", "may not contain itself, line 1"),
         ("a: " + "[" * 70 + "]" * 70, "must be nested at most 64 levels deep, line 1"),
         ("a: " + "[" * 100_000, "must be nested at most 64 levels deep, line 1"),
@@ -115,4 +145,4 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         documents = read_documents(text, "any.yaml")
     except ManifestError:
         return
-    assert all(isinstance(document, dict) for document in documents)
+    assert all(isinstance(document.content, dict) or document.mistakes for document in documents)

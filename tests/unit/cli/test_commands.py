@@ -102,6 +102,19 @@ def test_a_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in caught.value.mistakes] == ["kind", "spec.replicas"]
 
 
+def test_a_pool_is_refused_for_what_stands_beside_it(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(LOCAL.read_text().replace("Lbgr", "lbgr") + "---\nkind: InferenceGateway\nmetadata: {name: Front}\n")
+    with pytest.raises(ManifestError) as caught:
+        read_pool(bad, ["spec.replicas=four"])
+    where = [line.partition(": ") for line in caught.value.mistakes]
+    assert [document for document, _, _ in where] == ["document 1"] * 2 + ["document 2"] * 3
+    assert [rest.partition(":")[0] for _, _, rest in where] == [
+        *("spec.replicas", "spec.router.policy"),
+        *("apiVersion", "metadata.name", "spec"),
+    ]
+
+
 def test_set_changes_the_manifest_before_it_is_checked() -> None:
     changes = ["spec.replicas=2", "engine.eviction.policy=Rlt", "spec.router.slo={ttftMilliseconds: 500}"]
     pool = read_pool(LOCAL, changes)

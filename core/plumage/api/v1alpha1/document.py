@@ -1,4 +1,4 @@
-"""YAML text → plain documents, safely: bounded in size, depth and expansion, no key twice.
+"""YAML text → plain documents, safely: bounded in size, depth and expansion, keys set twice told.
 
 The bounds are checked on the parser's events and on the node graph, before anything is built from them: an alias costs
 nothing there, while what it expands to ("a billion laughs") would cost everything.
@@ -7,13 +7,14 @@ nothing there, while what it expands to ("a billion laughs") would cost everythi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from plumage.errors import ManifestError
 
-__all__ = ["MAX_DEPTH", "MAX_DOCUMENTS", "MAX_NODES", "MAX_TEXT", "read_documents"]
+__all__ = ["MAX_DEPTH", "MAX_DOCUMENTS", "MAX_NODES", "MAX_TEXT", "Document", "read_documents"]
 
 MAX_TEXT = 1_000_000  # characters
 MAX_DOCUMENTS = 100
@@ -24,16 +25,26 @@ _OPEN = (0, 0)  # a node that is being measured
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_documents(text: str, source: str) -> list[dict[str, Any]]:
-    """The mappings in `text`, empty documents left out, nulls taken for absent as Kubernetes does.
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a text, empty ones left out.
 
-    ManifestError when the text is no YAML, breaks a bound, names a key twice or holds anything but mappings.
+    number: its place in the text, from 1. content: the mapping, nulls taken for absent as Kubernetes does; None when it
+    is none. mistakes: keys set twice (the last one is in `content`), or that it is no mapping.
     """
+
+    number: int
+    content: dict[str, Any] | None
+    mistakes: tuple[str, ...] = ()
+
+
+def read_documents(text: str, source: str) -> list[Document]:
+    """The documents in `text`. ManifestError when it is no YAML or breaks a bound, so that nothing can be built."""
     if len(text) > MAX_TEXT:
         raise ManifestError(source, [f"must be at most {MAX_TEXT:,} characters of YAML, got {len(text):,}"])
     try:
         _check_depth(text, source)
-        return [_mapping(document, number, source) for number, document in _documents(text, source)]
+        return list(_documents(text, source))
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that YAML allows and Python does not
         raise ManifestError(source, [f"must be YAML: {_problem(error)}"]) from None
 
@@ -49,7 +60,7 @@ def _check_depth(text: str, source: str) -> None:
             depth -= 1
 
 
-def _documents(text: str, source: str) -> Iterator[tuple[int, Any]]:
+def _documents(text: str, source: str) -> Iterator[Document]:
     loader = _Loader(text)
     try:
         number = 0
@@ -59,12 +70,10 @@ def _documents(text: str, source: str) -> Iterator[tuple[int, Any]]:
                 raise ManifestError(source, [f"must hold at most {MAX_DOCUMENTS} documents"])
             node = loader.get_node()
             _measure(node, {}, source)
-            twice = list(_repeated_keys(node, set()))
-            if twice:
-                raise ManifestError(source, twice)
-            document = loader.construct_document(node)
-            if document is not None:
-                yield number, document
+            twice = tuple(_repeated_keys(node, set()))
+            content = loader.construct_document(node)
+            if content is not None:
+                yield _document(number, content, twice)
     finally:
         loader.dispose()
 
@@ -110,11 +119,10 @@ def _repeated_keys(node: yaml.Node, seen: set[int], path: str = "") -> Iterator[
             yield from _repeated_keys(value, seen, f"{path}[{index}]")
 
 
-def _mapping(document: Any, number: int, source: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise ManifestError(source, [f"document {number} must be a mapping, got {type(document).__name__}"])
-    pruned: dict[str, Any] = _without_nulls(document)
-    return pruned
+def _document(number: int, content: Any, twice: tuple[str, ...]) -> Document:
+    if not isinstance(content, dict):
+        return Document(number, None, (f"document {number} must be a mapping, got {type(content).__name__}", *twice))
+    return Document(number, _without_nulls(content), twice)
 
 
 def _without_nulls(value: Any) -> Any:

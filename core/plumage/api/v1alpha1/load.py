@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from plumage.api.v1alpha1.document import read_documents
+from plumage.api.v1alpha1.document import Document, read_documents
 from plumage.api.v1alpha1.gateway import InferenceGateway
 from plumage.api.v1alpha1.metadata import API_VERSION
 from plumage.api.v1alpha1.mistakes import describe
 from plumage.api.v1alpha1.pool import InferencePool
 from plumage.errors import ManifestError
 
-__all__ = ["KINDS", "Manifest", "load_manifests", "load_pool", "parse_manifest", "parse_pool"]
+__all__ = [
+    "KINDS",
+    "Manifest",
+    "check_documents",
+    "check_pool",
+    "load_manifests",
+    "load_pool",
+    "parse_manifest",
+    "parse_pool",
+]
 
 Manifest = InferencePool | InferenceGateway
 GROUP = API_VERSION.partition("/")[0]
@@ -24,32 +33,56 @@ KINDS: Mapping[str, type[Manifest]] = {"InferencePool": InferencePool, "Inferenc
 
 def load_manifests(text: str, source: str) -> list[Manifest]:
     """All manifests in `text` (YAML, several documents allowed). ManifestError lists the mistakes of all of them."""
-    documents = read_documents(text, source)
+    return check_documents(read_documents(text, source), source)
+
+
+def load_pool(text: str, source: str) -> InferencePool:
+    """The one InferencePool in `text`; other kinds beside it are checked and left out."""
+    return check_pool(read_documents(text, source), source)
+
+
+def check_documents(documents: Sequence[Document], source: str) -> list[Manifest]:
+    """The manifests in what `read_documents` found. ManifestError lists the mistakes of all of them."""
     if not documents:
         raise ManifestError(source, [f"must hold a manifest of kind {' or '.join(KINDS)}, got an empty text"])
-    found: list[Manifest] = []
-    mistakes: list[str] = []
-    for number, document in enumerate(documents, 1):
-        try:
-            found.append(parse_manifest(document, source))
-        except ManifestError as error:
-            prefix = f"document {number}: " if len(documents) > 1 else ""
-            mistakes += [prefix + mistake for mistake in error.mistakes]
+    found, mistakes = _look(documents, source)
     if mistakes:
         raise ManifestError(source, mistakes)
     return found
 
 
-def load_pool(text: str, source: str) -> InferencePool:
-    """The one InferencePool in `text`; other kinds beside it are checked and left out."""
-    pools = [manifest for manifest in load_manifests(text, source) if isinstance(manifest, InferencePool)]
-    if len(pools) != 1:
-        raise ManifestError(source, [f"must hold exactly one InferencePool, got {len(pools)}"])
-    return pools[0]
+def check_pool(documents: Sequence[Document], source: str) -> InferencePool:
+    """The one InferencePool in what `read_documents` found; how many there are is one more mistake."""
+    if not documents:
+        check_documents(documents, source)
+    found, mistakes = _look(documents, source)
+    kinds = [document.content.get("kind") for document in documents if document.content is not None]
+    pools = kinds.count("InferencePool")
+    if pools != 1 and (pools or all(kind in tuple(KINDS) for kind in kinds)):  # a misspelt kind is told already
+        mistakes.append(f"must hold exactly one InferencePool, got {pools}")
+    if mistakes:
+        raise ManifestError(source, mistakes)
+    return next(manifest for manifest in found if isinstance(manifest, InferencePool))
+
+
+def _look(documents: Sequence[Document], source: str) -> tuple[list[Manifest], list[str]]:
+    """The right ones as models, and the mistakes of all."""
+    found: list[Manifest] = []
+    mistakes: list[str] = []
+    for document in documents:
+        wrong = list(document.mistakes)
+        if document.content is not None:
+            try:
+                found.append(parse_manifest(document.content, source))
+            except ManifestError as error:
+                wrong += error.mistakes
+        prefix = f"document {document.number}: " if len(documents) > 1 and document.content is not None else ""
+        mistakes += [prefix + mistake for mistake in wrong]
+    return found, mistakes
 
 
 def parse_manifest(document: Mapping[str, Any], source: str) -> Manifest:
-    """One document of `read_documents`."""
+    """The content of one document."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ManifestError(source, _not_ours(document))
