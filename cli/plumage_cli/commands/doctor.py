@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from plumage.errors import PlumageError
+
+if TYPE_CHECKING:
+    from plumage_cli.checks import Finding
 
 __all__ = ["app"]
 
@@ -18,12 +23,12 @@ def doctor(
 ) -> None:
     """Say what is wrong with this machine, and with pools that are up. Status 1 when something can't work."""
     from plumage_cli.checks import Verdict, check_machine, check_pool
-    from plumage_cli.local.control import ask, find_pool
-    from plumage_cli.local.folder import live_pools
+    from plumage_cli.local.control import find_pool
 
-    folders = {find_pool(name) for name in (pool, *live_pools()) if name}
-    up = [ask(folder, {"do": "status"}, timeout=5.0) for folder in sorted(folders)]
-    findings = list(check_machine(port, up))
+    if pool is not None:
+        find_pool(pool)
+    up, findings = _pools()
+    findings = [*check_machine(port, up), *findings]
     for view in up:
         if pool in (None, view["pool"]):
             findings += check_pool(view)
@@ -33,3 +38,26 @@ def doctor(
         typer.echo(finding.what + (f" → {finding.remedy}" if finding.remedy else ""))
     if any(finding.verdict is Verdict.BAD for finding in findings):
         raise typer.Exit(1)
+
+
+def _pools() -> tuple[list[dict[str, Any]], list[Finding]]:
+    """The views of the pools that are up, and what keeps one from telling its own."""
+    from plumage_cli.checks import Finding, Verdict
+    from plumage_cli.local.control import ask
+    from plumage_cli.local.folder import base_folder, live_pools
+
+    views, findings = [], []
+    try:
+        base = base_folder()
+    except PlumageError:
+        return [], []  # the check of the machine tells
+    try:
+        names = live_pools()
+    except PlumageError as error:
+        return [], [Finding(Verdict.BAD, str(error))]
+    for name in names:
+        try:
+            views.append(ask(base / name, {"do": "status"}, timeout=5.0))
+        except PlumageError as error:
+            findings.append(Finding(Verdict.BAD, str(error)))
+    return views, findings

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from plumage_cli.errors import CliError
+from plumage_cli.errors import CliError, trouble
 
 __all__ = ["app"]
 
@@ -25,8 +28,7 @@ def explain(
 
     folder = find_pool(pool)
     view = ask(folder, {"do": "status"}, timeout=5.0)
-    key = (folder / "admin.key").read_text().strip()
-    record = _fetch(f"{view['endpoint']}/plumage/v1/explain/{request_id}", key, request_id)
+    record = _fetch(f"{_endpoint(view)}/plumage/v1/explain/{quote(request_id, safe='')}", _key(folder), request_id)
     if as_json:
         typer.echo(json.dumps(record, indent=1))
         return
@@ -35,6 +37,19 @@ def explain(
     from plumage_cli.explanation import show
 
     show(record, Console(highlight=False))
+
+
+def _endpoint(view: Mapping[str, Any]) -> str:
+    if view["endpoint"] is None:
+        raise CliError(f"pool {view['pool']} is starting: its router knows no request yet")
+    return str(view["endpoint"])
+
+
+def _key(folder: Path) -> str:
+    try:
+        return (folder / "admin.key").read_text().strip()
+    except OSError as error:
+        raise CliError(f"can't read the router's admin key {trouble(error)}; is the pool starting or ending?") from None
 
 
 def _fetch(url: str, key: str, request_id: str) -> dict[str, Any]:
@@ -48,5 +63,10 @@ def _fetch(url: str, key: str, request_id: str) -> dict[str, Any]:
         raise CliError(f"the router does not know request {request_id}; it remembers the last few thousand")
     if not reply.is_success:
         raise CliError(f"the router answered with status {reply.status_code}")
-    record: dict[str, Any] = reply.json()
+    try:
+        record: dict[str, Any] = reply.json()
+    except ValueError:
+        raise CliError(
+            "the router's answer is no JSON; is it a router that listens there? See: plumage status"
+        ) from None
     return record

@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def scale(
     replicas: Annotated[int, typer.Argument(min=0, max=1000, help="How many replicas there should be.")],
     pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for it.")] = 600.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Seconds to wait for it.")] = 600.0,
 ) -> None:
     """Change the number of replicas: new ones are warmed first, leaving ones are drained first."""
     from plumage_cli.local.control import ask, find_pool

@@ -29,7 +29,6 @@ def status(
     from plumage_cli.table import pool_picture, process_table
 
     console = Console(highlight=False)
-    console.print(
-        f"pool {view['pool']} serves {view['model']} at {view['endpoint']}/v1 (pid {view['pid']})", highlight=False
-    )
+    does = f"serves {view['model']} at {view['endpoint']}/v1" if view["endpoint"] else "is starting"
+    console.print(f"pool {view['pool']} {does} (pid {view['pid']})", highlight=False)
     console.print(pool_picture(view), process_table(view), sep="\n")

@@ -10,12 +10,14 @@ import asyncio
 import json
 import logging
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plumage.errors import PlumageError
-from plumage_cli.errors import CliError, NoPoolError
+from plumage_cli.errors import CliError, NoPoolError, trouble
 from plumage_cli.local.folder import base_folder, live_pools
+from plumage_cli.local.view import check
 
 if TYPE_CHECKING:  # the commands that only ask need none of what a supervisor does
     from plumage_cli.local.supervisor import Supervisor
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SOCKET = "control.sock"
 _LONGEST = 65_536  # bytes of a request
+_LONGEST_ANSWER = 16 << 20  # bytes: a thousand replicas with their traffic have one or two million
 _MOST_REPLICAS = 1000
 
 
@@ -39,7 +42,10 @@ class ControlServer:
 
     async def start(self) -> None:
         path = self._supervisor.folder.path / SOCKET
-        self._server = await asyncio.start_unix_server(self._accept, path=path, limit=_LONGEST)
+        try:
+            self._server = await asyncio.start_unix_server(self._accept, path=path, limit=_LONGEST)
+        except OSError as error:
+            raise CliError(f"can't make the control socket {trouble(error, path)}") from None
 
     async def stop(self) -> None:
         """Requests under way are dropped: a `scale` would have us wait until its replicas are warm."""
@@ -67,7 +73,7 @@ class ControlServer:
         finally:
             writer.close()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes) -> Mapping[str, Any]:
         try:
             request = json.loads(line)
             match request:
@@ -83,7 +89,7 @@ class ControlServer:
         except PlumageError as error:
             return {"error": str(error)}
         except OSError as error:
-            return {"error": f"{error.strerror}: {error.filename}; is the disk full?"}
+            return {"error": trouble(error)}
 
 
 def find_pool(name: str | None) -> Path:
@@ -100,22 +106,35 @@ def find_pool(name: str | None) -> Path:
 
 
 def ask(folder: Path, request: dict[str, Any], *, timeout: float) -> dict[str, Any]:
-    """One request to the pool in `folder`; CliError when it can't be done or takes longer than `timeout` seconds."""
+    """One request to the pool in `folder`, and its view afterwards (`plumage_cli.local.view`); CliError when it can't
+    be done or takes longer than `timeout` seconds."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
             connection.connect(str(folder / SOCKET))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            reply = connection.makefile("rb").readline()
+            reply = connection.makefile("rb").readline(_LONGEST_ANSWER)
     except TimeoutError:
-        raise CliError(f"pool {folder.name} did not answer within {timeout:g} s") from None
+        raise CliError(
+            f"pool {folder.name} did not answer within {timeout:g} s: it is busy or halted, and may still do what it "
+            "was asked; see: plumage status"
+        ) from None
     except OSError as error:
         raise NoPoolError(
             f"pool {folder.name} can't be reached: {error.strerror}; it may be starting or ending"
         ) from None
     if not reply:
         raise CliError(f"pool {folder.name} ended before it answered")
-    answer: dict[str, Any] = json.loads(reply)
-    if "error" in answer:
-        raise CliError(answer["error"])
-    return answer
+    return _read(reply, folder.name)
+
+
+def _read(reply: bytes, pool: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(reply)
+    except (ValueError, RecursionError):
+        raise CliError(f"pool {pool} gave half an answer, or none that is one; it may be ending") from None
+    if isinstance(answer, dict) and "error" in answer:
+        raise CliError(str(answer["error"]))
+    check(answer, pool)
+    found: dict[str, Any] = answer
+    return found

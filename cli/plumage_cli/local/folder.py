@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plumage_cli.errors import CliError
+from plumage_cli.errors import CliError, trouble
 
 __all__ = ["MIN_FREE_BYTES", "PoolFolder", "base_folder", "live_pools", "stale_pools", "sweep", "write_atomically"]
 
@@ -57,12 +57,18 @@ class PoolFolder:
         path = base_folder() / pool
         if len(str(path)) > _LONGEST_SOCKET - 20:
             raise CliError(f"{path} is too long a path for Unix sockets; set XDG_RUNTIME_DIR to a shorter one")
+        if path.is_symlink():
+            raise CliError(f"{path} is a link, where a pool's own folder must be; remove it")
         lock = _hold(path)
         if lock is None:
             raise CliError(
                 f"pool {pool} is up already; stop it with Ctrl-C where it runs, or see: plumage status {pool}"
             )
-        _empty(path)
+        try:
+            _empty(path)
+        except OSError as error:
+            os.close(lock)
+            raise CliError(f"can't empty the folder of pool {pool}: {trouble(error)}") from None
         free = shutil.disk_usage(path).free
         if free < MIN_FREE_BYTES:
             os.close(lock)
@@ -71,9 +77,13 @@ class PoolFolder:
         return cls(path, lock)
 
     def write(self, name: str, content: Mapping[str, Any] | str) -> Path:
-        """Put a file there (mode 0600), at once or not at all."""
+        """Put a file there (mode 0600), at once or not at all; CliError when there is no room, for example."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
-        return write_atomically(self.path / name, text)
+        path = self.path / name
+        try:
+            return write_atomically(path, text)
+        except OSError as error:
+            raise CliError(f"can't write {trouble(error, path)}") from None
 
     def secret(self, name: str) -> Path:
         """A file with a fresh random token."""
@@ -106,10 +116,13 @@ def stale_pools() -> list[str]:
 
 
 def sweep() -> list[str]:
-    """Remove the folders of supervisors that died without cleaning up; their names."""
+    """Remove the folders of supervisors that died without cleaning up; their names. One that can't be locked stays:
+    whoever asks for its pool is told why."""
     swept = []
     for path in _folders():
-        lock = _lock(path)
+        lock = None
+        with contextlib.suppress(FileNotFoundError, CliError):
+            lock = _lock(path)
         if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
@@ -126,12 +139,21 @@ def _hold(path: Path) -> int | None:
     """The lock of a folder that exists. Others may look at it, or sweep it, between any two of these steps."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
-            path.mkdir(mode=0o700, exist_ok=True)
+            _make(path)
             lock = _lock(path)
             if lock is not None and _is_at(lock, path):
                 return lock
         time.sleep(_PAUSE)
     return None
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CliError(f"can't make the pool's folder {trouble(error, path)}") from None
 
 
 def _is_at(lock: int, path: Path) -> bool:
@@ -144,8 +166,14 @@ def _is_at(lock: int, path: Path) -> bool:
 
 
 def _lock(path: Path) -> int | None:
-    """The folder's lock, or None while another process holds it."""
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """The folder's lock, or None while another process holds it. FileNotFoundError: the folder is gone; CliError: what
+    lies there is no folder of a pool's, or there is no room for a lock."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CliError(f"can't lock the pool's folder {trouble(error, path)}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

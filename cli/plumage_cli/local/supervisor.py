@@ -31,6 +31,7 @@ from plumage_cli.local.log import ChildLog
 from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_router
 from plumage_cli.local.ports import free_ports, require_free
 from plumage_cli.local.replica import Replica
+from plumage_cli.local.view import ChildView, DirectoryView, PoolView, ReplicaView
 
 __all__ = ["Supervisor"]
 
@@ -269,10 +270,10 @@ class Supervisor:
     def _write(self, name: str, content: dict[str, Any]) -> None:
         try:
             self.folder.write(name, content)
-        except OSError as error:
-            self._say(f"can't write {self.folder.path / name}: {error.strerror}; free some space")
+        except CliError as error:
+            self._say(str(error))
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> PoolView:
         """The pool as other commands see it."""
         return {
             "pool": self.pool.metadata.name,
@@ -289,7 +290,7 @@ class Supervisor:
         }
 
 
-def _replica_view(replica: Replica) -> dict[str, Any]:
+def _replica_view(replica: Replica) -> ReplicaView:
     return {
         "id": replica.plan.id,
         "state": replica.state.value,
@@ -300,12 +301,12 @@ def _replica_view(replica: Replica) -> dict[str, Any]:
     }
 
 
-def _directory_view(directory: WatchedDirectory) -> dict[str, Any]:
+def _directory_view(directory: WatchedDirectory) -> DirectoryView:
     state = ChildState.RUNNING if directory.running else ChildState.WAITING
     return {"pid": directory.pid, "state": state.value, "restarts": directory.restarts}
 
 
-def _child_view(child: Child) -> dict[str, Any]:
+def _child_view(child: Child) -> ChildView:
     return {"pid": child.pid, "state": child.state.value, "restarts": child.restarts, "lastExit": child.last_exit}
 
 

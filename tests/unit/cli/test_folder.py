@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -130,3 +131,47 @@ def test_a_path_too_long_for_sockets_is_refused(runtime: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     with pytest.raises(CliError, match="too long a path for Unix sockets"):
         PoolFolder.take("chat")
+
+
+@pytest.mark.parametrize("name", ["mkdir", "open"])
+def test_no_room_for_the_folder_or_its_lock(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    base_folder()
+
+    def full(path: Any, *_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(os, name, full)
+    with pytest.raises(CliError, match=r"plumage/chat.*: No space left on device; free some space there"):
+        PoolFolder.take("chat")
+
+
+def test_no_room_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PoolFolder.take("chat")
+    pool.write("membership.json", {"replicas": [1]})
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(CliError, match=r"chat/membership\.json: No space left on device; free some space there"):
+        pool.write("membership.json", {"replicas": []})
+    assert json.loads((pool.path / "membership.json").read_text()) == {"replicas": [1]}
+    pool.remove()
+
+
+def test_what_is_no_folder_is_not_taken(runtime: Path) -> None:
+    (base_folder() / "chat").write_text("")
+    with pytest.raises(CliError, match="plumage/chat: File exists; something else lies there: remove it"):
+        PoolFolder.take("chat")
+    (base_folder() / "chat").unlink()
+    (base_folder() / "chat").symlink_to(runtime)
+    with pytest.raises(CliError, match="is a link, where a pool's own folder must be; remove it"):
+        PoolFolder.take("chat")
+
+
+def test_a_broken_folder_of_another_pool_is_no_hindrance() -> None:
+    (base_folder() / "broken" / "lock").mkdir(parents=True)
+    pool = PoolFolder.take("chat")
+    with pytest.raises(CliError, match="broken/lock"):
+        live_pools()
+    pool.remove()

@@ -1,0 +1,174 @@
+"""Commands against a pool that does not answer as it should: one sentence and status 1, never a traceback."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from plumage.errors import PlumageError
+from plumage_cli.commands import doctor, explain, scale, status
+from plumage_cli.local.control import SOCKET
+from plumage_cli.local.view import PoolView, check
+
+CHILD = {"pid": 7, "state": "Running", "restarts": 0, "lastExit": None}
+REPLICA = {
+    "id": "chat-0", "state": "Ready", "url": "http://127.0.0.1:1", "agentUrl": "http://127.0.0.1:2",
+    "engine": CHILD, "agent": CHILD,
+}  # fmt: skip
+VIEW: dict[str, Any] = {
+    "pool": "chat", "pid": 5, "endpoint": "http://127.0.0.1:9", "started": 1.0, "model": "m", "policy": "Lbgr",
+    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "traffic": {},
+}  # fmt: skip
+COMMANDS = {
+    "status": (status.app, []),
+    "scale": (scale.app, ["1", "--timeout", "0.5"]),
+    "explain": (explain.app, ["x"]),
+}
+Answering = Callable[[bytes], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a pool whose lock is held."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    path = tmp_path / "plumage" / "chat"
+    (tmp_path / "plumage").mkdir(mode=0o700)
+    path.mkdir(mode=0o700)
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield path
+    os.close(lock)
+
+
+@pytest.fixture
+def answering(folder: Path) -> Iterator[Answering]:
+    """Who answers each request with the same bytes."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(folder / SOCKET))
+    server.listen()
+    threads = []
+
+    def serve(reply: bytes) -> None:
+        with server:
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1000)
+                        connection.sendall(reply)
+            except OSError:
+                return
+
+    def start(reply: bytes) -> None:
+        threads.append(threading.Thread(target=serve, args=(reply,)))
+        threads[-1].start()
+
+    yield start
+    server.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(20.0)
+    server.close()
+
+
+def refused(command: str) -> str:
+    """What the command says instead of doing it."""
+    app, words = COMMANDS[command]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, PlumageError), done.exception
+    return str(done.exception)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (b"\x00\xff{{\n", "half an answer"),
+        (b'{"pool": "cha', "half an answer"),
+        (b"[" * 100_000 + b"\n", "half an answer"),
+        (b"", "ended before it answered"),
+        (b"[1]\n", "another version of plumage"),
+        (b"5\n", "another version of plumage"),
+        (json.dumps({"pool": "chat", "replicas": [], "endpoint": None}).encode() + b"\n", "another version of plumage"),
+        (json.dumps(VIEW | {"replicas": {"a": 1}}).encode() + b"\n", "another version of plumage"),
+        (b'{"error": 5}\n', "^5$"),
+    ],
+)
+def test_an_answer_that_is_none(answering: Answering, command: str, reply: bytes, told: str) -> None:
+    answering(reply)
+    assert re.search(told, refused(command))
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_no_socket(folder: Path, command: str) -> None:
+    assert "it may be starting or ending" in refused(command)
+
+
+def test_a_pool_that_says_nothing(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / SOCKET))
+        server.listen()
+        assert "did not answer within 0.5 s: it is busy or halted" in refused("scale")
+
+
+def test_a_pool_that_starts(answering: Answering) -> None:
+    answering(json.dumps(VIEW | {"endpoint": None, "router": None, "replicas": []}).encode() + b"\n")
+    assert "its router knows no request yet" in refused("explain")
+    done = CliRunner().invoke(status.app, [])
+    assert done.exit_code == 0
+    assert "pool chat is starting (pid 5)" in done.output
+
+
+def test_a_pool_without_its_key(answering: Answering) -> None:
+    answering(json.dumps(VIEW).encode() + b"\n")
+    assert "can't read the router's admin key" in refused("explain")
+
+
+def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
+    answering(b"5\n")
+    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    assert done.exit_code == 1
+    assert " bad  pool chat is run by another version of plumage" in done.output
+    assert "port 18999 is free" in done.output
+
+
+def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "plumage").mkdir(mode=0o700)
+    (tmp_path / "plumage" / "chat" / "lock").mkdir(parents=True)
+    assert "chat/lock: Is a directory; something else lies there: remove it" in refused("status")
+    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    assert done.exit_code == 1
+    assert "chat/lock: Is a directory" in done.output
+
+
+def test_doctor_tells_of_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "plumage").mkdir(mode=0o755)
+    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    assert done.exit_code == 1
+    assert " bad  no folder for state" in done.output
+
+
+@pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "0"])
+def test_a_timeout_that_is_none(timeout: str) -> None:
+    assert CliRunner().invoke(scale.app, ["1", "--timeout", timeout]).exit_code == 2
+
+
+def test_a_view_of_a_newer_version_may_tell_more() -> None:
+    check(VIEW | {"color": "red"}, "chat")
+
+
+@pytest.mark.parametrize("field", sorted(PoolView.__annotations__))
+def test_a_view_that_lacks_a_field_is_not_read(field: str) -> None:
+    with pytest.raises(PlumageError, match="another version"):
+        check({name: value for name, value in VIEW.items() if name != field}, "chat")
