@@ -47,8 +47,8 @@ class NoPoolError(CliError):
 
 
 def trouble(error: OSError, what: object = None) -> str:
-    """What the system refused, of which file (`what`, where the error does not name it), and what to do about it."""
-    name = error.filename if error.filename is not None else what
+    """What the system refused, of what (the file that the error names, by default), and what to do about it."""
+    name = error.filename if what is None else what
     told = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return (f"{name}: " if name else "") + told + (f"; {remedy}" if remedy else "")

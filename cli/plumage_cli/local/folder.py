@@ -173,7 +173,7 @@ def _lock(path: Path) -> int | None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise CliError(f"can't lock the pool's folder {trouble(error, path)}") from None
+        raise CliError(f"can't lock the pool's folder {trouble(error, path / 'lock')}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
