@@ -1,7 +1,8 @@
 """The fleet citizen beside one engine: it tells the pool what the engine holds and how busy it is.
 
 Tasks, each of which survives the engine and the directory being away: the event stream (into `Holdings`, into the
-directory's writer), the load watch (metrics four times a second, stalled or not, the state), and once, the warm-up.
+directory's writer), the load watch (metrics four times a second, stalled or not, the state), and the warm-up, once in
+each life of the engine: one that crashed and was started again in its place has an empty cache.
 The state that is published is the worst that is true: draining, unhealthy, stalled, warming, ready.
 """
 
@@ -28,7 +29,7 @@ from plumage_engine.agent.heat import Heat
 from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.hotness import HotnessLink
 from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.load import EngineLoad, StallWatch
+from plumage_engine.agent.load import EngineLoad, LifeWatch, StallWatch
 from plumage_engine.agent.tables import TablesLink
 from plumage_engine.agent.throttle import Throttle
 from plumage_engine.agent.tokenizer import TokenText
@@ -75,7 +76,9 @@ class Agent:
         )
         self._resume()
         self._stall = StallWatch(config.stalled_seconds)
-        self._answered = asyncio.Event()
+        self._life = LifeWatch()
+        self._cold = asyncio.Event()  # the engine began a life in which it was not warmed yet
+        self._answered = False
         self._misses = MISSES  # unhealthy until it answers
         self._stalled = False
         self._draining = False
@@ -141,7 +144,7 @@ class Agent:
         if self._draining:
             return State.DRAINING
         if self._misses >= MISSES:
-            return State.UNHEALTHY if self._answered.is_set() else State.WARMING
+            return State.UNHEALTHY if self._answered else State.WARMING
         if self._stalled:
             return State.STALLED
         return State.READY if self.warmth is not None else State.WARMING
@@ -149,6 +152,12 @@ class Agent:
     @property
     def ready(self) -> bool:
         return self.state is State.READY
+
+    async def serves(self) -> bool:
+        """Ready, asked of the engine now: what the last look saw may be a life that has ended since."""
+        if self.ready:
+            await self._look()
+        return self.ready and not self._misses
 
     async def _watch(self) -> None:
         while True:
@@ -161,11 +170,13 @@ class Agent:
             self.load = await self._engine.load()
         except EngineDownError as error:
             self._misses += 1
-            if self._misses == MISSES and self._answered.is_set():
+            if self._misses == MISSES and self._answered:
                 log.warning("%s: %s", self.config.replica, error)
         else:
-            self._misses = 0
-            self._answered.set()
+            self._misses, self._answered = 0, True
+            if self._life.look(self.load):
+                self.warmth = None
+                self._cold.set()
         self._stalled = self._stall.look(self.load, self.stream.counters.batches, time.monotonic())
         self._report()
 
@@ -176,13 +187,20 @@ class Agent:
     # Warm-up
 
     async def _warm(self) -> None:
-        await self._answered.wait()
+        while True:
+            await self._cold.wait()
+            self._cold.clear()
+            warmth = await self._warmed()
+            if not self._cold.is_set():  # else the engine was started anew meanwhile
+                self.warmth = warmth
+                log.info("%s warmed: %s", self.config.replica, warmth)
+                self._report()
+
+    async def _warmed(self) -> Warmth:
         config = self.config.warmup
         peers = find_peers(config, self.config.replica) if config.enabled else []
         model = self.config.served_model or self.config.model
-        self.warmth = await warm(self._engine, model, peers, config, self.token, self._rng)
-        log.info("%s warmed: %s", self.config.replica, self.warmth)
-        self._report()
+        return await warm(self._engine, model, peers, config, self.token, self._rng)
 
     def hottest(self, tokens: int) -> Hottest:
         """What a new peer should compute, as far as `tokens` go."""

@@ -3,7 +3,7 @@
 | route                         | answer                                                                    | token |
 |-------------------------------|---------------------------------------------------------------------------|-------|
 | GET /healthz                  | 200 while the process works                                               | no    |
-| GET /readyz                   | 200 once warmed, while the engine is healthy and not draining             | no    |
+| GET /readyz                   | 200 once this life of the engine is warmed, while it is well, not drained | no    |
 | GET /metrics                  | Prometheus metrics: events, index, what the directory said                | no    |
 | GET /v1/plumage/stats         | figures for the operator and people                                       | yes   |
 | GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | yes   |
@@ -46,7 +46,8 @@ def make_app(agent: Agent) -> Starlette:
         return JSONResponse({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
-        return JSONResponse({"state": agent.state.name.capitalize()}, 200 if agent.ready else 503)
+        ready = await agent.serves()
+        return JSONResponse({"state": agent.state.name.capitalize()}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(agent), media_type="text/plain; version=0.0.4")

@@ -1,15 +1,16 @@
-"""An engine's load out of its /metrics page, and whether it still makes progress.
+"""An engine's load out of its /metrics page, whether it still makes progress, and whether it is still the same engine.
 
 Contract: `parse_load(text)` reads vLLM's metric names (vllm.md §6; the simulator uses the same) and ignores the rest;
 series of several data-parallel ranks or models add up. `StallWatch` says when an engine has running requests but took
-no step for so long; a long request that is computed is no stall. Pure: the clock is an argument.
+no step for so long; a long request that is computed is no stall. `LifeWatch` says when an engine was started anew: its
+cache is empty then. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EngineLoad", "StallWatch", "parse_load"]
+__all__ = ["EngineLoad", "LifeWatch", "StallWatch", "parse_load"]
 
 _GAUGES = {
     "vllm:num_requests_running": "running",
@@ -17,6 +18,7 @@ _GAUGES = {
     "vllm:kv_cache_usage_perc": "kv_usage",
     "vllm:prefix_cache_queries_total": "query_tokens",
     "vllm:prefix_cache_hits_total": "hit_tokens",
+    "process_start_time_seconds": "started",
 }
 _STEPS = frozenset(
     {
@@ -29,7 +31,8 @@ _STEPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """steps: a number that changes with every step that computed something; its size means nothing."""
+    """steps: a number that changes with every step that computed something; its size means nothing.
+    started: when its process began, in seconds since 1970; 0 where it does not tell (several API servers)."""
 
     running: float = 0.0
     waiting: float = 0.0
@@ -37,13 +40,14 @@ class EngineLoad:
     query_tokens: float = 0.0
     hit_tokens: float = 0.0
     steps: float = 0.0
+    started: float = 0.0
 
 
 def parse_load(text: str) -> EngineLoad:
     """Lines that are no samples, or not numbers, are skipped: what matters here is optional to an engine."""
     found: dict[str, float] = {}
     for line in text.splitlines():
-        if not line.startswith("vllm:"):
+        if not line.startswith(("vllm:", "process_start_time_seconds")):
             continue
         name = line.split("{", 1)[0].split(" ", 1)[0]
         key = _GAUGES.get(name) or ("steps" if name in _STEPS else None)
@@ -76,3 +80,19 @@ class StallWatch:
             self._since = now
             return False
         return now - self._since >= self._seconds
+
+
+class LifeWatch:
+    """Tells the first look at an engine, and the first at each one that was started in its place."""
+
+    def __init__(self) -> None:
+        self._last: EngineLoad | None = None
+
+    def look(self, load: EngineLoad) -> bool:
+        """Whether this is another life than the last look's. Where no start is told, counters that fell tell it."""
+        last, self._last = self._last, load
+        if last is None:
+            return True
+        if last.started and load.started:
+            return load.started != last.started
+        return load.steps < last.steps

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Metrics:
         self._labels = {"model_name": model, "engine": "0"}
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        ProcessCollector(registry=self._registry)  # agents tell an engine's lives apart by process_start_time_seconds
 
     def token(self, job: Job, now: float) -> None:
         """`job` has one more token, not yet counted in it."""

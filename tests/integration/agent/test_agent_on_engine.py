@@ -266,6 +266,48 @@ async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
 
+async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
+    directory, pool, router, make_engine
+) -> None:
+    warm_engine, engine = make_engine(), make_engine()
+    shared = prose(1, 900)
+    async with running(settings(directory, pool, warm_engine, replica="chat-1")) as peer:
+        for number in range(4):
+            await ask(warm_engine, shared + prose(10 + number, 60))
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        async with (
+            served(peer, free_port()) as url,
+            running(settings(directory, pool, engine, warmup={"peers": [url]})) as agent,
+        ):
+            await until(lambda: agent.ready, agent.stats)
+            first = agent.warmth
+            await asyncio.to_thread(engine.kill)
+            await until(lambda: router.view.state is State.UNHEALTHY, agent.stats)
+            await asyncio.to_thread(engine.start)
+            await until(lambda: agent.ready, agent.stats)
+            assert agent.warmth is not first, "ready only once this life was warmed"
+            usage = await ask(engine, shared + prose(99, 60))
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
+
+
+async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine) -> None:
+    """A restart between two looks: whoever asks must not hear of the life that has ended."""
+    engine = make_engine()
+    async with (
+        running(settings(directory, pool, engine, loadSeconds=5)) as agent,
+        served(agent, free_port()) as url,
+        httpx.AsyncClient() as client,
+    ):
+        await until(lambda: agent.ready, agent.stats)
+        assert (await client.get(f"{url}/readyz")).status_code == 200
+        await ask(engine, prose(1))
+        await asyncio.to_thread(engine.kill)
+        assert (await client.get(f"{url}/readyz")).status_code == 503
+        await asyncio.to_thread(engine.start)
+        assert (await client.get(f"{url}/readyz")).json() == {"state": "Warming"}
+        await until(lambda: agent.ready, agent.stats)
+
+
 async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tmp_path: Path) -> None:
     warm_engine = make_engine()
     slow_engine = make_engine(device={"preset": "gpu", "timeScale": 1000.0})

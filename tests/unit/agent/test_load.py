@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.load import EngineLoad, StallWatch, parse_load
+from plumage_engine.agent.load import EngineLoad, LifeWatch, StallWatch, parse_load
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -19,11 +19,13 @@ vllm:iteration_tokens_total_count{engine="0"} 11
 vllm:generation_tokens_total{engine="0"} 200
 vllm:request_success_total{finished_reason="stop"} 1
 python_info{version="3.11"} 1.0
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.75e+09
 """
 
 
 def test_vllms_names_are_read_and_ranks_add_up() -> None:
-    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0)
+    assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0, 1.75e9)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])
@@ -47,3 +49,22 @@ def test_an_idle_engine_is_not_stalled_and_starts_afresh() -> None:
     assert not watch.look(idle, 0, 100.0)
     assert not watch.look(EngineLoad(running=1, steps=5), 0, 105.0)
     assert watch.look(EngineLoad(running=1, steps=5), 0, 110.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "another"),
+    [
+        (EngineLoad(steps=9, started=100.0), EngineLoad(steps=9, started=100.0), False),
+        (EngineLoad(steps=9, started=100.0), EngineLoad(steps=0, started=100.5), True),
+        (EngineLoad(steps=0, started=100.0), EngineLoad(steps=9, started=100.5), True),
+        (EngineLoad(steps=9), EngineLoad(steps=10), False),
+        (EngineLoad(steps=9), EngineLoad(steps=8), True),
+        (EngineLoad(steps=9, started=100.0), EngineLoad(steps=3), True),
+    ],
+    ids=["same", "restarted", "busy at once", "untold, same", "untold, restarted", "untold now"],
+)
+def test_an_engine_that_was_started_anew_is_told_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
+    watch = LifeWatch()
+    assert watch.look(before), "the first life is one"
+    assert watch.look(after) is another
+    assert not watch.look(after)
