@@ -95,8 +95,10 @@ class KeyFile:
     def _load(self) -> dict[bytes, tuple[bytes, Tenant]]:
         try:
             lines = self._path.read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"cannot read API keys from {self._path}") from error
+        except OSError as error:
+            raise ConfigurationError(f"cannot read API keys from {self._path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{self._path} is not UTF-8 text: it must hold lines of `TENANT KEY`") from error
         keys: dict[bytes, tuple[bytes, Tenant]] = {}
         for number, line in enumerate(lines, 1):
             words = _COMMENT.split(line, maxsplit=1)[0].split()

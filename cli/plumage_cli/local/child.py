@@ -12,12 +12,13 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from plumage_cli.local.log import ChildLog
+from plumage_cli.local.log import OURS, ChildLog
 from plumage_cli.local.plan import ProcessPlan
 
 __all__ = ["Child", "ChildState", "backoff"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 15.0  # seconds between a crash and the next start
+_REFUSED = 2  # the status with which our processes end when their settings can't work
 _STABLE = 30.0  # seconds after which a crash counts as the first again
 
 
@@ -43,6 +44,7 @@ class Child:
         self.restarts = 0
         self.crashes = 0  # in a row
         self.last_exit: str | None = None
+        self.refused = False  # its settings, when it ended last
         self._config = config
         self._on_change = on_change
         self._process: asyncio.subprocess.Process | None = None
@@ -64,7 +66,7 @@ class Child:
         self.signal(signal.SIGTERM)
         done, _ = await asyncio.wait([self._task], timeout=grace)
         if not done:
-            self.log.say(f"[plumage] did not end within {grace:g} s; killed")
+            self.log.say(f"{OURS} did not end within {grace:g} s; killed")
             self.signal(signal.SIGKILL)
             await self._task
 
@@ -87,7 +89,7 @@ class Child:
             self.restarts += 1
             self._become(ChildState.WAITING)
             wait = backoff(self.crashes)
-            self.log.say(f"[plumage] {self.plan.name} {self.last_exit}; starting again in {wait:g} s")
+            self.log.say(f"{OURS} {self.plan.name} {self.last_exit}; starting again in {wait:g} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._stop.wait()
@@ -110,7 +112,8 @@ class Child:
         self._become(ChildState.RUNNING)
         assert process.stdout is not None, "the pipe was asked for"
         await self.log.pump(process.stdout)
-        self.last_exit = _ended(await process.wait())
+        code = await process.wait()
+        self.last_exit, self.refused = _ended(code), code == _REFUSED
 
     def _become(self, state: ChildState) -> None:
         self.state = state

@@ -9,7 +9,9 @@ import asyncio
 from collections import deque
 from pathlib import Path
 
-__all__ = ["ChildLog"]
+__all__ = ["OURS", "ChildLog"]
+
+OURS = "[plumage]"  # how the supervisor's own lines begin
 
 _TAIL = 200  # lines kept in memory
 _LONGEST = 4096  # bytes of one line
@@ -51,8 +53,9 @@ class ChildLog:
             self.say(_text(line))
 
     def last_words(self, lines: int = 5) -> str:
-        """The last lines, indented, for an error message."""
-        return "\n".join(f"    {line}" for line in list(self.tail)[-lines:])
+        """The last lines of the child's own, indented, for an error message."""
+        own = [line for line in self.tail if not line.startswith(OURS)]
+        return "\n".join(f"    {line}" for line in own[-lines:])
 
 
 def _text(line: bytes) -> str:

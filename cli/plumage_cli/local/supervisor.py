@@ -311,6 +311,8 @@ def _child_view(child: Child) -> ChildView:
 
 
 def _refuse_hopeless(child: Child) -> None:
+    if child.refused:  # it would do so again
+        raise ProcessFailedError(f"{child.plan.name} can't work with its settings:\n{child.log.last_words()}")
     if child.crashes >= _HOPELESS:
         raise ProcessFailedError(
             f"{child.plan.name} {child.last_exit}, {child.crashes} times in a row:\n{child.log.last_words()}"

@@ -84,15 +84,26 @@ def _parse(data: bytes, path: Path) -> dict[str, Any]:
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    found = {name: data.decode() for name, path in files.items() if (data := _bytes(path)) is not None}
+    found = {name: _text(data, path) for name, path in files.items() if (data := _bytes(path)) is not None}
     if found:
         return found
     given = config.get("chat_template")
     if isinstance(given, str):
         return {"default": given}
-    if isinstance(given, list):
-        return {str(entry["name"]): str(entry["template"]) for entry in given}
-    return {}
+    try:
+        return {str(entry["name"]): str(entry["template"]) for entry in given or ()}
+    except (KeyError, TypeError) as error:
+        where = folder / "tokenizer_config.json"
+        raise ConfigurationError(
+            f"{where}: chat_template must be a template, or a list of them with `name` and `template`"
+        ) from error
+
+
+def _text(data: bytes, path: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8 text (at byte {error.start}); save it as UTF-8") from error
 
 
 def _with_legacy_map(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -115,13 +126,22 @@ def _context_length(config: Mapping[str, Any]) -> int | None:
     """Multimodal models keep it in their text part's configuration."""
     for part in (config, config.get("text_config")):
         value = part.get("max_position_embeddings") if isinstance(part, dict) else None
-        if isinstance(value, int):
+        if isinstance(value, int) and value > 0:
             return value
     return None
 
 
 def _around(tokenizer: Mapping[str, Any]) -> tuple[str, str]:
     """The special tokens that the post-processor puts before and after one text."""
+    try:
+        return _read_around(tokenizer)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"tokenizer.json: its post_processor can't be read ({error!r}); fetch the file again"
+        ) from error
+
+
+def _read_around(tokenizer: Mapping[str, Any]) -> tuple[str, str]:
     before: list[str] = []
     after: list[str] = []
     for step in _post_processors(tokenizer.get("post_processor")):

@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from plumage.errors import ConfigurationError
 from plumage.rendering.bytetable import ByteTable
 
 __all__ = ["Text"]
@@ -29,7 +30,7 @@ class Text:
     answer made of them is found in the cache when it comes back as part of the next prompt."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
-        self._tokenizer: Any = Tokenizer.from_buffer(tokenizer_json)
+        self._tokenizer: Any = _load(tokenizer_json)
         self._table = ByteTable.from_tokenizer_json(tokenizer_json)
         self._special = _separators(json.loads(tokenizer_json))
         self._before, self._after = self._surroundings()
@@ -88,6 +89,13 @@ class Text:
         encodings = self._tokenizer.encode_batch_fast(self.pieces(candidates), add_special_tokens=False)
         words = [token for token, encoding in zip(candidates, encodings, strict=True) if encoding.ids == [token]]
         return words or candidates or list(range(min(256, self.vocabulary)))
+
+
+def _load(tokenizer_json: bytes) -> Any:
+    try:
+        return Tokenizer.from_buffer(tokenizer_json)
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigurationError(f"tokenizer.json can't be loaded: {error}; fetch the file again") from error
 
 
 def _separators(spec: dict[str, Any]) -> re.Pattern[str] | None:

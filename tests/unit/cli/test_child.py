@@ -72,7 +72,17 @@ async def test_a_child_that_can_not_start_says_why(tmp_path: Path, monkeypatch: 
     one.start()
     await until(lambda: one.crashes >= 2)
     assert one.last_exit == "ended with status 1"
-    assert "the cache needs 3 blocks" in one.log.last_words()
+    assert set(one.log.last_words().splitlines()) == {"    the cache needs 3 blocks"}, "not our own words"
+    assert not one.refused
+    await one.stop(1.0)
+
+
+async def test_a_child_that_refuses_its_settings_is_known_by_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = child(tmp_path, monkeypatch, "import sys\nprint('no such model', flush=True)\nsys.exit(2)")
+    one.start()
+    await until(lambda: one.refused)
     await one.stop(1.0)
 
 

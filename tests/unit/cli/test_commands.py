@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ManifestError
+from plumage.models import resolve
 from plumage_bench.registry import NAMES
 from plumage_cli.errors import CliError
 from plumage_cli.files import read_pool
@@ -142,6 +144,28 @@ def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
     assert "no such folder" in done.stderr
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "plumage").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("chat_template.jinja", b"\xff\xfe{{", "is not UTF-8 text"),
+        ("chat_template.jinja", b"{% for %}", "chat template, line 1: Expected an expression"),
+        ("tokenizer.json", b"", "is no JSON"),
+    ],
+)
+def test_up_with_a_damaged_model_says_so_once(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    model = shutil.copytree(resolve("builtin://tiny-chat"), tmp_path / "model")
+    (model / name).write_bytes(content)
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    words = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", "--port=18998")
+    done = plumage("up", str(LOCAL), *words, runtime=runtime)
+    assert done.returncode == 1
+    assert "can't work with its settings" in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((runtime / "plumage").iterdir()) == []
 
 
 def test_up_without_a_directory_server_says_what_to_install(tmp_path: Path) -> None:

@@ -93,6 +93,41 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         ModelFolder.load(folder(tmp_path, **{"config.json": "[]"}))
 
 
+def test_a_template_that_is_no_utf8_says_so(tmp_path: Path) -> None:
+    folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes("Grüße".encode("latin-1"))
+    with pytest.raises(
+        ConfigurationError, match=r"chat_template\.jinja is not UTF-8 text \(at byte 2\); save it as UTF"
+    ):
+        ModelFolder.load(tmp_path)
+
+
+@pytest.mark.parametrize("given", [[{"nme": "default"}], ["a"], 5, [{"name": "default"}]])
+def test_templates_in_no_known_form(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="chat_template must be a template, or a list of them"):
+        ModelFolder.load(folder(tmp_path, **{"tokenizer_config.json": {"chat_template": given}}))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        5,
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "B"}}]},
+        {"type": "TemplateProcessing", "single": [5]},
+        {"type": "Sequence", "processors": ["a"]},
+    ],
+)
+def test_a_post_processor_in_no_known_form(tmp_path: Path, step: Any) -> None:
+    with pytest.raises(ConfigurationError, match="its post_processor can't be read"):
+        ModelFolder.load(folder(tmp_path, **{"tokenizer.json": {"post_processor": step}}))
+
+
+@pytest.mark.parametrize("length", [0, -5, "long", None])
+def test_a_context_length_that_is_none_is_unknown(tmp_path: Path, length: Any) -> None:
+    files = {"config.json": {"max_position_embeddings": length}}
+    assert ModelFolder.load(folder(tmp_path, **files)).max_model_len is None
+
+
 class TestResolve:
     def test_names_paths_and_files(self, tmp_path: Path) -> None:
         model = folder(tmp_path / "a model")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from plumage.errors import ConfigurationError
 from plumage.models import resolve
 from plumage_engine.simulator.answers import Limits, compose
 from plumage_engine.simulator.chain import block_hashes, root
@@ -95,3 +97,8 @@ def test_chained_hashes_depend_on_all_before_and_on_the_root() -> None:
     assert [old == new for old, new in zip(hashes, changed, strict=True)] == [True, *[False] * 5]
     roots = {root("model"), root("model", "lora"), root("model", "", "lora"), root("modellora"), root("mode", "l")}
     assert len({block_hashes(ids, 16, start)[0] for start in roots}) == 5
+
+
+def test_a_tokenizer_that_is_none_says_what_to_do() -> None:
+    with pytest.raises(ConfigurationError, match=r"tokenizer\.json can't be loaded: .*; fetch the file again"):
+        Text(b"{}")
