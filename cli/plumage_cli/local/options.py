@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumage.api.v1alpha1.cache import EvictionSpec
+from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.api.v1alpha1.router import LbgrSpec
 
-__all__ = ["eviction", "feather", "lbgr"]
+__all__ = ["eviction", "feather", "host_tier", "lbgr"]
 
 
 def feather(spec: FeatherSpec) -> dict[str, Any]:
@@ -67,6 +67,17 @@ def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
             "frequency_bits": widths.frequency_bits,
             "depth_bits": widths.depth_bits,
         },
+    }
+
+
+def host_tier(spec: HostMemorySpec) -> dict[str, Any]:
+    """For the simulator's host tier."""
+    return {
+        "minFrequency": spec.min_frequency,
+        "admission": spec.admission,
+        "promotion": spec.promotion,
+        "priority": spec.priority,
+        "record": spec.filter.model_dump(by_alias=True) | {"agingInterval": spec.aging_interval},
     }
 
 

@@ -188,11 +188,7 @@ def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int
         "feather": options.feather(engine.feather),
     }
     if engine.host_memory is not None:
-        settings["hostTier"] = {
-            "minFrequency": engine.host_memory.min_frequency,
-            "admission": engine.host_memory.admission,
-            "promotion": engine.host_memory.promotion,
-        }
+        settings["hostTier"] = options.host_tier(engine.host_memory)
     if pool.spec.model.max_length is not None:
         settings["maxModelLen"] = pool.spec.model.max_length
     return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")

@@ -19,7 +19,7 @@ class Heat:
 
     @property
     def hotness(self) -> float:
-        """frequency · clock, the measure of admission and promotion (HotPrefix Eq. 6)."""
+        """frequency · clock (HotPrefix Eq. 6): what a full filter drops first is the least of it."""
         return float(self.frequency * self.clock)
 
 

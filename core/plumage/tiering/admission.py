@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from plumage.hotness.formula import parse_formula
 from plumage.tiering.node import TierNode
 
-__all__ = ["MIN_FREQUENCY", "AdmissionPlan", "plan_admission"]
+__all__ = ["MIN_FREQUENCY", "PRIORITY", "AdmissionPlan", "plan_admission"]
 
 MIN_FREQUENCY = 10
 """The paper's threshold (HotPrefix §5.2)."""
+PRIORITY = parse_formula("frequency * clock")
+"""The paper's measure of hotness, of admission and of promotion (HotPrefix Eq. 6); users may write another."""
 
 
 @dataclass(frozen=True, slots=True)

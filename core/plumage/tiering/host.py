@@ -9,15 +9,17 @@ them: the next eviction then costs no copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 
 from plumage.blocks.events import CPU, EventSink, Removed, Stored
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
+from plumage.hotness.formula import Formula
 from plumage.hotness.heat import Heat, HeatSource
-from plumage.tiering.admission import MIN_FREQUENCY, AdmissionPlan, plan_admission
+from plumage.tiering.admission import MIN_FREQUENCY, PRIORITY, AdmissionPlan, plan_admission
 from plumage.tiering.coldest import ColdestFirst
 from plumage.tiering.node import TierNode
 from plumage.tiering.promotion import Promotion, PromotionBudget, plan_promotion
@@ -27,6 +29,8 @@ __all__ = ["HostTier"]
 _CONSIDERED = 256
 """Nodes on either side that a promotion plan looks at, to bound its cost: those that came down last, and the leaves
 that have been idle longest. A plan's budget is rarely worth more."""
+_UNKNOWN = Heat(1, 0, 1 << 16)
+"""A node that the full filter has dropped: used once, long ago, far from the root."""
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +41,8 @@ class _Entry:
 
 
 class HostTier:
-    """capacity: blocks. heat: the hotness record, pool-wide where there is one. block_tokens: tokens in a block."""
+    """capacity: blocks. heat: the hotness record, pool-wide where there is one. block_tokens: tokens in a block.
+    admission, promotion: how hot a node is, for the one plan and for the other; length counts in tokens."""
 
     def __init__(
         self,
@@ -46,6 +51,8 @@ class HostTier:
         *,
         block_tokens: int = 16,
         min_frequency: int = MIN_FREQUENCY,
+        admission: Formula = PRIORITY,
+        promotion: Formula = PRIORITY,
         sink: EventSink | None = None,
     ) -> None:
         if capacity < 1 or block_tokens < 1 or min_frequency < 0:
@@ -60,8 +67,10 @@ class HostTier:
         self._heat = heat
         self._block_tokens = block_tokens
         self._min_frequency = min_frequency
+        self._admission = admission
+        self._promotion = promotion
         self._sink = sink
-        self._entries: ColdestFirst[_Entry] = ColdestFirst(lambda entry: self._node(entry).hotness)
+        self._entries: ColdestFirst[_Entry] = ColdestFirst(lambda entry: self._node(entry, admission).hotness)
         self._entry_of: dict[int, _Entry] = {}
 
     def __contains__(self, block: int) -> bool:
@@ -81,27 +90,30 @@ class HostTier:
         self.loaded += len(hashes)
         return len(hashes)
 
-    def offer(self, run: Run, evicted: Sequence[int]) -> int:
-        """The GPU is about to drop `evicted` from the end of `run`; returns the blocks to copy down (0: refused)."""
+    def offer(self, run: Run, evicted: Sequence[int], *, always: bool = False) -> int:
+        """The GPU is about to drop `evicted` from the end of `run`; returns the blocks to copy down (0: refused).
+        always: they go down however cold they are, if the tier can hold them at all."""
         new = [block for block in evicted if block not in self._entry_of]
         if not new:
             return 0
         first = len(run.hashes) - len(evicted) + evicted.index(new[0])
         entry = _Entry(new, _above(run, first), run.hashes[-1])
-        if self._admit(self._node(entry)):
+        node = self._node(entry, self._admission)
+        if self._admit(replace(node, hotness=inf) if always else node, 0 if always else self._min_frequency):
             self._keep(entry)
             return len(new)
         self.refused += len(new)
         return 0
 
-    def _admit(self, node: TierNode) -> bool:
+    def _admit(self, node: TierNode, min_frequency: int) -> bool:
         """Decide, and drop the residents that go for it."""
         free = (self.capacity - self.used) * self._block_tokens
         plan = AdmissionPlan(False)
 
         def choose(coldest: Iterator[_Entry]) -> None:
             nonlocal plan
-            plan = plan_admission(node, map(self._node, coldest), free, self._min_frequency)
+            residents = (self._node(entry, self._admission) for entry in coldest)
+            plan = plan_admission(node, residents, free, min_frequency)
             for victim in plan.victims:
                 self._drop(self._entry_of[victim.key])
 
@@ -111,7 +123,7 @@ class HostTier:
     def plan(self, tree: PrefixTree, budget: PromotionBudget) -> list[Promotion]:
         """The promotions worth starting: host roots for GPU leaves, see `plan_promotion`. `blocks_of` gives blocks."""
         newest = islice(self._entries.newest(), _CONSIDERED)
-        roots = [self._node(entry) for entry in newest if self._is_root(entry, tree)]
+        roots = [self._node(entry, self._promotion) for entry in newest if self._is_root(entry, tree)]
         leaves = [self._leaf(run) for run in islice(tree.leaves, _CONSIDERED)]
         return plan_promotion(roots, leaves, budget)
 
@@ -129,15 +141,17 @@ class HostTier:
     def _is_root(self, entry: _Entry, tree: PrefixTree) -> bool:
         return entry.hashes[0] not in tree and (entry.parent is None or entry.parent in tree)
 
-    def _node(self, entry: _Entry) -> TierNode:
-        heat = self._heat.get(entry.heat_key) or Heat(1, 0)
-        tokens = len(entry.hashes) * self._block_tokens
-        return TierNode(entry.hashes[-1], entry.parent, tokens, heat.frequency, heat.hotness)
+    def _node(self, entry: _Entry, priority: Formula) -> TierNode:
+        return self._rank(entry.hashes, entry.parent, entry.heat_key, priority)
 
     def _leaf(self, run: Run) -> TierNode:
-        heat = self._heat.get(run.hashes[-1]) or Heat(1, 0)
-        tokens = len(run.hashes) * self._block_tokens
-        return TierNode(run.hashes[-1], _above(run, 0), tokens, heat.frequency, heat.hotness)
+        return self._rank(run.hashes, _above(run, 0), run.hashes[-1], self._promotion)
+
+    def _rank(self, hashes: Sequence[int], parent: int | None, heat_key: int, priority: Formula) -> TierNode:
+        heat = self._heat.get(heat_key) or _UNKNOWN
+        tokens = len(hashes) * self._block_tokens
+        hotness = priority(heat.frequency, heat.clock, tokens, heat.depth)
+        return TierNode(hashes[-1], parent, tokens, heat.frequency, hotness)
 
     def _keep(self, entry: _Entry) -> None:
         self._entries.add(entry)

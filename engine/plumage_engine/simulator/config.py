@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from plumage.tiering.admission import PRIORITY
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.simulator.device import make_device
 from plumage_engine.simulator.settings import EngineSettings
 
-__all__ = ["DeviceConfig", "EvictionConfig", "FeatherConfig", "HostTierConfig", "SimulatorConfig"]
+__all__ = ["DeviceConfig", "EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig", "SimulatorConfig"]
 
 
 class DeviceConfig(Section):
@@ -43,12 +44,24 @@ class FeatherConfig(Section):
     options: dict[str, Any] = Field({})
 
 
+class RecordConfig(Section):
+    """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing."""
+
+    fingerprint_bits: int = Field(16, ge=4, le=32)
+    clock_bits: int = Field(8, ge=4, le=32)
+    frequency_bits: int = Field(8, ge=4, le=32)
+    depth_bits: int = Field(8, ge=4, le=32)
+    aging_interval: int = Field(100, ge=1)
+
+
 class HostTierConfig(Section):
     """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`)."""
 
     min_frequency: int = Field(10, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
+    priority: str = PRIORITY.text
+    record: RecordConfig = RecordConfig()
 
 
 class SimulatorConfig(Section):

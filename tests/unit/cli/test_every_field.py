@@ -68,6 +68,7 @@ SAMPLES: dict[str, Any] = {
     "engine.runtime": "VLLM",
     "engine.args": ["--x"],
     "engine.eviction.hotness.priority": "frequency",
+    "engine.host_memory.priority": "frequency",
     "engine.feather.bandit.exploration": "0.5",
     "engine.feather.heuristic.loss_threshold": 3,
     "router.gateway_ref": {"name": "front"},

@@ -57,7 +57,7 @@ def test_settings_reach_the_engine() -> None:
     simulator: {blockSize: 32, cacheBlocks: 100, hostBlocks: 50, device: {preset: CPU, timeScalePercent: 25}}
     feather: {policy: QLearning, chunkTokens: 128, maxWaitSeconds: 3, qLearning: {discountFactor: "0.5"}}
     eviction: {policy: Hotness, hotness: {form: Paper, agingInterval: 7}}
-    hostMemory: {minFrequency: 4, promotion: "Off"}
+    hostMemory: {minFrequency: 4, promotion: "Off", priority: frequency / length, filter: {clockBits: 12}}
 """
     config = SimulatorConfig.model_validate(dict(plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings))
     settings = config.engine_settings()
@@ -69,7 +69,15 @@ def test_settings_reach_the_engine() -> None:
     assert settings.eviction == "HotnessPaper"
     assert settings.eviction_options["aging_interval"] == 7
     assert settings.eviction_options["block_tokens"] == 32
-    assert settings.tier_options["promotion"] == "Off"
+    assert settings.tier_options == {
+        "min_frequency": 4,
+        "admission": "Hotness",
+        "promotion": "Off",
+        "priority": "frequency / length",
+        "record": {
+            "fingerprint_bits": 16, "clock_bits": 12, "frequency_bits": 8, "depth_bits": 8, "aging_interval": 100,
+        },
+    }  # fmt: skip
     assert config.device.time_scale == 0.25
 
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumage.api.v1alpha1.cache import PRIORITY, HostMemorySpec, HotnessSpec
 from plumage.errors import ConfigurationError
 from plumage.hotness.formula import MAX_CHARACTERS, MAX_TERMS, parse_formula
+from plumage.tiering.admission import PRIORITY as PAPER
 
 
 @pytest.mark.parametrize(
@@ -85,3 +87,15 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     except ConfigurationError:
         return
     assert math.isfinite(formula(1, 1, 1, 1))
+
+
+@given(st.from_regex(PRIORITY, fullmatch=True).filter(lambda text: len(text) <= MAX_CHARACTERS))
+def test_what_a_manifest_may_say_can_be_parsed(text: str) -> None:
+    assert math.isfinite(parse_formula(text)(3, 255, 50, 4))
+
+
+def test_a_manifest_and_the_parser_bound_a_formula_alike() -> None:
+    for spec, name in ((HotnessSpec, "priority"), (HostMemorySpec, "priority")):
+        longest = max(bound.max_length for bound in spec.model_fields[name].metadata if hasattr(bound, "max_length"))
+        assert longest == MAX_CHARACTERS
+    assert HostMemorySpec().priority == PAPER.text

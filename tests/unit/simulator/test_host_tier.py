@@ -102,6 +102,57 @@ def test_a_hot_prefix_comes_back_before_it_is_asked_for(by: str, promoted: bool)
     assert engine.pool.in_use == 0
 
 
+def test_a_full_tier_ranks_by_the_formula_that_a_person_wrote() -> None:
+    """Family 0 was used often and long ago, 1 and 2 were used once and lately."""
+    families = (0, 0, 0, 0, 1, 2, 3, 4, 5)
+    often = make_engine(host_blocks=PREFIX, priority="frequency")
+    ask(often, *families)
+    assert all(block in tier_of(often) for block in blocks(0))
+    shallow = make_engine(host_blocks=PREFIX, priority="0 - frequency")
+    ask(shallow, *families)
+    assert not any(block in tier_of(shallow) for block in blocks(0))
+    assert tier_of(shallow).used == PREFIX
+
+
+def test_promotion_goes_by_the_same_formula() -> None:
+    families = (0, 0, 0, 0, 1, 2, 3, 4)
+    for priority, promoted in (("frequency * clock", True), ("frequency", True), ("0 - frequency", False)):
+        engine = make_engine(promotion="Hotness", priority=priority)
+        ask(engine, *families, output=40)
+        assert (engine.pool.match(blocks(0)) == PREFIX) is promoted, priority
+
+
+def test_the_written_out_default_changes_nothing() -> None:
+    families = [random.Random(5).randrange(8) for _ in range(60)]
+    left, right = (
+        make_engine(host_blocks=2 * PREFIX, promotion="Hotness", **tier)
+        for tier in ({}, {"priority": "frequency * clock", "record": {"fingerprint_bits": 16, "aging_interval": 100}})
+    )
+    assert ask(left, *families, output=9) == ask(right, *families, output=9)
+    assert (tier_of(left).stored, tier_of(left).loaded) == (tier_of(right).stored, tier_of(right).loaded)
+
+
+def test_the_record_takes_its_widths_and_its_ageing() -> None:
+    engine = make_engine(record={"frequency_bits": 2, "clock_bits": 4, "aging_interval": 5})
+    ask(engine, 0, *([1] * 12))
+    assert engine.host is not None
+    once, often = (engine.host.record.get(blocks(family)[-1]) for family in (0, 1))
+    assert once is not None
+    assert often is not None
+    assert once.clock == 15 - 2, "twelve requests later, one down for every five"
+    assert once.frequency == 1
+    assert 1 < often.frequency <= 3
+    assert often.clock == 15
+    assert engine.host.record.table.bytes == engine.host.record.table.slots * 5, "two bytes of fingerprint"
+    with pytest.raises(ConfigurationError, match="clock_bits"):
+        make_engine(record={"clock_bits": 40})
+
+
+def test_a_formula_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
+        make_engine(priority="heat")
+
+
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(ConfigurationError):
         make_engine(admission="Sometimes")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from plumage.api.v1alpha1.fields import WORDS, Memory, Path
-from plumage.api.v1alpha1.struct import Struct
+from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["DiskSpec", "EvictionSpec", "HostMemorySpec", "HotnessFilterSpec", "HotnessSpec"]
+__all__ = ["DiskSpec", "EvictionSpec", "HostFilterSpec", "HostMemorySpec", "HotnessFilterSpec", "HotnessSpec"]
 
 OPERAND = r"(frequency|clock|length|depth|[0-9]{1,9}(\.[0-9]{1,6})?)"
 PRIORITY = rf"^{OPERAND}( [-+*/] {OPERAND}){{0,7}}$"
 WORDS[PRIORITY] = "terms (frequency, clock, length, depth, numbers) with + - * / between them, one space around each"
+Priority = Annotated[str, Field(min_length=1, max_length=120, pattern=PRIORITY)]
 Bits = Annotated[int, Field(ge=4, le=32)]
+AgingInterval = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class HotnessFilterSpec(Struct):
@@ -26,6 +28,16 @@ class HotnessFilterSpec(Struct):
     depth_bits: Bits = Field(8, description="Width of the depth in the prefix tree.")
 
 
+def _for_paper(at: str, name: str, what: str) -> Rule:
+    """A setting of form Paper alone. Defaults may be written out, as an API server does."""
+    return Rule(
+        at=at,
+        must=f"may not be changed where form is Adaptive, which has no {what}",
+        reads=("form", name),
+        holds=lambda spec: spec.form == "Paper" or getattr(spec, name) == HotnessSpec.model_fields[name].default,
+    )
+
+
 class HotnessSpec(Struct):
     """Hotness eviction: what was used often stays, also when it was not used lately (HotPrefix §3.3)."""
 
@@ -33,14 +45,22 @@ class HotnessSpec(Struct):
         "Adaptive",
         description="Adaptive finds its own balance of frequency and recency; Paper is HotPrefix's formula.",
     )
-    priority: Annotated[str, Field(min_length=1, max_length=256, pattern=PRIORITY)] = Field(
-        "frequency + clock / length", description="Formula of a prefix's priority, lowest evicted first; for Paper."
+    priority: Priority = Field(
+        "frequency + clock / length",
+        description="Formula of a prefix's priority, lowest evicted first; for Paper, since Adaptive has no formula.",
     )
-    aging_interval: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        100, description="Requests after which every clock goes down by one; for Paper."
+    aging_interval: AgingInterval = Field(
+        100, description="Requests after which every clock goes down by one; for Paper, since Adaptive has no clocks."
     )
     filter: HotnessFilterSpec = Field(
-        HotnessFilterSpec(), description="Widths of the filter that counts accesses; for Paper."
+        HotnessFilterSpec(),
+        description="Widths of the filter that counts accesses; for Paper, since Adaptive has no filter. The host "
+        "tier's is hostMemory.filter.",
+    )
+    rules: ClassVar = (
+        _for_paper("priority", "priority", "formula"),
+        _for_paper("agingInterval", "aging_interval", "clocks"),
+        _for_paper("filter", "filter", "filter"),
     )
 
 
@@ -60,6 +80,12 @@ class DiskSpec(Struct):
     path: Path = Field("/var/cache/plumage", description="Where the volume is mounted in the engine's container.")
 
 
+class HostFilterSpec(HotnessFilterSpec):
+    """Widths of the host tier's own hotness filter; other eviction policies than HotPrefix's keep none."""
+
+    fingerprint_bits: Bits = Field(16, description="8 bits give about 3 % false positives, 16 about 0.01 %.")
+
+
 class HostMemorySpec(Struct):
     """Host memory as a second tier for KV blocks: selective admission and promotion (HotPrefix §3.4, §3.5)."""
 
@@ -73,4 +99,18 @@ class HostMemorySpec(Struct):
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = Field(
         "Hotness", description="What brings a prefix back to the GPU ahead of its next request."
     )
+    priority: Priority = Field(
+        "frequency * clock",
+        description="Formula of a prefix's hotness, highest is hottest; where admission or promotion is Hotness.",
+    )
+    aging_interval: AgingInterval = Field(100, description="Requests after which every clock goes down by one.")
+    filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(None, description="A tier below host memory; none when absent.")
+    rules: ClassVar = (
+        Rule(
+            at="minFrequency",
+            must="must be at most the highest count that filter.frequencyBits has room for",
+            reads=("min_frequency", "filter"),
+            holds=lambda spec: spec.min_frequency < 1 << spec.filter.frequency_bits,
+        ),
+    )
