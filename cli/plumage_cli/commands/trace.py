@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -28,8 +29,6 @@ def fetch(
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest file to take.")] = 2_000_000_000,
 ) -> None:
     """Fetch a public trace. A broken download goes on where it broke; another checksum is refused."""
-    from urllib.parse import urlsplit
-
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -37,7 +36,7 @@ def fetch(
 
     if len(sha256) != _DIGEST or not set(sha256.lower()) <= set("0123456789abcdef"):
         raise CliError(f"--sha256 takes {_DIGEST} hexadecimal digits, got {sha256!r}")
-    target = out or Path(urlsplit(url).path.rpartition("/")[2] or "trace")
+    target = out or Path(re.split("[?#]", url, maxsplit=1)[0].rpartition("/")[2] or "trace")
     with Progress(TextColumn(target.name), BarColumn(), DownloadColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("fetch", total=None)
         download(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plumage_cli.errors import CliError
 from plumage_cli.traces.record import BLOCK, Request, lines, read_mooncake
@@ -24,6 +24,7 @@ from plumage_cli.traces.record import BLOCK, Request, lines, read_mooncake
 __all__ = ["FORMS", "convert"]
 
 _BAILIAN_BLOCK = 16
+_MOST_TOKENS = 100_000_000  # of one request: ten times the longest context there is
 _T = TypeVar("_T")
 
 
@@ -51,17 +52,17 @@ def _azure(path: Path) -> Iterator[Request]:
     fresh = count()
     for where, row in _rows(path):
         moment = _field(where, row, "TIMESTAMP", _moment)
-        tokens = _field(where, row, "ContextTokens", int)
-        yield Request(moment, tokens, _field(where, row, "GeneratedTokens", int), _unshared(tokens, fresh))
+        tokens = _field(where, row, "ContextTokens", _count)
+        yield Request(moment, tokens, _field(where, row, "GeneratedTokens", _count), _unshared(tokens, fresh))
 
 
 def _burstgpt(path: Path) -> Iterator[Request]:
     fresh = count()
     for where, row in _rows(path):
-        tokens = _field(where, row, "Request tokens", int)
-        answer = _field(where, row, "Response tokens", int)
+        tokens = _field(where, row, "Request tokens", _count)
+        answer = _field(where, row, "Response tokens", _count)
         if tokens and answer:  # a failed request has none
-            moment = round(1000 * _field(where, row, "Timestamp", float))
+            moment = _field(where, row, "Timestamp", _seconds)
             yield Request(moment, tokens, answer, _unshared(tokens, fresh))
 
 
@@ -71,9 +72,9 @@ def _bailian(path: Path) -> Iterator[Request]:
         try:
             fields = json.loads(line)
             blocks = tuple(map(int, fields["hash_ids"]))
-            moment, tokens = round(1000 * float(fields["timestamp"])), int(fields["input_length"])
-            answer = int(fields["output_length"])
-        except (ValueError, TypeError, KeyError) as error:
+            moment, tokens = _seconds(fields["timestamp"]), _count(fields["input_length"])
+            answer = _count(fields["output_length"])
+        except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise CliError(f"{path} line {number} is not in Bailian's form: {type(error).__name__} {error}") from None
         yield Request(moment, tokens, answer, _coarser(blocks, known))
 
@@ -96,8 +97,21 @@ def _field(where: str, row: Mapping[str, str], name: str, read: Callable[[str], 
         return read(row[name])
     except KeyError:
         raise CliError(f"{where}: there is no column {name!r}; is it another form?") from None
-    except (ValueError, TypeError):
+    except (ArithmeticError, ValueError, TypeError):
         raise CliError(f"{where}: {name} is {row[name]!r}, which is no such value") from None
+
+
+def _count(value: Any) -> int:
+    """Tokens of a prompt or an answer."""
+    count = int(value)
+    if not 0 <= count <= _MOST_TOKENS:
+        raise ValueError
+    return count
+
+
+def _seconds(value: Any) -> int:
+    """Seconds as milliseconds."""
+    return round(1000 * float(value))
 
 
 def _moment(text: str) -> int:

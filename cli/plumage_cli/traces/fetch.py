@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from plumage_cli.errors import CliError
+from plumage_cli.traces.record import require_file
 
 __all__ = ["fetch"]
 
@@ -27,8 +27,9 @@ def fetch(url: str, target: Path, sha256: str, *, max_bytes: int, progress: Call
 
     progress: called with the bytes there are and the bytes there will be (None if the server does not say).
     """
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not url.startswith(("http://", "https://")):
         raise CliError(f"can't fetch {url}: the address must begin with https:// or http://")
+    require_file(target)
     part = target.with_name(target.name + ".part")
     try:
         _download(url, part, max_bytes, progress)
@@ -51,6 +52,8 @@ def _download(url: str, part: Path, max_bytes: int, progress: Callable[[int, int
             return
         except urllib.error.HTTPError as error:
             raise CliError(f"can't fetch {url}: the server answered {error.code} {error.reason}") from None
+        except (http.client.InvalidURL, ValueError) as error:
+            raise CliError(f"can't fetch {url}: it is no address: {error}") from None
         except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
             trouble = error
     reason = getattr(trouble, "reason", trouble)

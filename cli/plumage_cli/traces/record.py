@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plumage_cli.errors import CliError
 
-__all__ = ["BLOCK", "Request", "read_mooncake", "write_mooncake"]
+__all__ = ["BLOCK", "Request", "read_mooncake", "require_file", "write_mooncake"]
 
 BLOCK = 512  # tokens a hash id stands for
 _LONGEST_LINE = 4_000_000  # characters
@@ -48,6 +48,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def write_mooncake(path: Path, requests: Iterable[Request]) -> int:
     """Write them, at once or not at all; how many there were."""
+    require_file(path)
     draft, count = path.with_name(path.name + ".part"), 0
     try:
         with draft.open("w", encoding="utf-8") as file:
@@ -59,6 +60,12 @@ def write_mooncake(path: Path, requests: Iterable[Request]) -> int:
     finally:
         draft.unlink(missing_ok=True)
     return count
+
+
+def require_file(path: Path) -> None:
+    """CliError where something lies that is no file: a folder can't be replaced by one, a device must not be."""
+    if path.is_dir() or (path.exists() and not path.is_file()):
+        raise CliError(f"can't write {path}: it is there and no file; choose another name")
 
 
 def _line(request: Request) -> str:
@@ -84,7 +91,7 @@ def _parse(line: str, where: str) -> Request:
             output_length=int(fields["output_length"]),
             hash_ids=tuple(map(int, fields["hash_ids"])),
         )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CliError(f"{where} is not in Mooncake's form: {type(error).__name__} {error}") from None
     if request.timestamp < 0 or request.input_length < 0 or request.output_length < 0:
         raise CliError(f"{where}: timestamp and lengths may not be negative")

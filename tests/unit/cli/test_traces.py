@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from typer.testing import CliRunner
 
+from plumage_cli.commands import trace
 from plumage_cli.errors import CliError
 from plumage_cli.traces.convert import convert
 from plumage_cli.traces.describe import describe
@@ -184,3 +187,52 @@ def test_description() -> None:
     assert rows["block hit ratio of a cache without end"] == "33.3%"
     assert rows["prompt tokens in prefixes seen before"] == f"{1024 / 2624:.1%}"
     assert dict(describe([]).rows())["requests a second"] == "–"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,-5,1\n"),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,999999999999999,1\n"),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,5\n"),
+        ("burstgpt", "Timestamp,Request tokens,Response tokens\ninf,1,1\n"),
+        ("burstgpt", "Timestamp,Request tokens,Response tokens\nnan,1,1\n"),
+        ("bailian", '{"timestamp": 1e400, "input_length": 1, "output_length": 1, "hash_ids": [1]}'),
+        ("bailian", '{"timestamp": 1, "input_length": -1, "output_length": 1, "hash_ids": [1]}'),
+        ("mooncake", '{"timestamp": Infinity, "input_length": 1, "output_length": 1, "hash_ids": [1]}'),
+        ("mooncake", "[" * 200_000),
+    ],
+)
+def test_values_that_are_none_are_refused_by_their_line(tmp_path: Path, form: str, text: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(CliError, match=r"trace line \d"):
+        list(convert(path, form))
+
+
+def test_only_a_file_is_replaced(url: str, tmp_path: Path) -> None:
+    """A device or a pipe that is given as a target must still be one afterwards."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for target in (pipe, tmp_path, Path("/")):
+        with pytest.raises(CliError, match="it is there and no file; choose another name"):
+            write_mooncake(target, [])
+        with pytest.raises(CliError, match="it is there and no file; choose another name"):
+            fetch(url, target, DIGEST, max_bytes=10**9, progress=lambda *_: None)
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("address", ["http://[::1/x", "http://a b/x", "http://127.0.0.1:x/", "http://127.0.0.1:9/é"])
+def test_what_is_no_address_is_tried_once(tmp_path: Path, address: str) -> None:
+    with pytest.raises(CliError, match="it is no address"):
+        fetch(address, tmp_path / "file", DIGEST, max_bytes=10, progress=lambda *_: None)
+
+
+def test_the_name_of_a_fetched_file_is_the_last_part_of_its_address(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(trace.app, ["fetch", f"{url}/a/b.jsonl?raw=1", "--sha256", DIGEST])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "b.jsonl").read_bytes() == CONTENT
