@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import compress, islice
 
 from plumage.directory.refill import Refill
 from plumage.directory.strides import KEY, SHIFT, Strides
@@ -40,6 +40,8 @@ REMEMBERED = 64  # matched chains that wait for their move to the warm end
 EXPANSIONS = 4096  # masks whose slots are kept expanded
 
 _NO_MATCH: tuple[Sequence[int], dict[int, tuple[int, int]]] = (), {}
+_NO_HOLDS: dict[int, float] = {}
+_SET = bytes(byte == ord("1") for byte in range(256))  # digits of a mask to false and true
 
 Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
 
@@ -59,7 +61,7 @@ class Mirror:
         self._gets = [shard.get for shard in self._shards]
         self._strides = Strides(self._shards)
         self._lanes: dict[int, int] = {}  # slot -> lane
-        self._slots: dict[int, int] = {}  # lane -> slot
+        self._slots: list[int] = []  # of each lane; of a closed one, the last
         self._alive = 0  # lanes that have a slot, shifted like the owners of an entry
         self._filling = 0  # lanes of snapshots that are not whole yet
         self._dead = 0  # lanes that lost their slot and are being wiped
@@ -92,13 +94,6 @@ class Mirror:
             for slot in expanded.get(lanes) or self._expand(lanes):
                 found[slot] = held
         self._matched = chain, found
-        return found
-
-    def hits(self, chain: Sequence[int]) -> dict[int, int]:
-        """`match` with the tokens only: what routing policies ask for."""
-        found: dict[int, int] = {}
-        for lanes, _, tokens in self._walk(chain):
-            found.update(dict.fromkeys(self._expand(lanes), tokens))
         return found
 
     def _walk(self, chain: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -137,8 +132,8 @@ class Mirror:
         if slots is None:
             if len(self._expanded) >= EXPANSIONS:
                 self._expanded.clear()
-            flags = bin(lanes >> TOKEN_BITS)[:1:-1]
-            slots = tuple(slot for lane, slot in self._slots.items() if lane < len(flags) and flags[lane] == "1")
+            flags = bin(lanes >> TOKEN_BITS)[:1:-1].encode()
+            slots = tuple(compress(self._slots, flags.translate(_SET)))
             self._expanded[lanes] = slots
         return slots
 
@@ -157,8 +152,7 @@ class Mirror:
             return
         shards = self._shards
         for chain, depth in touched.values():
-            for index in range(depth - 1, -1, -1):
-                chunk = chain[index]
+            for chunk in chain[depth - 1 :: -1]:
                 shard, key = shards[chunk >> SHIFT], chunk & KEY
                 value = shard.pop(key, None)
                 if value is not None:
@@ -181,22 +175,23 @@ class Mirror:
         if lane is None:
             lane = self._open(slot)
         holds = self._holds.get(slot)
-        self._write(lane, changes if not holds else self._confirmed(holds, changes))
+        if not holds:
+            self._write(lane, changes)
+            return
+        before = len(holds)
+        self._write(lane, changes, holds)
+        self._hold_count -= before - len(holds)
 
-    def _confirmed(self, holds: dict[int, float], changes: Iterable[Change]) -> Iterable[Change]:
-        """An engine's word ends a hold; a removal does not: the engine dropped what the hold expects it to compute."""
-        for change in changes:
-            if change[0] in holds:
-                if not change[1]:
-                    continue
-                del holds[change[0]]
-                self._hold_count -= 1
-            yield change
-
-    def _write(self, lane: int, changes: Iterable[Change]) -> None:
+    def _write(self, lane: int, changes: Iterable[Change], holds: dict[int, float] = _NO_HOLDS) -> None:
+        """An engine's word ends one of the `holds`; a removal does not: the engine dropped what the hold expects it to
+        compute."""
         self._matched = _NO_MATCH
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
         for chunk, tier, tokens in changes:
+            if chunk in holds:
+                if not tier:
+                    continue
+                del holds[chunk]
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             old = shard.get(key)
             if tier:
@@ -244,13 +239,13 @@ class Mirror:
 
     def _give(self, lane: int, slot: int) -> None:
         self._lanes[slot] = lane
+        self._slots += [slot] * (lane + 1 - len(self._slots))
         self._slots[lane] = slot
         self._alive |= 1 << lane + TOKEN_BITS
         self._expanded.clear()
 
     def _close(self, lane: int) -> None:
         self._matched = _NO_MATCH
-        self._slots.pop(lane, None)
         bit = 1 << lane + TOKEN_BITS
         self._alive &= ~bit
         self._filling &= ~bit
@@ -312,9 +307,7 @@ class Mirror:
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._open(slot)
-        holds = self._holds.get(slot)
-        if holds is None:
-            holds = self._holds[slot] = {}
+        holds = self._holds.setdefault(slot, {})
         held = self._hold_each(chain, self._first_hoped(chain, slot, holds), lane, holds, now + ttl)
         if held:
             self._hold_number += 1
@@ -333,22 +326,41 @@ class Mirror:
 
     def _hold_each(
         self, chain: Sequence[int], first: int, lane: int, holds: dict[int, float], until: float
-    ) -> list[int]:
+    ) -> Sequence[int]:
+        """Those of `chain[first:]` that are only expected. Mostly nobody knows them: no engine has counted their
+        tokens, and the chain is taken to go on as it began."""
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
         tokens = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
-        held: list[int] = []
-        before, step = len(holds), 0
+        expected, before = chain[first:], len(holds)
+        step = self._step(first, tokens)
+        for chunk in expected:
+            shard, key = shards[chunk >> SHIFT], chunk & KEY
+            if key in shard or tokens + step > TOKENS:
+                new = expected[: expected.index(chunk)]
+                expected = [*new, *self._hold_known(chain, first + len(new), bit, holds, tokens)]
+                holds.update(dict.fromkeys(expected, until))
+                break
+            tokens += step
+            shard[key] = bit | tokens
+            holds[chunk] = until
+            if len(shard) > share:
+                self._make_room(shard)
+        self._hold_count += len(holds) - before
+        return expected
+
+    def _hold_known(
+        self, chain: Sequence[int], first: int, bit: int, holds: dict[int, float], tokens: int
+    ) -> Iterable[int]:
+        """The same where some have owners already. `tokens`: up to the first of them."""
+        shards, step = self._shards, 0
         for depth, chunk in enumerate(islice(chain, first, None), first):
             shard, key = shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key)
-            if value is None:  # no engine has counted it: the chunks before it go on as they began
-                if not step:
-                    step = int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
-                tokens += step
-                if tokens > TOKENS:
-                    tokens = TOKENS
+            if value is None:
+                step = step or self._step(depth, tokens)
+                tokens = min(tokens + step, TOKENS)
                 shard[key] = bit | tokens
-                if len(shard) > share:
+                if len(shard) > self._share:
                     self._make_room(shard)
             else:
                 tokens, step = value & TOKENS, 0
@@ -356,10 +368,11 @@ class Mirror:
                     shard[key] = value | bit
                 elif chunk not in holds:  # an engine said so: nothing to expect
                     continue
-            held.append(chunk)
-            holds[chunk] = until
-        self._hold_count += len(holds) - before
-        return held
+            yield chunk
+
+    def _step(self, depth: int, tokens: int) -> int:
+        """Tokens of a chunk that nobody has counted, behind `depth` others of `tokens` tokens."""
+        return int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
 
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
         """The request that was to fill `slot` failed: its holds end now."""

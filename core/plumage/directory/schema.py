@@ -87,6 +87,9 @@ class Op(IntEnum):
     REMOVE = 2
 
 
+_ADD, _REMOVE = int(Op.ADD), int(Op.REMOVE)  # an enumeration is slow to compare
+
+
 class State(IntEnum):
     """A replica's word about itself, told by its agent."""
 
@@ -259,10 +262,10 @@ def unpack_records(data: bytes | memoryview) -> tuple[list[tuple[int, int, int]]
     for chunk, word in RECORD.iter_unpack(data):
         changes.append((chunk, word >> 24 & 15, word & MAX_TOKENS))
         op = word >> 28
-        if op == Op.ADD:
+        if op == _ADD:
             count += 1
             digest += chunk
-        elif op == Op.REMOVE:
+        elif op == _REMOVE:
             count -= 1
             digest -= chunk
     return changes, count, digest

@@ -45,19 +45,14 @@ class Backlog:
         self.busy_seconds, self.computed = c_miss * computed, computed
         self.expect(prior)
 
-    @property
-    def done_at(self) -> float:
-        """When everything would be done if the head's progress were unbounded."""
-        return self.since + self.owed * self.c_miss
-
-    @property
-    def behind_head(self) -> float:
-        """Seconds that the head's progress can't have touched."""
-        return self.owed * self.c_miss * (1.0 - 1.0 / self.requests) if self.requests else 0.0
-
-    def work(self, now: float) -> float:
-        """W: seconds until what is owed is done."""
-        return max(self.done_at - now, self.behind_head) if self.requests else 0.0
+    def bounds(self) -> tuple[float, float]:
+        """W is the larger of two: what is left until the first, when all would be done if the head's progress were
+        unbounded, and the second, seconds that the head's progress can't have touched. (0, 0) without work."""
+        requests = self.requests
+        if not requests:
+            return 0.0, 0.0
+        seconds = self.owed * self.c_miss
+        return self.since + seconds, seconds * (1.0 - 1.0 / requests)
 
     def add(self, tokens: float, now: float) -> None:
         """`tokens` (in thousands) are to be computed for one more request."""

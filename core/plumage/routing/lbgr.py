@@ -221,24 +221,26 @@ class Lbgr:
         slot, now = choice.slot, query.now
         if slot >= len(self._replicas):
             self._grow(slot + 1)
-        replica = self._replicas[slot]
+        replica, settings = self._replicas[slot], self.settings
+        done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
         hit = min(query.hits.get(slot, 0.0), query.tokens)
-        work = replica.backlog.work(now) + self._foreign
-        found = hit * replica.trust / 1000.0
-        x = (found, max(query.tokens / 1000.0 - found, _LEAST_MISS), work, 1.0)
-        service = self.settings.c_hit * x[0]
-        service += replica.backlog.c_miss * x[1] * (1.0 + self._context.kappa * (x[0] + x[1] / 2.0))
-        owed = service / max(replica.backlog.c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
+        work = max(done_at - now, behind) + self._foreign
+        found = hit * trust / 1000.0
+        miss = max(query.tokens / 1000.0 - found, _LEAST_MISS)
+        service = settings.c_hit * found + c_miss * miss * (1.0 + self._context.kappa * (found + miss / 2.0))
+        owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
         replica.backlog.add(owed, now)
         self._recent.add(slot, owed, now)
-        self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / self.settings.arrival_seconds) + 1.0
+        self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
         self._arrived = now
         self._began = min(self._began, now)
         self._revisit(now)
         if slot != self._turn:  # that one was just published
             self._publish(slot)
         base = service + work
-        ttft = max(base + replica.ttft.predict(x), base * _LEAST_SHARE)
+        correction = per_hit * found + per_miss * miss + per_work * work + bias
+        ttft = max(base + correction, base * _LEAST_SHARE)
+        x = (found, miss, work, 1.0)
         latency = max(base + replica.latency.predict(x), ttft)
         return Ticket(slot, now, query.tokens, hit, ttft, latency, _Routed(replica, x, service, owed))
 
@@ -365,7 +367,7 @@ class Lbgr:
     def _publish(self, slot: int) -> None:
         replica = self._replicas[slot]
         backlog = replica.backlog
-        done_at, behind = (backlog.done_at, backlog.behind_head) if backlog.requests else (0.0, 0.0)
+        done_at, behind = backlog.bounds()
         self._known[slot] = (done_at, behind, backlog.c_miss, replica.trust, *replica.ttft.weights)
 
 

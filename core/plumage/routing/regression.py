@@ -67,13 +67,8 @@ class RecursiveLeastSquares:
             self._restart()
             return error
         self.weights = (w0, w1, w2, w3)
-        self._shrink((p0, p1, p2, p3), gain, 1.0 / forgetting)
-        return error
-
-    def _shrink(self, px: Features, gain: float, inflation: float) -> None:
-        """P ← (P − px·pxᵀ·gain) / forgetting."""
-        s00, s01, s02, s03, s11, s12, s13, s22, s23, s33 = self._covariance
-        p0, p1, p2, p3 = px
+        # P ← (P − px·pxᵀ·gain) / forgetting
+        inflation = 1.0 / forgetting
         g0, g1, g2, g3 = p0 * gain, p1 * gain, p2 * gain, p3 * gain
         s00, s11 = (s00 - g0 * p0) * inflation, (s11 - g1 * p1) * inflation
         s22, s33 = (s22 - g2 * p2) * inflation, (s33 - g3 * p3) * inflation
@@ -87,6 +82,7 @@ class RecursiveLeastSquares:
             )  # fmt: skip
         else:
             self._restart()
+        return error
 
     def _restart(self) -> None:
         """Distrust the covariance, keep what was learned."""

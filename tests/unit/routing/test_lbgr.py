@@ -155,7 +155,7 @@ def test_work_returns_to_zero_after_success_and_failure() -> None:
             policy.failed(ticket, 1.0 + index)
     for replica in policy._replicas:
         assert replica.backlog.requests == 0
-        assert replica.backlog.work(100.0) == 0.0
+        assert replica.backlog.bounds() == (0.0, 0.0)
 
 
 def test_an_answer_in_one_piece_has_its_first_token_at_its_end() -> None:
