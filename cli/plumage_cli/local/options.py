@@ -17,6 +17,7 @@ def feather(spec: FeatherSpec) -> dict[str, Any]:
         "policy": spec.policy,
         "chunkTokens": spec.chunk_tokens,
         "maxWaitSeconds": spec.max_wait_seconds,
+        "orderBatch": spec.order_batch,
         "options": {} if spec.policy == "Fcfs" else {"order": spec.candidate_order} | _stop_options(spec),
     }
 

@@ -16,7 +16,7 @@ from plumage.errors import StateError
 
 __all__ = ["MAX_WAIT", "WaitingQueue"]
 
-MAX_WAIT = 30.0  # seconds; the manifest's default of engine.feather.maxWaitSeconds
+MAX_WAIT = 10.0  # seconds; the default of the manifest's engine.feather.maxWaitSeconds, under test
 
 
 class WaitingQueue(ABC):

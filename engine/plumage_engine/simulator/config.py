@@ -36,11 +36,13 @@ class EvictionConfig(Section):
 
 
 class FeatherConfig(Section):
-    """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors."""
+    """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors.
+    order_batch: sort the running batch by prefix."""
 
     policy: str = "Fcfs"
     chunk_tokens: int = Field(64, ge=1, le=4096)
     max_wait_seconds: float | None = Field(None, gt=0)
+    order_batch: bool = False
     options: dict[str, Any] = Field({})
 
 
@@ -125,6 +127,7 @@ class SimulatorConfig(Section):
             eviction_options=self.eviction.options,
             tier_options=self.host_tier.model_dump(),
             chunk_blocks=max(1, self.feather.chunk_tokens // self.block_size),
+            order_batch=self.feather.order_batch,
             report_tokens=True,
             device=make_device(self.device.preset, time_scale=self.device.time_scale, **self.device.overrides),
         )

@@ -8,6 +8,7 @@ import pytest
 
 from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.batching import make_queue
+from plumage.batching.base import MAX_WAIT
 from plumage.batching.feather import Feather
 from plumage.batching.stop import QLearning, Ucb
 from plumage.batching.stop.credit import Credit
@@ -28,3 +29,8 @@ def test_the_credit_of_a_manifest_is_the_policys(policy: str, credit: str, expec
 def test_unless_told_a_decision_is_judged_by_its_trial() -> None:
     assert FeatherSpec().bandit.credit == FeatherSpec().q_learning.credit == Credit.TRIAL.value
     assert Ucb().credit is QLearning(random.Random(1)).credit is Credit.TRIAL
+
+
+def test_one_bound_of_ageing_holds_whoever_makes_the_queue() -> None:
+    assert FeatherSpec().max_wait_seconds == MAX_WAIT
+    assert make_queue("Fcfs", rng=random.Random(1)).max_wait == MAX_WAIT  # type: ignore[attr-defined]

@@ -94,6 +94,11 @@ class FeatherSpec(Struct):
         description="Best candidate first by loss of the shared tip, safe for unequal lengths; or the paper's.",
     )
     max_wait_seconds: Seconds = Field(10, description="A request that waited this long is next, whatever is learned.")
+    order_batch: bool = Field(
+        False,
+        description="Sort the running batch by prefix, so that requests that share one are read side by side. Of the "
+        "modelled devices only CPU gains by it.",
+    )
     heuristic: HeuristicSpec = Field(HeuristicSpec(), description="Settings of the Heuristic policy.")
     bandit: BanditSpec = Field(BanditSpec(), description="Settings of the Bandit policy.")
     q_learning: QLearningSpec = Field(QLearningSpec(), description="Settings of the QLearning policy.")
