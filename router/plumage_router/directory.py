@@ -33,7 +33,8 @@ ALONE: Final = 60.0  # seconds a pending owner lives while nobody can confirm it
 
 
 class DirectoryLink:
-    """Follows the fleet's replicas in the directory at `url`; None stays degraded for ever."""
+    """Follows the fleet's replicas in the directory at `url`; None stays degraded for ever. `engine`: what this router
+    renders for; a replica of another model folder is unknown-cache."""
 
     def __init__(
         self,
@@ -44,12 +45,13 @@ class DirectoryLink:
         fleet: Fleet,
         decider: Decider,
         hottest: Hottest | None = None,
+        engine: str = "",
         rng: random.Random | None = None,
     ) -> None:
         self._fleet = fleet
         self._decider = decider
         self._pending = decider.pending
-        self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, rng=rng) if url else None
+        self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, engine=engine, rng=rng) if url else None
         self.work = (
             WorkShare(url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work, rng=rng)
             if url

@@ -2,8 +2,9 @@
 
 `part` is what was talked about: mirror (heartbeats, snapshots and logs of replicas), work (in flight, pending owners),
 estimators, hotness. A `newer_schema` above 0 says that something there runs a newer version: its word is ignored until
-this router is upgraded. `snapshots` by reason tell how often a replica's knowledge had to be read anew: `gap` and
-`digest` are lost messages, `failover` another server, `new` an agent's start.
+this router is upgraded. An `other_model` that grows: a replica has other templates or another tokenizer than this
+router, which therefore does not believe what it holds. `snapshots` by reason tell how often a replica's knowledge had
+to be read anew: `gap` and `digest` are lost messages, `failover` another server, `new` an agent's start.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def directory_lines(link: DirectoryLink) -> Iterator[str]:
     for reason, count in sorted({**dict.fromkeys(REASONS, 0), **found}.items()):
         yield f'{_PREFIX}snapshots_total{{reason="{reason}"}} {count}'
     for what, part, key, text in (
+        (
+            "other_model_total",
+            "mirror",
+            "other_model",
+            "Heartbeats of replicas with another model folder, unknown-cache.",
+        ),
         ("log_entries_total", "mirror", "entries", "Entries of replicas' logs read."),
         ("changes_total", "mirror", "changes", "Changes of chunks applied to the mirror."),
         ("estimators_adopted_total", "estimators", "adopted", "Replicas begun from what other routers learned."),

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
 
+from plumage.directory.schema import engine_name
 from plumage.errors import ConfigurationError
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ChatRenderer, ModelFolder
 from plumage_router.config import ModelConfig
 from plumage_router.prompt import PromptReader
 
-__all__ = ["load_reader"]
+__all__ = ["Model", "load_model"]
 
 
-def load_reader(config: ModelConfig) -> PromptReader:
+class Model(NamedTuple):
+    """engine: the name by which agents tell what they serve (`schema.engine_name`)."""
+
+    reader: PromptReader
+    engine: str
+
+
+def load_model(config: ModelConfig) -> Model:
     """ConfigurationError when the model folder can't be used."""
     folder = ModelFolder.load(resolve(config.model_folder))
     renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
-    return PromptReader(
+    reader = PromptReader(
         renderer,
         config.name,
         aliases=config.aliases,
@@ -27,6 +36,7 @@ def load_reader(config: ModelConfig) -> PromptReader:
         allow_media=config.allow_media,
         fallbacks=renderer.fallbacks.counts,
     )
+    return Model(reader, engine_name(config.name, folder.fingerprint))
 
 
 def _longest_token(folder: ModelFolder) -> int:

@@ -31,7 +31,7 @@ from plumage_router.directory import DirectoryLink
 from plumage_router.gateway import TICK, Gateway
 from plumage_router.listening import address, bind, unbind
 from plumage_router.membership import MembershipFile
-from plumage_router.model import load_reader
+from plumage_router.model import load_model
 from plumage_router.probe import Prober
 from plumage_router.replicas import Fleet
 from plumage_router.upstream import Pool
@@ -60,11 +60,12 @@ class Router:
         )
         policy = make_policy(config.policy.name, rng=random.Random(config.seed), **_options(config.policy))
         mirror = Mirror(limits.max_directory_chunks)
+        model = load_model(config.model)
         self.gateway = Gateway(
             config,
             auth=Auth(config.auth),
             fleet=self.fleet,
-            reader=load_reader(config.model),
+            reader=model.reader,
             decider=Decider(mirror, policy, self.fleet.load_of, pending=timeouts.pending_owner),
             policy=policy,
             loop=self._loop,
@@ -81,6 +82,7 @@ class Router:
             fleet=self.fleet,
             decider=self.gateway.decider,
             hottest=self.gateway.hottest,
+            engine=model.engine,
         )
         self.gateway.is_degraded = lambda: self.directory.degraded
         self.gateway.directory_lines = self.directory.metric_lines

@@ -13,7 +13,7 @@ __all__ = ["Followed"]
 
 class Followed:
     """`wanted`: why a snapshot has to be read, or None. `not_before`: no snapshot is read earlier. `unreadable`: an
-    epoch that was written in a newer schema."""
+    epoch that was written in a newer schema, or for another model."""
 
     def __init__(self, pool: str, name: str, follower: Follower, backoff: Backoff) -> None:
         self.name = name
@@ -56,6 +56,13 @@ class Followed:
         self.cancel_load()
         self.follower.forget()
         self.wanted = "new"
+
+    def apart(self, beat: Beat, now: float) -> None:
+        """Its chunks mean something else than ours: its word counts, its cache is unknown."""
+        if self.unreadable != beat.epoch:
+            self.silent()
+            self.unreadable = beat.epoch
+        self.beat, self.seen = beat, now
 
     def heard(self, beat: Beat, now: float) -> None:
         self.beat, self.seen = beat, now

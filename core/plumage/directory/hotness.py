@@ -10,7 +10,7 @@ token ids can be had from them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import random
 import struct
 from collections.abc import Mapping
@@ -18,12 +18,14 @@ from typing import Any
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.exchange import Exchange, Fields
-from plumage.directory.schema import HEAT_TTL, SCHEMA_VERSION, PoolKeys, SchemaError, check_version
+from plumage.directory.schema import HEAT_TTL, SCHEMA_VERSION, NewerSchemaError, PoolKeys, SchemaError, check_version
 from plumage.directory.tasks import end, forever
 from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import DeltaCounter, FleetHotness, HotnessDelta
 
 __all__ = ["HotnessShare"]
+
+log = logging.getLogger(__name__)
 
 PERIOD = 1.0
 LONGEST = 5000  # deltas kept at most, should nobody store a view
@@ -88,11 +90,23 @@ class HotnessShare:
     async def _load(self) -> None:
         stored: Any = await self.exchange.client.get(self._keys.heat_view)
         self.exchange.after = "0-0"
-        if stored is not None and len(stored) > STORED.size and stored[0] == SCHEMA_VERSION:
+        try:
+            if stored is not None:
+                self._start_from(stored)
+        except NewerSchemaError:  # the stream alone must do
+            self.exchange.counts["newer_schema"] += 1
+        except SchemaError as error:
+            self.exchange.counts["malformed"] += 1
+            log.warning("the stored hotness of pool %s can't be read: %s", self._keys.pool, error)
+
+    def _start_from(self, stored: bytes) -> None:
+        check_version(stored[0] if stored else None)
+        try:
             _, after = STORED.unpack_from(stored)
-            with contextlib.suppress(ConfigurationError):  # another version's view: the stream alone must do
-                self.view.load(stored[STORED.size :])
-                self.exchange.after = after.rstrip(b"\0").decode()
+            self.view.load(stored[STORED.size :])
+            self.exchange.after = after.rstrip(b"\0").decode()
+        except (ConfigurationError, struct.error, UnicodeDecodeError) as error:
+            raise SchemaError(str(error)) from error
 
     async def store_view(self) -> bool:
         """Store the view if nobody did lately; True when we did."""

@@ -20,7 +20,8 @@
   that a snapshot is rewritten bucket by bucket: a log entry changes a bucket's chunks only where its number is larger.
 - An epoch is `COUNT.NONCE`: the counter alone would repeat itself on a server that came back empty. It is compared for
   equality only and is part of the keys, so that a writer that was thought dead can't write into its successor's log.
-- Every value carries the schema's version. A newer one is ignored and counted, never misread.
+- Every value carries the schema's version. A newer one is ignored and counted, never misread. Within a version fields
+  may come and go: a reader passes over those it does not know, and has a default for those that may be absent.
 - No prompt text and no token id: chunks are keyed hashes, the rest are counts and measurements.
 """
 
@@ -38,8 +39,8 @@ from plumage.errors import ConfigurationError, PlumageError
 __all__ = [
     "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "EPOCH_TTL", "ESTIMATORS_TTL", "HEAT_TTL", "MAX_TOKENS",
     "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load", "NewerSchemaError", "Op",
-    "PoolKeys", "SchemaError", "State", "Tier", "check_version", "pack_bucket", "pack_entry", "pack_record",
-    "read_entry", "sequence", "unpack_bucket", "unpack_records",
+    "PoolKeys", "SchemaError", "State", "Tier", "are_apart", "check_version", "engine_name", "pack_bucket",
+    "pack_entry", "read_entry", "sequence", "unpack_bucket", "unpack_records",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -57,6 +58,7 @@ ESTIMATORS_TTL = 86_400
 TABLES_TTL = 7 * 86_400
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,252}")
+ENGINE = re.compile(r".+@[0-9a-f]{16}", re.DOTALL)
 RECORD = struct.Struct("<QI")
 BUCKET_HEADER = struct.Struct("<BQ")  # version, sequence number
 CHECK = struct.Struct("<QQ")  # count, digest
@@ -115,13 +117,12 @@ class Load:
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
-    prefill_tokens: float = 0.0  # prompt tokens accepted and not yet computed, where the engine tells
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
     """Registration and heartbeat of one replica. `seq`, `count`, `digest` belong together: what it held after that
-    log entry. `engine`: a fingerprint of what serves there (model, block size, version), for people and skew checks."""
+    log entry. `engine`: what its chunks are made by, see `engine_name`."""
 
     epoch: str
     state: State = State.WARMING
@@ -141,14 +142,23 @@ class Beat:
         check_version(found.get(b"v"))
         try:
             numbers = {item.name: float(found.get(item.name.encode(), b"0")) for item in fields(Load)}
-            load = Load(
-                int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"], numbers["prefill_tokens"]
-            )
+            load = Load(int(numbers["running"]), int(numbers["waiting"]), numbers["kv_usage"])
             epoch, engine = found[b"epoch"].decode(), found.get(b"engine", b"").decode()
             seq, count, digest = (int(found[name]) for name in (b"seq", b"count", b"digest"))
             return cls(epoch, State(int(found[b"state"])), load, seq, count, digest, engine)
         except (KeyError, ValueError) as error:
             raise SchemaError(f"a heartbeat that is not one: {error!r}") from error
+
+
+def engine_name(model: str, rendering: str) -> str:
+    """`MODEL@FINGERPRINT`: the base model's name and the fingerprint of the folder that it renders and tokenizes by.
+    Chunks of two engines mean the same where this is the same; block size and release do not matter to them."""
+    return f"{model}@{rendering}"
+
+
+def are_apart(ours: str, theirs: str) -> bool:
+    """Whether two engine names are known to differ: who told none, or none with a fingerprint, is taken as alike."""
+    return ours != theirs and all(ENGINE.fullmatch(name) for name in (ours, theirs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +228,6 @@ class PoolKeys:
         _check_name("fingerprint", fingerprint)
         return f"{self._base}:tables:{fingerprint}"
 
-    @property
-    def leases(self) -> str:
-        return f"{self._base}:leases"
-
 
 def _check_name(what: str, name: str) -> None:
     if not NAME.fullmatch(name):
@@ -248,10 +254,6 @@ def sequence(identifier: bytes | str) -> int:
     """The number of a log entry from its id, `SEQ-0`."""
     text = identifier.decode() if isinstance(identifier, bytes) else identifier
     return int(text.partition("-")[0])
-
-
-def pack_record(op: int, chunk: int, tier: int, tokens: int) -> bytes:
-    return RECORD.pack(chunk, op << 28 | tier << 24 | min(tokens, MAX_TOKENS))
 
 
 def unpack_records(data: bytes | memoryview) -> tuple[list[tuple[int, int, int]], int, int]:

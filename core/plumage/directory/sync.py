@@ -32,7 +32,7 @@ from plumage.directory.connection import close, connect, redacted
 from plumage.directory.followed import Followed
 from plumage.directory.follower import Entry, Follower, OutOfStep
 from plumage.directory.mirror import SHARDS, Mirror
-from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State
+from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State, are_apart
 from plumage.directory.snapshot import read_snapshot
 from plumage.directory.tasks import Mistakes, end, forever
 
@@ -62,15 +62,24 @@ class ReplicaView:
 
 class DirectorySync:
     """Follows one pool. `counts`: entries, changes, snapshots by reason (`snapshot_gap`, …), `newer_schema`,
-    `malformed`, `failures`. `poll_seconds`: how often heartbeats are read."""
+    `malformed`, `failures`, `other_model` (heartbeats of replicas of another model folder than `engine` names, then
+    unknown-cache). `poll_seconds`: how often heartbeats are read."""
 
     def __init__(
-        self, url: str, *, pool: str, mirror: Mirror, poll_seconds: float = 1.0, rng: random.Random | None = None
+        self,
+        url: str,
+        *,
+        pool: str,
+        mirror: Mirror,
+        engine: str = "",
+        poll_seconds: float = 1.0,
+        rng: random.Random | None = None,
     ) -> None:
         self.degraded = True
         self.counts: Counter[str] = Counter()
         self.mirror = mirror
         self._pool = pool
+        self._engine = engine
         self._client = connect(url)
         self._shown = redacted(url)
         self._mistakes = Mistakes(f"directory {self._shown}: reading a snapshot")
@@ -205,9 +214,22 @@ class DirectorySync:
         except SchemaError as error:
             self._malformed(known, error)
         else:
+            self._take_beat(known, beat, now)
+
+    def _take_beat(self, known: Followed, beat: Beat, now: float) -> None:
+        if are_apart(self._engine, beat.engine):
+            self._apart(known, beat, now)
+        else:
             known.heard(beat, now)
             if known.behind and known.load is None and now >= known.not_before:
                 known.load = self._spawn(self._load(known, beat.epoch), f"snapshot of {known.name}")
+
+    def _apart(self, known: Followed, beat: Beat, now: float) -> None:
+        self.counts["other_model"] += 1
+        if known.unreadable != beat.epoch:
+            told = "%s serves %s and this router renders %s: its cache is unknown until both have the same model folder"
+            log.warning(told, known.name, beat.engine, self._engine)
+        known.apart(beat, now)
 
     def _newer(self, known: Followed) -> None:
         self.counts["newer_schema"] += 1

@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class DirectoryWriter:
-    """Writes one replica's part of the directory. `engine`: a fingerprint of what serves (model, block size, version).
+    """Writes one replica's part of the directory. `engine`: what its chunks are made by (`schema.engine_name`).
     `degraded`: the server did not take the last write. `superseded`: a newer writer of this replica has registered;
     this one says nothing any more."""
 

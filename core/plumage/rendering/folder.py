@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xxhash import xxh3_64_hexdigest
+
 from plumage.errors import ConfigurationError
 
 __all__ = ["ModelFolder"]
@@ -55,6 +57,12 @@ class ModelFolder:
     def chat_template(self) -> str | None:
         """The template of a request without tools."""
         return self.templates.get("default")
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits: equal where prompts become the same bytes, and these bytes the same tokens."""
+        parts = [sorted(self.templates.items()), sorted(self.special_tokens.items()), self.around]
+        return xxh3_64_hexdigest(json.dumps(parts).encode() + self.tokenizer_json)
 
 
 def _bytes(path: Path) -> bytes | None:

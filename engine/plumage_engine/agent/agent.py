@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from plumage.directory.schema import Load, State
+from plumage.directory.schema import Load, State, engine_name
 from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
 from plumage_engine.agent import checkpoint
@@ -62,7 +62,7 @@ class Agent:
             config.directory_url,
             pool=config.pool,
             replica=config.replica,
-            engine=config.model,
+            engine=engine_name(config.model, text.rendering),
             heartbeat_seconds=config.heartbeat_seconds,
             capacity=config.max_chunks,
             rng=self._rng,

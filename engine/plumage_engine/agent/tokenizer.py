@@ -21,22 +21,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
+    """rendering: the model folder's fingerprint, which routers compare with theirs."""
+
     table: ByteTable
     lossy: tuple[str, ...] = ()
+    rendering: str = ""
 
 
 def read_tokenizer(model_folder: str) -> TokenText:
     """ConfigurationError only when the folder can't be read at all. Takes a second for large tokenizers."""
-    data = ModelFolder.load(resolve(model_folder)).tokenizer_json
+    folder = ModelFolder.load(resolve(model_folder))
+    data, rendering = folder.tokenizer_json, folder.fingerprint
     try:
         table = ByteTable.from_tokenizer_json(data)
     except ConfigurationError as error:
         log.warning("routers will not know this replica's cache: %s", error)
-        return TokenText(ByteTable(()), (str(error),))
+        return TokenText(ByteTable(()), (str(error),), rendering)
     lossy = _check(table, data)
     for line in lossy:
         log.warning("the tokenizer changes text, prompts like it are routed by load: %s", line)
-    return TokenText(table, lossy)
+    return TokenText(table, lossy, rendering)
 
 
 def _check(table: ByteTable, data: bytes) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ from plumage_engine.agent.app import make_app
 from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.tokenizer import read_tokenizer
+from plumage_router.config import ModelConfig
+from plumage_router.model import load_model
 
 pytestmark = pytest.mark.redis
 
@@ -117,6 +119,8 @@ async def test_a_router_learns_what_the_engine_holds(directory, pool, router, sh
         assert router.hit(prose(999)) == (0, 0)
         assert router.hit(prompt, salt="tenant") == (0, 0)
         await until(lambda: router.view.chunks == agent.writer.count)
+        folder = {"name": "tiny", "modelFolder": "builtin://tiny-chat"}
+        assert router.view.engine == load_model(ModelConfig.model_validate(folder)).engine, "routers compare the two"
 
 
 async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_engine) -> None:

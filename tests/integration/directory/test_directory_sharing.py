@@ -231,6 +231,27 @@ async def test_hotness_is_the_same_everywhere(place: Place, until: Any) -> None:
         assert await place.client.pttl(key) > 0
 
 
+@pytest.mark.parametrize(
+    ("stored", "counted"),
+    [
+        (bytes([2]) + b"1-0".ljust(32, b"\0") + b"of another form", "newer_schema"),
+        (bytes([1]) + b"1-0".ljust(32, b"\0") + b"torn", "malformed"),
+        (bytes([1]) + b"1-0", "malformed"),
+        (b"", "malformed"),
+    ],
+    ids=["newer", "torn", "short", "empty"],
+)
+async def test_a_stored_view_that_is_not_ours_is_counted_and_the_stream_must_do(
+    place: Place, until: Any, stored: bytes, counted: str
+) -> None:
+    await place.client.set(place.keys.heat_view, stored)
+    async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as share:
+        share.use(CHAIN[0], 64)
+        await until(lambda: len(share.view) == 1)
+        counts = share.exchange.counts
+        assert (counts["newer_schema"], counts["malformed"]) == (int(counted[0] == "n"), int(counted[0] == "m"))
+
+
 async def test_who_only_tells_of_uses_is_heard_and_holds_nothing(place: Place, until: Any) -> None:
     teller = HotnessShare(place.url, pool=place.pool, period=0.05, follow=False)
     async with started(HotnessShare(place.url, pool=place.pool, period=0.05)) as agent, started(teller):

@@ -83,6 +83,36 @@ async def test_load_and_states_come_from_the_agents(
     assert [len(engine.seen) for engine in running.engines] == [3, 1]
 
 
+async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
+    start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter], caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
+    chunks = _chain(running, kit.chat(PROMPT))
+    await _hold(running, kit, agents[1], chunks, running.router.fleet.get("chat-1").slot)
+    first = running.router.fleet.get("chat-0")
+    await kit.until(lambda: first.cache_known)
+    await agents[0].close()
+    ours, counts = running.router.directory.sync._engine, running.router.directory.sync.counts
+    async with DirectoryWriter(
+        server.url, pool="chat", replica="chat-0", engine=ours[:-16] + "0" * 16, heartbeat_seconds=0.2
+    ) as other:
+        other.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
+        other.report(state=State.READY, load=Load(running=3))
+        await kit.until(lambda: counts["other_model"] > 1)
+        await kit.until(lambda: first.load.running == 3)
+        assert not first.cache_known
+        assert first.slot not in running.router.gateway.decider.mirror.match(chunks)
+        assert first.shown_state == "Ready", "its cache is unknown, the replica is not lost"
+    [told] = [record.getMessage() for record in caplog.records if "same model folder" in record.getMessage()]
+    assert "chat-0 serves" in told
+    assert ours in told
+    metrics = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
+    assert f"plumage_router_directory_other_model_total {counts['other_model']}" in metrics
+    async with DirectoryWriter(server.url, pool="chat", replica="chat-0", engine=ours, heartbeat_seconds=0.2) as again:
+        again.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
+        await kit.until(lambda: first.slot in running.router.gateway.decider.mirror.match(chunks))
+
+
 async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:

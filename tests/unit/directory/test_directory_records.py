@@ -77,7 +77,9 @@ def test_ledger_is_bounded() -> None:
 
 
 def test_records_and_entries_are_what_the_schema_page_says() -> None:
-    record = schema.pack_record(schema.Op.MOVE, 0x0102030405060708, Tier.HOST, 0xABCDEF)
+    ledger = Ledger()
+    ledger.record([Change(0x0102030405060708, Tier.GPU, 1)])
+    record = ledger.record([Change(0x0102030405060708, Tier.HOST, 0xABCDEF)])
     assert record.hex() == "0807060504030201" + "efcdab12"
     assert schema.pack_bucket(7, [record]).hex() == "01" + "0700000000000000" + record.hex()
     assert schema.pack_entry(record, (2, 3)) == {"v": 1, "r": record, "c": bytes([2] + [0] * 7 + [3] + [0] * 7)}
@@ -119,9 +121,30 @@ def test_torn_values_are_refused() -> None:
 
 
 def test_a_heartbeat_survives_the_journey() -> None:
-    beat = Beat("4.beef", State.DRAINING, Load(3, 1, 0.25, 800.0), 17, 4, 2**64 - 1, "model@16")
+    beat = Beat("4.beef", State.DRAINING, Load(3, 1, 0.25), 17, 4, 2**64 - 1, "model@16")
     carried = {name.encode(): str(value).encode() for name, value in beat.to_hash().items()}
     assert Beat.from_hash(carried) == beat
+
+
+def test_fields_that_an_older_release_tells_are_passed_over_and_absent_ones_have_a_default() -> None:
+    told = {b"v": b"1", b"epoch": b"4.beef", b"state": b"1", b"seq": b"0", b"count": b"0", b"digest": b"0"}
+    assert Beat.from_hash({**told, b"prefill_tokens": b"800.0"}) == Beat("4.beef", State.READY)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "apart"),
+    [
+        ("m@" + "0" * 16, "m@" + "0" * 16, False),
+        ("m@" + "0" * 16, "m@" + "1" * 16, True),
+        ("m@" + "0" * 16, "n@" + "0" * 16, True),
+        ("m@" + "0" * 16, "m", False),
+        ("m@" + "0" * 16, "", False),
+        ("", "m@" + "0" * 16, False),
+    ],
+    ids=["same", "other folder", "other model", "before fingerprints", "untold", "nobody asks"],
+)
+def test_engines_are_apart_where_both_say_so(ours: str, theirs: str, apart: bool) -> None:
+    assert schema.are_apart(ours, theirs) is apart
 
 
 def test_keys_of_a_replica_share_a_slot_and_replicas_do_not() -> None:

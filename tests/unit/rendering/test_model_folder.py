@@ -151,3 +151,25 @@ class TestResolve:
     def test_a_folder_that_is_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"holds no tokenizer\.json"):
             resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"chat_template.jinja": "{{ messages }}!"},
+        {"tokenizer_config.json": {"bos_token": "<s>"}},
+        {"tokenizer.json": {"model": {"vocab": {"a": 0}}}},
+        {"additional_chat_templates/tool_use.jinja": "tools"},
+    ],
+    ids=["template", "token", "vocabulary", "named template"],
+)
+def test_the_fingerprint_tells_folders_apart_that_render_or_tokenize_otherwise(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    files = {"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": {"bos_token": "<bos>"}}
+    one, same, other = (ModelFolder.load(folder(tmp_path / str(n), **files)) for n in range(3))
+    assert one.fingerprint == same.fingerprint
+    assert len(one.fingerprint) == 16
+    other = ModelFolder.load(folder(tmp_path / "2", **{**files, "config.json": {"max_position_embeddings": 9}}))
+    assert one.fingerprint == other.fingerprint, "the context's length changes no prompt"
+    assert one.fingerprint != ModelFolder.load(folder(tmp_path / "3", **{**files, **changes})).fingerprint
