@@ -1,12 +1,18 @@
-"""Runs that do not depend on each other, on two processes: what the smallest machine we measure on has."""
+"""Runs that do not depend on each other, on two processes: what the smallest machine we measure on has.
+
+The processes end with the benchmark, however it ends: left behind, they would wait for calls for ever.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
+
+from plumage_cli.local.launch import bind_to_parent
 
 __all__ = ["in_parallel"]
 
@@ -21,11 +27,25 @@ def in_parallel(
     given: tuple[Any, ...] = (),
 ) -> list[T]:
     """function(*call) for each call, results in the order of the calls. `advance(1)` as each one ends; `begin(*given)`
-    once in each process. All of them must be picklable."""
+    once in each process. All of them must be picklable. The first error, or a person who stops it, ends all of them."""
     # Not fork: the progress bar has a thread, and a forked thread's locks may be held for ever.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), context, begin, given) as pool:
-        futures: list[Future[T]] = [pool.submit(function, *call) for call in calls]
-        for _ in as_completed(futures):
-            advance(1)
+    workers = min(2, os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, context, _begin, (os.getpid(), begin, given)) as pool:
+        try:
+            futures: list[Future[T]] = [pool.submit(function, *call) for call in calls]
+            for done in as_completed(futures):
+                done.result()
+                advance(1)
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                worker.kill()  # the pool then gives up the calls that are left
+            raise
         return [future.result() for future in futures]
+
+
+def _begin(parent: int, begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
+    bind_to_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent answers it
+    if begin is not None:
+        begin(*given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,6 +70,7 @@ def bench(
     from plumage_bench.harness import Context, run_benchmark, wide_console
     from plumage_bench.registry import load
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like an error: what was started is ended too
     run = load(name)
     _writable(out)
     run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given))
