@@ -22,6 +22,7 @@ from plumage.directory.work import WorkShare
 from plumage_router.clock import monotonic
 from plumage_router.decide import Decider
 from plumage_router.directory_metrics import directory_lines
+from plumage_router.gap import GapWatch
 from plumage_router.hottest import Hottest
 from plumage_router.learning import Learning
 from plumage_router.replicas import Fleet, Load, Replica
@@ -62,6 +63,7 @@ class DirectoryLink:
         if self.work is not None:
             decider.share = self.work.sent
             self.learning = Learning(decider.policy, fleet, self.work.learned)
+        self.gaps = GapWatch()
         self._hottest = hottest or Hottest()
         self._routed = 0
         fleet.listen(self._moved)
@@ -99,6 +101,7 @@ class DirectoryLink:
         moved = [_hear(replica, sync.view(replica.id), now) for replica in self._fleet]
         if any(moved):
             self._fleet.changed()
+        self.gaps.look(self._fleet, now)
         if self.learning is not None:
             self.learning.look(now)
         self._tell_accesses()
@@ -115,7 +118,8 @@ class DirectoryLink:
 
     def metric_lines(self) -> Iterator[str]:
         """What came of talking to the directory, in Prometheus' text form."""
-        return directory_lines(self)
+        yield from directory_lines(self)
+        yield from self.gaps.lines()
 
     def _note_freshness(self) -> None:
         self._decider.pending = max(ALONE, self._pending) if self.degraded else self._pending

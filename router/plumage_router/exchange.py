@@ -259,6 +259,8 @@ class Exchange:
             metrics.actual_hit_tokens += usage.cached_tokens
             if attempt.decision.prompt.plain:
                 metrics.hit_error.observe(usage.cached_tokens - ticket.hit_tokens)
+                totals.hit_error += int(ticket.hit_tokens) - usage.cached_tokens
+                totals.compared_tokens += usage.prompt_tokens or 0
             totals.hit_tokens += usage.cached_tokens
         else:
             metrics.usage_missing += 1

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-__all__ = ["Histogram", "Metrics"]
+__all__ = ["Histogram", "Metrics", "escaped"]
 
 _PREFIX = "plumage_router_"
 _DECISION = (25e-6, 50e-6, 75e-6, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05)
@@ -129,3 +129,8 @@ class Metrics:
 def _head(name: str, kind: str, text: str) -> Iterator[str]:
     yield f"# HELP {_PREFIX}{name} {text}"
     yield f"# TYPE {_PREFIX}{name} {kind}"
+
+
+def escaped(label: str) -> str:
+    """A label's value as the text form wants it."""
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -28,7 +28,8 @@ class Load(ReplicaState):
 @dataclass(slots=True)
 class Totals:
     """What one replica was sent and what came of it, since the router started. `abandoned`: its answer was not wanted
-    any more, its client having left or waited too long."""
+    any more, its client having left or waited too long. `hit_error`: hit tokens predicted minus found, over requests
+    whose hits can be predicted and whose prompts have `compared_tokens`."""
 
     routed: int = 0
     finished: int = 0
@@ -37,8 +38,8 @@ class Totals:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     predicted_hit_tokens: int = 0
-    predicted_ttft: float = 0.0
-    actual_ttft: float = 0.0
+    compared_tokens: int = 0
+    hit_error: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -19,6 +19,7 @@ from typing import Any
 from plumage_router.breaker import BreakerState
 from plumage_router.clock import monotonic
 from plumage_router.gateway import Gateway
+from plumage_router.metrics import escaped
 from plumage_router.replicas import Replica
 
 __all__ = ["exposition", "status_document"]
@@ -130,8 +131,4 @@ def _per_replica(gateway: Gateway) -> Iterator[str]:
     for name, kind, read in columns:
         yield f"# TYPE plumage_router_{name} {kind}"
         for replica in gateway.fleet:
-            yield f'plumage_router_{name}{{replica="{_escaped(replica.id)}"}} {read(replica)}'
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            yield f'plumage_router_{name}{{replica="{escaped(replica.id)}"}} {read(replica)}'

@@ -41,6 +41,11 @@ class Replica:
     def member(self) -> Member:
         return Member(self.plan.id, self.plan.engine.url, self.plan.agent.url, self.state)
 
+    @property
+    def warming(self) -> bool:
+        """Its engine runs, and does not serve yet."""
+        return self.state is MemberState.WARMING and self.engine.state is ChildState.RUNNING
+
     def start(self) -> None:
         self.engine.start()
         self.agent.start()
@@ -80,7 +85,7 @@ class Replica:
 
     async def _tend(self) -> None:
         while True:
-            if self.state is MemberState.WARMING and self.engine.state is ChildState.RUNNING:
+            if self.warming:
                 await self._warm()
             await asyncio.sleep(_LOOK)
 
@@ -89,7 +94,7 @@ class Replica:
         if not await self._answers(self.plan.engine.ready):
             return
         patience = time.monotonic() + self.plan.agent.ready_seconds - 60.0 + _AGENT_SECONDS
-        while self.state is MemberState.WARMING and self.engine.state is ChildState.RUNNING:
+        while self.warming:
             ready = await self._answers(self.plan.agent.ready)
             if ready or time.monotonic() > patience:
                 self.without_agent = not ready

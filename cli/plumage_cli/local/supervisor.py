@@ -99,13 +99,24 @@ class Supervisor:
         self._asking = asyncio.create_task(self._keep_asking(), name="ask router")
 
     async def scale(self, replicas: int) -> None:
-        """That many replicas: new ones are warmed before they serve, leaving ones drained before they end."""
+        """That many replicas: new ones are warmed before they serve, leaving ones drained before they end. CliError for
+        fewer while one warms: which caches are of least use is not known then."""
+        self._refuse_while_warming(replicas)
         async with self._scaling:
+            self._refuse_while_warming(replicas)
             more = replicas - len(self.replicas)
             if more > 0:
                 await self._grow(more)
             elif more < 0:
                 await asyncio.gather(*(self._remove(replica) for replica in self._coldest(-more)))
+
+    def _refuse_while_warming(self, replicas: int) -> None:
+        """Not for an engine that crashed and is not up again: waiting for it may have no end."""
+        warming = [name for name, replica in self.replicas.items() if replica.warming]
+        if replicas < len(self.replicas) and warming:
+            raise CliError(
+                f"{', '.join(warming)} still warms: scale down once all replicas are Ready, see: plumage status"
+            )
 
     async def _grow(self, more: int) -> None:
         taken = {replica.plan.index for replica in self.replicas.values()}

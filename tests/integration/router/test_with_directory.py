@@ -59,6 +59,17 @@ async def test_requests_go_where_the_engines_say_the_prefix_is(
     assert [len(engine.seen) for engine in running.engines] == [0, 3]
     record = next(running.router.gateway.audit.latest(1))
     assert (record.hit_tokens, record.degraded) == (60 * len(chunks), False)
+    totals = running.router.fleet.get("chat-1").totals
+    assert (totals.hit_error, totals.compared_tokens) == (
+        totals.predicted_hit_tokens - totals.hit_tokens,
+        totals.prompt_tokens,
+    )
+    assert totals.compared_tokens > 0
+    gaps = running.router.directory.gaps
+    gaps._next = 0.0  # a new window
+    await kit.until(lambda: gaps.ratios)
+    metrics = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
+    assert 'plumage_router_hit_gap_ratio{replica="chat-1"} ' in metrics
     agents[1].publish([Change(chunk, 0) for chunk in chunks])
     slot = running.router.fleet.get("chat-1").slot
     await kit.until(lambda: slot not in running.router.gateway.decider.mirror.match(chunks))

@@ -1,0 +1,75 @@
+"""A gap between promised and found hits that lasts is told; one that comes and goes is not."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from plumage_router.breaker import Breaker
+from plumage_router.config import BreakerConfig
+from plumage_router.gap import LASTING, LEAST, WINDOW, GapWatch
+from plumage_router.replicas import Load, Member, Replica
+
+
+def make(name: str = 'chat-"0"') -> Replica:
+    replica = Replica(Member(name, "http://x:1"), 0, None, Breaker(BreakerConfig()), Load(0))  # type: ignore[arg-type]
+    replica.cache_known = True
+    return replica
+
+
+def pass_windows(watch: GapWatch, replica: Replica, windows: int, error: float, start: int = 0) -> None:
+    """Windows with so large an error, each with just enough tokens."""
+    for number in range(start, start + windows):
+        watch.look([replica], number * WINDOW)
+        replica.totals.compared_tokens += LEAST
+        replica.totals.hit_error += int(error * LEAST)
+    watch.look([replica], (start + windows) * WINDOW)
+
+
+@pytest.mark.parametrize("error", [0.5, -0.5], ids=["promised too much", "promised too little"])
+def test_a_gap_that_lasts_is_told_once(error: float, caplog: pytest.LogCaptureFixture) -> None:
+    watch, replica = GapWatch(), make()
+    pass_windows(watch, replica, LASTING - 1, error)
+    assert watch.lasting == []
+    pass_windows(watch, replica, 3, error, start=LASTING - 1)
+    assert watch.lasting == ['chat-"0"']
+    [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{100 * error:.0f} % of the prompt tokens" in told
+    assert r'plumage_router_hit_gap_lasting{replica="chat-\"0\""} 1' in list(watch.lines())
+    assert rf'plumage_router_hit_gap_ratio{{replica="chat-\"0\""}} {error:g}' in list(watch.lines())
+    pass_windows(watch, replica, 1, 0.0, start=LASTING + 2)
+    assert watch.lasting == []
+    assert r'plumage_router_hit_gap_lasting{replica="chat-\"0\""} 0' in list(watch.lines())
+
+
+def test_small_gaps_and_short_ones_are_told_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    watch, replica = GapWatch(), make()
+    pass_windows(watch, replica, 2 * LASTING, 0.19)
+    assert watch.ratios[replica.id] == pytest.approx(0.19, abs=0.001)
+    for number in range(4):
+        pass_windows(watch, replica, LASTING - 1, 0.9, start=(number + 3) * LASTING)
+        pass_windows(watch, replica, 1, 0.0, start=(number + 4) * LASTING - 1)
+    assert watch.lasting == []
+    assert caplog.records == []
+
+
+def test_who_promises_nothing_and_whom_hardly_anybody_asked_is_not_judged() -> None:
+    watch, silent, idle = GapWatch(), make("silent"), make("idle")
+    silent.cache_known = False
+    for number in range(3 * LASTING):
+        watch.look([silent, idle], number * WINDOW)
+        silent.totals.compared_tokens += LEAST
+        silent.totals.hit_error += LEAST
+        idle.totals.compared_tokens += LEAST // 100
+        idle.totals.hit_error += LEAST // 100
+    assert watch.lasting == []
+    assert watch.ratios == {"idle": 0.0}
+
+
+def test_a_successor_of_the_same_name_begins_anew() -> None:
+    watch, first = GapWatch(), make("a")
+    pass_windows(watch, first, LASTING, 0.5)
+    assert watch.lasting == ["a"]
+    watch.look([make("a")], (LASTING + 1) * WINDOW)
+    assert watch.lasting == []
