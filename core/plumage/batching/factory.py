@@ -17,12 +17,12 @@ from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
+from plumage.options import check_options
 
 __all__ = ["POLICIES", "make_queue"]
 
 
 def _bandit(
-    rng: Uniform,
     *,
     exploration: float = 0.1,
     forgetting: str = "Discounted",
@@ -45,8 +45,8 @@ def _bandit(
 _STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {
     "Bandit": _bandit,
     "QLearning": QLearning,
-    "Heuristic": lambda rng, **options: Heuristic(**options),
-    "ChtOrder": lambda rng, **options: Always(**options),
+    "Heuristic": Heuristic,
+    "ChtOrder": Always,
 }
 _QUEUES: dict[str, Callable[..., BatchQueue]] = {
     "Fcfs": Fcfs,
@@ -71,22 +71,23 @@ def make_queue(
     stop policy's name as `stop`.
     ConfigurationError for an unknown name or option."""
     bound = MAX_WAIT if max_wait is None else max_wait
-    try:
-        if policy in _STOP_POLICIES:
-            return Feather(_stop_policy(policy, rng, options), order=_order(order), max_wait=bound)
-        if policy == "Radix":
-            return Radix(_stop_policy(options.pop("stop", "Heuristic"), rng, options), max_wait=bound)
-        if policy in _QUEUES:
-            return _QUEUES[policy](max_wait=bound, **options)
-    except TypeError as error:
-        raise ConfigurationError(f"batching policy {policy} does not take these options: {error}") from error
+    if policy in _STOP_POLICIES:
+        return Feather(_stop_policy(policy, rng, options), order=_order(order), max_wait=bound)
+    if policy == "Radix":
+        return Radix(_stop_policy(options.pop("stop", "Heuristic"), rng, options), max_wait=bound)
+    if policy in _QUEUES:
+        check_options(f"batching policy {policy}", _QUEUES[policy], options, given=("max_wait",))
+        return _QUEUES[policy](max_wait=bound, **options)
     raise ConfigurationError(f"no batching policy named {policy!r}; there are: {', '.join(POLICIES)}")
 
 
 def _stop_policy(name: str, rng: Uniform, options: dict[str, Any]) -> StopPolicy:
     if name not in _STOP_POLICIES:
         raise ConfigurationError(f"no stop policy named {name!r}; there are: {', '.join(_STOP_POLICIES)}")
-    return _STOP_POLICIES[name](rng, **options)
+    make = _STOP_POLICIES[name]
+    given = {"rng": rng} if make is QLearning else {}
+    check_options(f"stop policy {name}", make, options, given)
+    return make(**given, **options)
 
 
 def _order(name: str) -> CandidateOrder:

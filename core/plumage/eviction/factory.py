@@ -16,32 +16,42 @@ from plumage.eviction.rlt_code import RltCode
 from plumage.eviction.twoq import TwoQ
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
+from plumage.options import check_options
 
-__all__ = ["POLICIES", "make_policy"]
+__all__ = ["make_policy"]
 
 
 def _hotness_paper(
     capacity: int,
     rng: Randomness,
+    *,
     priority: str = "frequency + clock / length",
     block_tokens: int = 16,
-    **widths: Any,
+    aging_interval: int = 100,
+    fingerprint_bits: int = 8,
+    clock_bits: int = 8,
+    frequency_bits: int = 8,
+    depth_bits: int = 8,
 ) -> EvictionPolicy:
     """Room for twice as many nodes as the cache has blocks, so that heat outlives eviction."""
-    record = NodeRecord(CuckooFilter(2 * capacity, rng, **widths))
-    return HotnessPaper(record, priority, block_tokens)
+    cuckoo = CuckooFilter(
+        2 * capacity, rng, aging_interval=aging_interval, fingerprint_bits=fingerprint_bits,
+        clock_bits=clock_bits, frequency_bits=frequency_bits, depth_bits=depth_bits,
+    )  # fmt: skip
+    return HotnessPaper(NodeRecord(cuckoo), priority, block_tokens)
 
 
-POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
-    "Lru": lambda capacity, rng: Lru(),
-    "Rlt": Rlt,
-    "RltCode": RltCode,
-    "Hotness": lambda capacity, rng, **options: Hotness(capacity, **options),
-    "HotnessPaper": _hotness_paper,
-    "Lfu": lambda capacity, rng: Lfu(),
-    "Fifo": lambda capacity, rng: Fifo(),
-    "TwoQ": lambda capacity, rng, **options: TwoQ(capacity, **options),
-    "Ttl": lambda capacity, rng, **options: Ttl(**options),
+# Each with what it is made from beside its options: of the cache's capacity in blocks and the randomness.
+_MAKERS: dict[str, tuple[Callable[..., EvictionPolicy], tuple[str, ...]]] = {
+    "Lru": (Lru, ()),
+    "Rlt": (Rlt, ("capacity", "rng")),
+    "RltCode": (RltCode, ("capacity", "rng")),
+    "Hotness": (Hotness, ("capacity",)),
+    "HotnessPaper": (_hotness_paper, ("capacity", "rng")),
+    "Lfu": (Lfu, ()),
+    "Fifo": (Fifo, ()),
+    "TwoQ": (TwoQ, ("capacity",)),
+    "Ttl": (Ttl, ()),
 }
 
 
@@ -50,10 +60,9 @@ def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) ->
 
     rng: seeded by the caller; Rlt and RltCode draw their victims with it, HotnessPaper the moves in its filter.
     """
-    maker = POLICIES.get(name)
-    if maker is None:
-        raise ConfigurationError(f"no eviction policy named {name!r}; there are: {', '.join(POLICIES)}")
-    try:
-        return maker(capacity, rng, **options)
-    except TypeError as error:
-        raise ConfigurationError(f"eviction policy {name}: {error}") from error
+    if name not in _MAKERS:
+        raise ConfigurationError(f"no eviction policy named {name!r}; there are: {', '.join(_MAKERS)}")
+    maker, needs = _MAKERS[name]
+    given = {key: value for key, value in (("capacity", capacity), ("rng", rng)) if key in needs}
+    check_options(f"eviction policy {name}", maker, options, given)
+    return maker(**given, **options)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.errors import ConfigurationError
+from plumage.options import check_options
 from plumage.routing.aibrix import AIBrix
 from plumage.routing.dynamo import Dynamo
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, RoutingPolicy, Ticket
@@ -45,9 +46,9 @@ def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
     """The policy called `name` with its own options as keywords; ConfigurationError names what is known."""
     if name not in _POLICIES:
         raise ConfigurationError(f"no routing policy named {name!r}; there are: {', '.join(POLICY_NAMES)}")
-    try:
-        if name == Lbgr.name:
-            return Lbgr(rng=rng, settings=LbgrSettings(**options))
-        return _POLICIES[name](rng=rng, **options)
-    except TypeError as error:
-        raise ConfigurationError(f"routing policy {name}: {error}") from error
+    what = f"routing policy {name}"
+    if name == Lbgr.name:
+        check_options(what, LbgrSettings, options)
+        return Lbgr(rng=rng, settings=LbgrSettings(**options))
+    check_options(what, _POLICIES[name], options, given=("rng",))
+    return _POLICIES[name](rng=rng, **options)

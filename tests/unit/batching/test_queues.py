@@ -343,8 +343,12 @@ def test_the_prefix_record_is_bounded_and_closed_under_ancestors() -> None:
 def test_unknown_names_and_options_are_named() -> None:
     with pytest.raises(ConfigurationError, match="no batching policy named 'Best'; there are: Bandit"):
         queue("Best")
-    with pytest.raises(ConfigurationError, match="Fcfs does not take these options"):
+    with pytest.raises(ConfigurationError, match="batching policy Fcfs has no option exploration; it has none"):
         queue("Fcfs", exploration=1)
+    with pytest.raises(ConfigurationError, match="stop policy Bandit has no option alpha; its options: exploration, "):
+        queue("Bandit", alpha=1)
+    with pytest.raises(ConfigurationError, match="stop policy QLearning, option alpha: Expected `float`, got `str`"):
+        queue("QLearning", alpha="high")
 
 
 @pytest.mark.parametrize(

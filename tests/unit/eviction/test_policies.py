@@ -337,6 +337,8 @@ def test_hotness_paper_takes_other_formulas() -> None:
         ("HotnessPaper", {"priority": "__import__('os')"}),
         ("Hotness", {"wieght": 1.0}),
         ("Rlt", {"wieght": 1.0}),
+        ("HotnessPaper", {"fingerprint_bits": "8"}),
+        ("Ttl", {"ttl": None}),
     ],
 )
 def test_a_bad_option_is_named(name: str, options: dict[str, object]) -> None:

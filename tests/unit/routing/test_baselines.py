@@ -196,3 +196,18 @@ def test_kubeai_moves_few_prefixes_when_a_replica_goes() -> None:
     before = [policy.choose(query, _loads(0, 0, 0, 0)).slot for query in queries]
     after = [policy.choose(query, _loads(0, 0, 0)).slot for query in queries]
     assert all(new == old for new, old in zip(after, before, strict=True) if old != 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("Lbgr", {"c_mis": 1.0}, "routing policy Lbgr has no option c_mis; its options: c_hit, c_miss, "),
+        ("Lbgr", {"c_miss": "1"}, "routing policy Lbgr, option c_miss: Expected `float`, got `str`, got '1'"),
+        ("RoundRobin", {"seed": 1}, "routing policy RoundRobin has no option seed; it has none"),
+        ("LlmD", {"precise": 1}, "option precise: Expected `bool`"),
+        ("SglangCacheAware", {"preset": "x"}, "preset: must be one of"),
+    ],
+)
+def test_a_bad_option_is_named(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        _make(name, **options)

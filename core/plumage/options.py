@@ -1,0 +1,33 @@
+"""Options of policies, as manifests and settings name them, held against what a constructor takes.
+
+They are checked before the call: a TypeError that comes out of it is a mistake of ours and stays one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import get_type_hints
+
+import msgspec
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["check_options"]
+
+
+def check_options(
+    what: str, make: Callable[..., object], options: Mapping[str, object], given: Collection[str] = ()
+) -> None:
+    """ConfigurationError, in words that begin with `what`, unless `make` takes each of `options`, by its name and of
+    its type. given: the parameters that the caller fills in itself."""
+    known = [name for name in inspect.signature(make).parameters if name not in given]
+    if unknown := [name for name in options if name not in known]:
+        there = f"its options: {', '.join(known)}" if known else "it has none"
+        raise ConfigurationError(f"{what} has no option {', '.join(sorted(unknown))}; {there}")
+    types = get_type_hints(make.__init__ if inspect.isclass(make) else make)
+    for name, value in options.items():
+        try:
+            msgspec.convert(value, types[name])
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"{what}, option {name}: {error}, got {value!r}") from error
