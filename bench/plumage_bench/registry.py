@@ -34,7 +34,8 @@ def _routing(name: str, summary: str) -> Benchmark:
         name,
         summary,
         quick_budget=60,
-        quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines",
+        quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines, the "
+        "second round on fresh seeds",
         options=(
             ("sweep", "1: also run the ranges of the setting (minutes)"),
             ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),

@@ -5,26 +5,28 @@ every fleet size and device, and the closing figures.
 - `rate_gain`: highest rate with P95 TTFT under 2 s, ours ÷ cache-aware + LRU: the *least* over sizes and devices.
 - `rank`: ours ÷ the best other contender by that rate, again the least; above 1 is first.
 
-Rates are searched seed by seed on the same prompts and arrivals, and their ratios averaged (geometrically), first
-roughly, then exactly for those who may be first. A larger fleet gets a larger workload, so that the load on a worker
-stays the same.
+Rates are searched seed by seed on the same prompts and arrivals, roughly. That says who may be first; what they reach
+is measured on seeds that took no part in saying so, many at once (`crossing`), since the best of many noisy rates is
+the luckiest as much as the fastest. A quick run has the first round only, and averages its ratios (geometrically). A
+larger fleet gets a larger workload, so that the load on a worker stays the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import geometric_mean
+from dataclasses import dataclass, replace
 
 from plumage.errors import ConfigurationError
 from plumage_bench.contenders import BASELINES, CACHE_AWARE, DECAYS, MATRIX, OURS, QUICK_RIVALS, Contender
+from plumage_bench.crossing import Curve, climb
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.parallel import in_parallel
-from plumage_bench.rate_search import highest_rate, refined
+from plumage_bench.rate_search import highest_rate, late_share
 from plumage_bench.routing_report import (
     Cell,
     Rates,
     decay_table,
+    finals_table,
     matrix_table,
     plot_rates,
     rate_table,
@@ -35,9 +37,11 @@ from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, p
 
 __all__ = ["RoutingWorkload", "run_routing"]
 
-_ROUGH = 1.12  # high ÷ low of the first round's brackets
-_NEAR = 1.25  # who is this near to the best rival after it is searched exactly
-_TOLERANCE, _TOLERANCE_QUICK = 1.015, 1.05
+_TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's brackets
+_NEAR = 1.15  # who is this near to the best rival in the first round goes into the second
+_FRESH = 1000  # the second round's seeds begin so far above the first's
+_REQUESTS = 16_000  # that the second round serves at each rate, by its number of seeds
+_LEAST_SEEDS, _MOST_SEEDS = 4, 24
 
 Search = tuple[Cell, Contender, int]  # and a seed
 
@@ -63,7 +67,7 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
     figures = _default_setting(workload, context, seeds)
     rates = _rates(workload, context, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
-    tables += [rate_table(rates)]
+    tables += [rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
     if context.options.get("sweep") == "1":
         tables += _sweeps(workload, context, seeds)
     keys = {
@@ -72,7 +76,10 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
         "rank": min(rates.over(cell, rates.rivals) for cell in rates.cells),
     }
     return Report(
-        keys, tables, lambda figure: plot_rates(figure, workload.name, rates), {"seeds": seeds, "rates": rates.plain()}
+        keys,
+        tables,
+        lambda figure: plot_rates(figure, workload.name, rates),
+        {"seeds": seeds, "rates": rates.plain(), "late on fresh seeds": rates.plain_finals()},
     )
 
 
@@ -93,17 +100,14 @@ def _measure_all(
 
 
 def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> Rates:
-    """Roughly for everyone; then exactly for ours, the paper's baseline, and whoever came near the best."""
+    """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and whoever came near the best."""
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
     cells = _cells(context)
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in seeds]
-    rough = _search(workload, context, "rough rates", searches, {})
-    leading = {cell: _leading(rough, cell, contenders, seeds) for cell in cells}
-    found = rough | _search(
-        workload, context, "highest rates", [search for search in searches if search[1] in leading[search[0]]], rough
-    )
+    found = _search(workload, context, searches)
     by_cell = {cell: {one: [found[cell, one, seed] for seed in seeds] for one in contenders} for cell in cells}
-    return Rates(by_cell, OURS)
+    rough = Rates(by_cell, OURS)
+    return rough if context.quick else replace(rough, finals=_finals(workload, context, rough))
 
 
 def _cells(context: Context) -> list[Cell]:
@@ -123,37 +127,52 @@ def _chosen(context: Context, option: str, default: Sequence[str], known: Sequen
     return chosen
 
 
-def _search(
-    workload: RoutingWorkload, context: Context, title: str, searches: Sequence[Search], rough: Mapping[Search, float]
-) -> dict[Search, float]:
-    """The rate of each search; between the rough one and the next where that is known."""
+def _search(workload: RoutingWorkload, context: Context, searches: Sequence[Search]) -> dict[Search, float]:
+    """The rate of each search, alone with its seed."""
     tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
     calls = [
-        (
-            contender,
-            workload.scenario(*cell, workload.sustained_rate),
-            seed,
-            tolerance,
-            rough.get((cell, contender, seed)),
-        )
+        (contender, workload.scenario(*cell, workload.sustained_rate), seed, tolerance)
         for cell, contender, seed in searches
     ]
-    with context.progress(f"{workload.name}: {title}", len(calls)) as advance:
-        return dict(zip(searches, in_parallel(_rate, calls, advance), strict=True))
+    with context.progress(f"{workload.name}: highest rates", len(calls)) as advance:
+        return dict(zip(searches, in_parallel(highest_rate, calls, advance), strict=True))
 
 
-def _rate(contender: Contender, scenario: Scenario, seed: int, tolerance: float, rough: float | None) -> float:
-    if rough is None:
-        return highest_rate(contender, scenario, seed, _ROUGH)
-    return refined(contender, scenario, seed, rough, rough * _ROUGH, tolerance)
+def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[Cell, dict[Contender, Curve]]:
+    """The second round: late shares on fresh seeds, about the rate where the first ended."""
+    entries = [(cell, contender) for cell in rough.cells for contender in _leading(rough, cell)]
+    starts = [rough.mean(cell, contender) for cell, contender in entries]
+
+    def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
+        found = [(*entries[index], rate) for index, rate in wanted]
+        return _late_shares(context, [(one, workload.scenario(*cell, 1.0).at(rate)) for cell, one, rate in found])
+
+    finals: dict[Cell, dict[Contender, Curve]] = {cell: {} for cell in rough.cells}
+    for (cell, contender), curve in zip(entries, climb(starts, shares), strict=True):
+        finals[cell][contender] = curve
+    return finals
 
 
-def _leading(
-    rough: Mapping[Search, float], cell: Cell, contenders: Sequence[Contender], seeds: Sequence[int]
-) -> list[Contender]:
-    means = {one: geometric_mean([rough[cell, one, seed] for seed in seeds]) for one in contenders}
-    best = max(mean for one, mean in means.items() if one.policy != OURS.policy)
-    return [one for one, mean in means.items() if one in (OURS, CACHE_AWARE) or mean * _NEAR > best]
+def _late_shares(context: Context, entries: Sequence[tuple[Contender, Scenario]]) -> list[list[float]]:
+    """Of each entry, seed by seed."""
+    seeds = [_fresh_seeds(context, scenario) for _, scenario in entries]
+    calls = [(*entry, seed) for entry, own in zip(entries, seeds, strict=True) for seed in own]
+    with context.progress(f"{context.name}: those near the best, on fresh seeds", len(calls)) as advance:
+        found = iter(in_parallel(late_share, calls, advance))
+    return [[next(found) for _ in own] for own in seeds]
+
+
+def _leading(rough: Rates, cell: Cell) -> list[Contender]:
+    best = max(rough.mean(cell, rival) for rival in rough.rivals)
+    contenders = rough.cells[cell]
+    near = [one for one in contenders if one in rough.rivals and rough.mean(cell, one) * _NEAR > best]
+    return _unique((OURS, CACHE_AWARE, *near))
+
+
+def _fresh_seeds(context: Context, scenario: Scenario) -> range:
+    count = -(-_REQUESTS // len(scenario.source(0)))
+    first = context.seed + _FRESH
+    return range(first, first + min(max(count, _LEAST_SEEDS), _MOST_SEEDS))
 
 
 def _sweeps(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> list[ResultTable]:

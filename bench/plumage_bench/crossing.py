@@ -1,0 +1,130 @@
+"""The rate at which requests become late too often, of many seeds together.
+
+A single seed's share of late requests is no smooth function of the rate: one request more or less in a queue changes
+every decision after it, so that of two rates the higher may hold and the lower not. The rate found by halving a bracket
+is then a matter of where one looked first (multi-turn conversations: 8 % from seed to seed). Here several seeds are
+served at each rung of a ladder of rates, all their requests count together, and a straight line through five rungs, of
+the logarithm of the late share over that of the rate, says where it meets the limit. All contenders stand on the same
+rungs and serve the same seeds, so their ratio has an interval: seeds are drawn again (Efron's bootstrap).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, log
+from statistics import fmean
+
+from plumage_bench.pairs import PairedRatio
+from plumage_bench.rate_search import LATE_SHARE
+
+__all__ = ["RUNG", "Curve", "climb", "rate_ratio"]
+
+RUNG = 1.05  # a rung's rate ÷ the one below
+_STEP = log(RUNG)
+_HALF = 2  # rungs on each side of the crossing
+_ROUNDS = 8  # of looking further up or down
+_FLATTEST = 0.2  # late share's growth ÷ the rate's: a line that is flatter crosses nowhere
+_LEAST_SHARE = 1e-4  # a share of 0 has no logarithm
+_DRAWS = 1_000
+
+LateShares = Callable[[Sequence[tuple[int, float]]], Sequence[Sequence[float]]]
+"""For each (curve, requests a second) each seed's share of late requests."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """late: by rung, the share of each seed's requests that were late; all seeds send equally many. Rung k is
+    RUNG^k requests a second."""
+
+    late: Mapping[int, Sequence[float]]
+
+    @cached_property
+    def rate(self) -> float:
+        """Requests a second at which the limit is reached."""
+        return _rate(self._crossing(self._window, range(self.seeds)))
+
+    @property
+    def seeds(self) -> int:
+        return len(next(iter(self.late.values())))
+
+    def drawn(self, seeds: Sequence[int]) -> float:
+        """The rate, had these been the seeds; the line goes through the same rungs."""
+        return _rate(self._crossing(self._window, seeds))
+
+    def missing(self) -> list[int]:
+        """Rungs about the crossing that nobody has stood on yet."""
+        centre = round(self._crossing(self._window, range(self.seeds)))
+        return [rung for rung in _around(centre) if rung not in self.late]
+
+    def with_rung(self, rung: int, late: Sequence[float]) -> Curve:
+        return Curve({**self.late, rung: late})
+
+    def plain(self) -> dict[str, list[float]]:
+        """By requests a second."""
+        return {f"{_rate(rung):.4g}": list(self.late[rung]) for rung in sorted(self.late)}
+
+    @cached_property
+    def _window(self) -> Sequence[int]:
+        """The five rungs about the crossing: where their line crosses, if it lies amid them."""
+        rungs = sorted(self.late)
+        window = self._about(sum(rungs) / len(rungs))
+        for _ in range(_ROUNDS):
+            nearer = self._about(self._crossing(window, range(self.seeds)))
+            if nearer == window:
+                break
+            window = nearer
+        return window
+
+    def _about(self, centre: float) -> Sequence[int]:
+        nearest = sorted(self.late, key=lambda rung: (abs(rung - centre), rung))
+        return sorted(nearest[: 2 * _HALF + 1])
+
+    def _crossing(self, rungs: Sequence[int], seeds: Sequence[int]) -> float:
+        """In rungs, one beyond the window at most: a line says nothing of what is far from it."""
+        shares = [log(max(fmean(self.late[rung][seed] for seed in seeds), _LEAST_SHARE)) for rung in rungs]
+        middle, level = fmean(rungs), fmean(shares)
+        slope = sum((rung - middle) * share for rung, share in zip(rungs, shares, strict=True))
+        slope /= sum((rung - middle) ** 2 for rung in rungs)
+        lowest, highest = min(rungs) - 1.0, max(rungs) + 1.0
+        short = log(LATE_SHARE) - level
+        if slope < _FLATTEST * _STEP:
+            return highest if short > 0.0 else lowest
+        return min(max(middle + short / slope, lowest), highest)
+
+
+def _rate(rung: float) -> float:
+    return exp(rung * _STEP)
+
+
+def _around(rung: int) -> range:
+    return range(rung - _HALF, rung + _HALF + 1)
+
+
+def climb(starts: Sequence[float], shares: LateShares) -> list[Curve]:
+    """A curve for each start, a rate in requests a second at which the limit may be reached. Rungs are measured until
+    there are two on each side of it; all of one round are asked for at once, so that they can run side by side."""
+    begun = [round(log(start) / _STEP) for start in starts]
+    curves = [Curve({}) for _ in starts]
+    wanted = [(index, rung) for index, centre in enumerate(begun) for rung in _around(centre)]
+    for _ in range(_ROUNDS):
+        if not wanted:
+            break
+        for (index, rung), late in zip(wanted, shares([(index, _rate(rung)) for index, rung in wanted]), strict=True):
+            curves[index] = curves[index].with_rung(rung, late)
+        wanted = [(index, rung) for index, curve in enumerate(curves) for rung in curve.missing()]
+    return curves
+
+
+def rate_ratio(ours: Curve, theirs: Curve, rng: random.Random) -> PairedRatio:
+    """Our rate ÷ theirs. The interval draws seeds, the same for both."""
+    count = ours.seeds
+    drawn = []
+    for _ in range(_DRAWS):
+        seeds = rng.choices(range(count), k=count)
+        drawn.append(ours.drawn(seeds) / theirs.drawn(seeds))
+    drawn.sort()
+    low, high = drawn[int(0.025 * _DRAWS)], drawn[int(0.975 * _DRAWS) - 1]
+    return PairedRatio(ours.rate / theirs.rate, low, high, count)

@@ -1,0 +1,80 @@
+"""The rate at which requests become late: found from late shares that are noisy, and fair to all who are compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from plumage_bench.crossing import RUNG, Curve, climb, rate_ratio
+
+_SEEDS = 24
+
+
+def _noisy(limits: Sequence[float], trial: int = 0, spread: float = 0.3) -> Callable[..., list[list[float]]]:
+    """Contenders whose late share is 5 % at their limit, on average, and grows by a power of the rate."""
+
+    def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
+        found = []
+        for index, rate in wanted:
+            mean = 0.05 * (rate / limits[index]) ** 6.0
+            rngs = [random.Random(f"{trial}-{index}-{rate:.6f}-{seed}") for seed in range(_SEEDS)]
+            found.append([min(mean * rng.lognormvariate(-(spread**2) / 2, spread), 1.0) for rng in rngs])
+        return found
+
+    return shares
+
+
+@pytest.mark.parametrize("start", [18.0, 30.0, 9.0])
+def test_finds_the_rate_from_a_start_that_is_far_off(start: float) -> None:
+    (curve,) = climb([start], _noisy([18.0]))
+    assert curve.rate == pytest.approx(18.0, rel=0.03)
+    assert not curve.missing()
+
+
+def test_a_cliff_is_found_between_the_rungs_about_it() -> None:
+    def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
+        return [[0.0 if rate < 40.0 else 0.6] for _, rate in wanted]
+
+    (curve,) = climb([33.0], shares)
+    assert 40.0 / RUNG**1.5 < curve.rate < 40.0 * RUNG**1.5
+
+
+def test_where_the_late_share_does_not_grow_the_search_ends() -> None:
+    asked = []
+
+    def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
+        asked.extend(wanted)
+        return [[0.01] for _ in wanted]
+
+    (curve,) = climb([10.0], shares)
+    assert curve.rate > 10.0
+    assert len(asked) < 50
+
+
+def test_no_rung_is_measured_twice_and_contenders_share_them() -> None:
+    asked = []
+    noisy = _noisy([18.0, 18.5])
+
+    def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
+        asked.extend(wanted)
+        return noisy(wanted)
+
+    first, second = climb([15.0, 20.0], shares)
+    assert len(asked) == len(set(asked))
+    assert len(set(first.late) & set(second.late)) >= 4
+
+
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
+    rng, held = random.Random(1), 0
+    for trial in range(24):
+        ratio = rate_ratio(*climb([20.0, 19.0], _noisy([20.0, 19.0], trial)), rng)
+        held += ratio.low <= 20.0 / 19.0 <= ratio.high
+    assert held >= 20  # 95 % of 24 are 23
+
+
+def test_a_contender_against_itself_is_one() -> None:
+    (curve,) = climb([18.0], _noisy([18.0]))
+    ratio = rate_ratio(curve, Curve(dict(curve.late)), random.Random(2))
+    assert (ratio.ratio, ratio.low, ratio.high, ratio.pairs) == (1.0, 1.0, 1.0, _SEEDS)

@@ -1,0 +1,100 @@
+"""The two rounds of the search for the highest rate: who is ranked, by which seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from plumage_bench import routing_bench
+from plumage_bench.contenders import BASELINES, CACHE_AWARE, OURS, Contender
+from plumage_bench.crossing import Curve
+from plumage_bench.harness import Context, Report
+from plumage_bench.routing_bench import RoutingWorkload
+from plumage_bench.routing_report import Rates, finals_table
+from plumage_bench.scenario import Figures, Scenario
+from plumage_bench.workloads import GspShape
+
+_CELL = (4, "stated")
+_LUCKY, _STEADY, _SLOW = BASELINES[1], BASELINES[4], BASELINES[2]
+
+
+def _curve(rung: int) -> Curve:
+    """Crosses 5 % at the rung: the late share doubles from one rung to the next."""
+    return Curve({rung + step: [0.05 * 2.0**step] * 3 for step in range(-2, 3)})
+
+
+def _rates(**finals: Any) -> Rates:
+    seeds = {
+        OURS: [10.0, 10.0],
+        CACHE_AWARE: [5.0, 5.0],
+        _LUCKY: [12.0, 12.0],
+        _STEADY: [10.0, 11.0],
+        _SLOW: [2.0, 2.0],
+    }
+    return Rates({_CELL: seeds}, OURS, **finals)
+
+
+def test_without_a_second_round_ratios_are_taken_seed_by_seed() -> None:
+    assert _rates().over(_CELL, _rates().rivals) == pytest.approx(10.0 / 12.0)
+
+
+def test_the_second_round_alone_ranks_those_who_were_in_it() -> None:
+    rates = _rates(finals={_CELL: {OURS: _curve(50), CACHE_AWARE: _curve(40), _LUCKY: _curve(47), _STEADY: _curve(51)}})
+    assert rates.over(_CELL, rates.rivals) == pytest.approx(1 / 1.05)  # the steady one; luck is gone, the slow out
+    assert rates.over(_CELL, [CACHE_AWARE]) == pytest.approx(1.05**10)
+    assert rates.mean(_CELL, _SLOW) == pytest.approx(2.0)
+    shown = finals_table(rates)
+    assert [row[1] for row in shown.rows] == [_STEADY.label, _LUCKY.label, CACHE_AWARE.label]
+    assert shown.rows[0][4:] == pytest.approx([1 / 1.05, 1 / 1.05, 1 / 1.05, 3])
+
+
+class _Fleet:
+    """Stands for the processes that serve. Everyone's true rate is 10; in the first round the gateway was lucky."""
+
+    def __init__(self) -> None:
+        self.first: set[int] = set()
+        self.second: dict[Contender, set[int]] = {}
+
+    def __call__(self, function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
+        return [getattr(self, function.__name__)(*call) for call in calls]
+
+    def measure(self, *_: Any) -> Figures:
+        return Figures([0.1], [0.2], 0.5, 1.0, 0.0, 0.0)
+
+    def highest_rate(self, contender: Contender, scenario: Scenario, seed: int, tolerance: float) -> float:
+        self.first.add(seed)
+        return {OURS: 10.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}.get(contender, 2.0)
+
+    def late_share(self, contender: Contender, scenario: Scenario, seed: int) -> float:
+        self.second.setdefault(contender, set()).add(seed)
+        return min(0.05 * (scenario.rate / 10.0) ** 5, 1.0)
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool) -> tuple[_Fleet, Report]:
+    fleet = _Fleet()
+    monkeypatch.setattr(routing_bench, "in_parallel", fleet)
+    workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
+    options = {"workers": "4", "devices": "stated"}
+    context = Context("gsp", quick, 1, tmp_path, Console(quiet=True), options)
+    return fleet, routing_bench.run_routing(workload, context)
+
+
+def test_those_near_the_best_are_ranked_on_seeds_that_chose_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet, report = _run(monkeypatch, tmp_path, quick=False)
+    assert set(fleet.second) == {OURS, CACHE_AWARE, _LUCKY, _STEADY}
+    for seeds in fleet.second.values():
+        assert len(seeds) == 20  # of 800 requests each
+        assert not seeds & fleet.first
+    assert report.keys["rank"] == pytest.approx(1.0)  # by the first round it would be 10 / 14
+
+
+def test_a_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fleet, report = _run(monkeypatch, tmp_path, quick=True)
+    assert not fleet.second
+    assert report.keys["rank"] == pytest.approx(10.0 / 6.0)  # of the rivals a quick run has
