@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
+from plumage.directory.ledger import capacity_within
 from plumage.errors import ManifestError
 from plumage_cli.local import options
 
@@ -204,7 +205,7 @@ def _host_blocks(engine: EngineSpec) -> int:
 
 def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_port: int, port: int) -> ProcessPlan:
     url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
-    settings = {
+    settings: dict[str, Any] = {
         "pool": pool.metadata.name,
         "replica": replica,
         "model": pool.spec.model.served_name,
@@ -223,6 +224,9 @@ def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_por
             "timeoutSeconds": warmup.timeout_seconds,
         },
     }
+    if pool.spec.directory.redis_ref is None:
+        memory = int(pool.spec.directory.managed.max_memory)
+        settings["maxChunks"] = capacity_within(memory, max(pool.spec.initial_replicas, index + 1))
     ready_seconds = 60.0 + warmup.timeout_seconds * warmup.enabled
     return ProcessPlan(
         f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds

@@ -22,7 +22,7 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -114,6 +114,12 @@ class DirectoryWriter:
         if records:
             self._put(records)
 
+    def rank(self, uses: Mapping[int, int]) -> None:
+        """How often chunks were used: at capacity the coldest go for hotter ones. See `Ledger`."""
+        records = self._ledger.rank(uses)
+        if records:
+            self._put(records)
+
     def report(self, *, state: State | None = None, load: Load | None = None) -> None:
         """The next heartbeat's news; a new state is told at once."""
         if load is not None:
@@ -143,9 +149,14 @@ class DirectoryWriter:
         return len(self._outbox)
 
     @property
-    def refused(self) -> int:
-        """Chunks that were not taken because the ledger is full."""
-        return self._ledger.refused
+    def full(self) -> bool:
+        """Whether a new chunk comes in only for a colder one."""
+        return self._ledger.full
+
+    @property
+    def left_out(self) -> int:
+        """How often a chunk was not taken, or went for a hotter one, because the ledger is full."""
+        return self._ledger.refused + self._ledger.displaced
 
     def _put(self, records: bytes, check: tuple[int, int] | None = None) -> None:
         self._seq += 1

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 MISSES = 4  # looks in a row without an answer until the engine is unhealthy: one second at the default pace
 CHECKPOINT = 60.0  # seconds; the engine's replay covers more than that
+RANK = 5.0  # seconds between two looks at what is hot, as the pool's hotness comes down
 QUIET = 0.5  # seconds without requests that end a drain; a router may have sent one just before it heard
 
 
@@ -93,6 +94,7 @@ class Agent:
         self._spawn("events", self.stream.run())
         self._spawn("checkpoints", self._keep())
         self._spawn("load", self._watch())
+        self._spawn("ranking", self._rank())
         self._spawn("warm-up", self._warm())
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -136,6 +138,13 @@ class Agent:
             if (path := self._savable()) is not None:
                 rows = self.holdings.index.save(*self.stream.position)
                 await asyncio.to_thread(checkpoint.write, path, rows)  # half a million blocks take a second
+
+    async def _rank(self) -> None:
+        """While the directory has no room for all that is held, tell the writer what is hot."""
+        while True:
+            await asyncio.sleep(RANK)
+            if self.writer.full:
+                self.writer.rank(self.hotness.chunk_uses(self.config.max_chunks))
 
     # State
 
@@ -249,6 +258,7 @@ class Agent:
             "state": self.state.name.capitalize(),
             "directory": "degraded" if self.writer.degraded else "ok",
             "chunks": self.writer.count,
+            "chunksLeftOut": self.writer.left_out,
             "blocks": len(index),
             "running": int(self.load.running),
             "waiting": int(self.load.waiting),

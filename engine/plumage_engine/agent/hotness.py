@@ -46,6 +46,21 @@ class HotnessLink:
         """This engine's hottest prefixes with the pool's uses of them."""
         return {block: max(own, self._pool_wide(block)) for block, own in self._heat.hottest(RANKED)}
 
+    def chunk_uses(self, most: int) -> dict[int, int]:
+        """Uses of the hottest prefixes' chunks, until there are `most`. Who used a prefix used all chunks on the way to
+        its end, so along a chain uses never rise."""
+        found: dict[int, int] = {}
+        seen: set[Block] = set()
+        for block, uses in sorted(self.uses().items(), key=lambda entry: entry[1], reverse=True):
+            at: Block | None = block
+            while at is not None and at not in seen:
+                seen.add(at)
+                found.update((chunk, max(uses, found.get(chunk, 0))) for chunk in at.chunks)
+                at = at.parent
+            if len(found) >= most:
+                break
+        return found
+
     def _pool_wide(self, block: Block) -> int:
         """Matches that ended with this prefix. A router compares bytes, so it may find one chunk more than the shared
         blocks make whole: that chunk ends in a block below."""

@@ -32,3 +32,19 @@ async def test_a_routers_match_may_end_inside_the_next_block() -> None:
     link._share.view.add(HotnessDelta(9, {11: (3, 30), 12: (4, 40), 13: (50, 50), 14: (60, 60), 10: (70, 20)}))
     assert link.uses() == {shared: 7}
     await link.close()
+
+
+async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() -> None:
+    heat = Heat()
+    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    root = _block(None, 1, 2)
+    warm, hot = _block(root, 3), _block(root, 4)
+    end = _block(hot, 5, 6)
+    cold = _block(None, 7)
+    for block, uses in ((warm, 2), (hot, 3), (end, 9), (root, 1)):
+        for _ in range(uses):
+            heat.used(block)
+    assert cold.reach == 1
+    assert link.chunk_uses(100) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9, 3: 2}
+    assert link.chunk_uses(4) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9}, "the hottest, and then no more"
+    await link.close()

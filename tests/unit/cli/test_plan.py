@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plumage.api.v1alpha1 import load_pool
+from plumage.directory.ledger import ENTRY_BYTES
 from plumage.errors import ManifestError
 from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
 from plumage_engine.agent.config import AgentConfig
@@ -79,6 +80,19 @@ def test_settings_reach_the_engine() -> None:
         },
     }  # fmt: skip
     assert config.device.time_scale == 0.25
+
+
+def test_each_replica_has_its_share_of_the_directorys_memory() -> None:
+    def chunks(spec: str, index: int = 0) -> int | None:
+        settings = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{spec}"), SITE, index, 1, 2).agent.settings
+        return AgentConfig.model_validate(dict(settings)).max_chunks
+
+    small = "  directory: {managed: {maxMemory: 24Mi}}\n"
+    assert chunks(f"{small}  replicas: 1") == (16 << 20) * 3 // 4 // ENTRY_BYTES
+    assert chunks(f"{small}  replicas: 4") == (16 << 20) * 3 // 4 // ENTRY_BYTES // 4
+    assert chunks(f"{small}  replicas: 4", index=7) == (16 << 20) * 3 // 4 // ENTRY_BYTES // 8, "scaled up by hand"
+    assert chunks("  directory: {managed: {maxMemory: 1Ti}}") == chunks("") == 1_000_000
+    assert chunks("  directory: {redisRef: {url: 'redis://other:1'}}") == 1_000_000, "nobody knows how large it is"
 
 
 def test_without_host_memory_there_is_no_second_tier() -> None:

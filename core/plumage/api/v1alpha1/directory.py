@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, Memory, SecretKeyRef
-from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.fields import WORDS, SecretKeyRef
+from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
@@ -19,7 +19,10 @@ WORDS[REDIS_URL] = "unix://, redis://, rediss:// or redis+cluster:// and an addr
 class ManagedDirectory(Struct):
     """A Valkey that Plumage runs for the pool."""
 
-    max_memory: Memory = Field(Quantity("256Mi"), description="Memory for hashes and counts; the coldest go first.")
+    max_memory: Annotated[Quantity, between("16Mi", "64Ti")] = Field(
+        Quantity("256Mi"),
+        description="Memory for hashes and counts. Each replica has a share; where it is full the coldest go first.",
+    )
 
 
 class RedisRef(Struct):

@@ -1,0 +1,75 @@
+"""More is held than there is room for: the server's memory stays bounded, and what is hot stays in the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from support.following import in_step
+
+from plumage.directory.ledger import capacity_within
+from plumage.directory.schema import Change, Tier
+from plumage.directory.server import LocalServer
+from plumage.directory.writer import DirectoryWriter
+
+STEP = 50  # chunks that a prompt of the flood brings
+
+
+def prompt(rng: random.Random) -> list[Change]:
+    return [Change(rng.getrandbits(64), Tier.GPU, 64 * depth) for depth in range(1, STEP + 1)]
+
+
+async def flood(writers: list[DirectoryWriter], chunks: int, rng: random.Random) -> None:
+    """As many to each, at a pace that the server follows."""
+    for number in range(chunks // STEP):
+        for writer in writers:
+            writer.publish(prompt(rng))
+        if number % 40 == 0:
+            await asyncio.sleep(0.002)
+
+
+async def test_routers_keep_what_is_hot_when_a_replica_holds_more_than_its_share(world: Any, until: Any) -> None:
+    writer, router, rng = await world.writer(capacity=3_000), await world.router(), random.Random(7)
+    hot = [change.chunk for change in prompt(rng)]
+    await flood([writer], 6_000, rng)
+    writer.publish([Change(chunk, Tier.GPU, 64 * depth) for depth, chunk in enumerate(hot, 1)])
+    await until(lambda: in_step(writer, router))
+    assert writer.full
+    assert router.mirror.match(hot).get(0, (0, 0))[0] < len(hot), "its end is as deep as any, and nobody used it"
+    writer.rank(dict.fromkeys(hot, 4))
+    await until(lambda: router.mirror.match(hot) == {0: (STEP, 64 * STEP)})
+    await flood([writer], 30_000, rng)
+    await until(lambda: in_step(writer, router))
+    assert router.mirror.match(hot) == {0: (STEP, 64 * STEP)}
+    assert writer.count == 3_000
+    assert writer.left_out > 30_000
+
+
+async def test_a_servers_memory_is_enough_for_the_shares_of_all(
+    binary: Path, world_at: Callable[[str], Any], until: Any
+) -> None:
+    memory, rng = 16 << 20, random.Random(8)
+    server = LocalServer(binary=binary, max_memory=memory)
+    server.start()
+    client: Redis = Redis.from_url(server.url, protocol=2)
+    try:
+        world, share = world_at(server.url), capacity_within(memory, 2)
+        writers = [await world.writer(name, capacity=share) for name in ("r0", "r1")]
+        await flood(writers, share * 3 // 2, rng)
+        await until(lambda: not any(writer.behind for writer in writers))
+        router = await world.router("r0", "r1")  # reads snapshots and logs anew
+        await until(lambda: all(in_step(writer, router) for writer in writers))
+        assert [writer.count for writer in writers] == [share, share]
+        assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 2
+        told = await client.info("memory")
+        assert told["used_memory_peak"] < memory
+        assert told["used_memory"] > 2 * share * 12, "a chunk is a record of twelve bytes, at least"
+        for writer in writers:
+            await writer.close()
+    finally:
+        await client.aclose()
+        server.stop()
