@@ -1,6 +1,6 @@
 """Hotness eviction, our default: a doubling of a run's frequency is worth some time of not being used.
 
-    score = last use + weight · log2(frequency)         lowest goes first
+    score = last use + weight · (log2(frequency) − ⅕ · log2(gap ÷ capacity))         lowest goes first
 
 HotPrefix's `frequency + clock/length` (§3.3.1; `hotprefix.py`) has one fixed weight of use against recency, and its
 second term favours short runs, so that the private tail of a prompt outlives the shared prefix above it. No fixed
@@ -9,10 +9,12 @@ few-shot suites a large one. Here
 
 - time counts in blocks used, so that it runs as fast as the cache turns over;
 - a run's last use is the *end* of the last request that used it, as in leaf-LRU: with weight 0 the two are one;
-- `weight` is that of the shadow cache which finds most (`shadows.py`): 0, 1, 4 or 16 caches of time;
+- `weight` is that of the shadow cache which finds most (`shadows.py`): 0, 1, 4, 8 or 16 caches of time;
+- `gap` is the usual time between two uses, where that is more than a cache of time: of two runs used as often, the
+  one whose uses lie closer together is back sooner. It counts in small caches, which lose most before its next use;
 - frequency outlives eviction in a bounded memory, as HotPrefix asks (§3.3): else nothing that was evicted early
-  could ever become hot. Nothing need be aged: recency is in the sum, so a run used 2^k times and never again goes
-  k·weight later than one used once.
+  could ever become hot; of small caches it holds more, as people take as long to answer whatever the cache. Nothing
+  need be aged: recency is in the sum, so a run used 2^k times and never again goes k·weight later than one used once.
 """
 
 from __future__ import annotations
@@ -29,23 +31,29 @@ from plumage.eviction.shadows import Shadows
 
 __all__ = ["WEIGHTS", "Hotness"]
 
-WEIGHTS = (1.0, 0.0, 4.0, 16.0)
+WEIGHTS = (1.0, 0.0, 4.0, 8.0, 16.0)
 """1 first: until a difference shows, a scan of fresh prompts does not wash out what was used again."""
 _MOST = 255.0  # a frequency of eight bits, as in HotPrefix's filter
+_SLOWNESS = 0.2  # doublings of frequency that a doubling of the gap outweighs; ⅛ to ¼ measure alike
+_LEAST_MEMORY = 32_768  # blocks
 
 
-class _Memory(NamedTuple):
-    """Of an evicted block: its frequency, and the time of its last use."""
+class _Past(NamedTuple):
+    """Of a run that nobody uses, cached or evicted. gap: blocks of time, 0 while it was used in one go only. used: time
+    of its last use. worth: in doublings of frequency."""
 
     frequency: float
+    gap: float
     used: int
+    worth: float
 
 
 class Hotness(ScoredPolicy):
     """A run's `rank` is its frequency.
 
     capacity: blocks of the cache. weights: of the shadow caches, in cache sizes; one alone is fixed. memory: how far
-    back it looks, in cache sizes: evicted blocks remembered, and blocks used while a shadow's hit counts.
+    back it looks, in cache sizes: evicted blocks remembered (32,768 at least), and blocks used while a shadow's hit
+    counts.
     """
 
     def __init__(self, capacity: int, weights: Sequence[float] = WEIGHTS, *, memory: float = 8.0) -> None:
@@ -54,10 +62,11 @@ class Hotness(ScoredPolicy):
         super().__init__()
         self._capacity = capacity
         self._shadows = Shadows(capacity, weights, memory)
-        self._memory: Ghosts[_Memory] = Ghosts(int(capacity * memory))
+        self._memory: Ghosts[_Past] = Ghosts(max(_LEAST_MEMORY, int(capacity * memory)))
         self._time = 0
         self._cached = 0
-        self._used: dict[Run, int] = {}  # of the runs that nobody uses
+        self._idle: dict[Run, _Past] = {}
+        self._gaps: dict[Run, float] = {}  # of runs in use that had been idle before
 
     @property
     def weight(self) -> float:
@@ -65,7 +74,8 @@ class Hotness(ScoredPolicy):
         return self._shadows.weight / self._capacity
 
     def score(self, run: Run) -> float:
-        return self._used[run] + self._shadows.weight * math.log2(run.rank)
+        past = self._idle[run]
+        return past.used + self._shadows.weight * past.worth
 
     def recall(self, hashes: Sequence[int]) -> Sequence[int]:
         return self._memory.cuts(hashes)
@@ -77,19 +87,26 @@ class Hotness(ScoredPolicy):
             self._shadows.new(blocks)
             run.rank = 1.0
         else:
-            self._shadows.again(known.used, known.frequency, blocks)
-            run.rank = min(known.frequency + 1.0, _MOST)
+            self._again(run, known, blocks)
             run.fresh = False  # what its request adds below has another history, and becomes a run of its own
         self._cached += blocks
         self._time += blocks
 
     def access(self, run: Run, now: float) -> None:
         blocks = len(run.hashes)
-        used = self._used.pop(run, None)
-        if used is not None:  # else some other request uses it too, and every shadow holds it
-            self._shadows.again(used, run.rank, blocks)
-        run.rank = min(run.rank + 1.0, _MOST)
+        past = self._idle.pop(run, None)
+        if past is None:  # some other request uses it too, and every shadow holds it
+            run.rank = min(run.rank + 1.0, _MOST)
+        else:
+            self._again(run, past, blocks)
         self._time += blocks
+
+    def _again(self, run: Run, past: _Past, blocks: int) -> None:
+        """`run`, idle or evicted until now, is in use."""
+        self._shadows.again(past.used, past.worth, blocks)
+        run.rank = min(past.frequency + 1.0, _MOST)
+        gap = float(self._time - past.used)
+        self._gaps[run] = (past.gap + gap) / 2.0 if past.gap else gap
 
     def grow(self, run: Run, blocks: int, now: float) -> None:
         self._shadows.new(blocks)
@@ -97,20 +114,26 @@ class Hotness(ScoredPolicy):
         self._time += blocks
 
     def split(self, upper: Run, lower: Run) -> None:
-        used = self._used.get(lower)
-        if used is not None:
-            self._used[upper] = used
+        past = self._idle.get(lower)
+        if past is not None:
+            self._idle[upper] = past
+        elif lower in self._gaps:
+            self._gaps[upper] = self._gaps[lower]
 
     def idle(self, run: Run) -> None:
-        self._used[run] = self._time
-        self._shadows.idle(self._time, run.rank, len(run.hashes), self._cached)
+        gap = self._gaps.pop(run, 0.0)
+        worth = math.log2(run.rank)
+        if gap > self._capacity:
+            worth -= _SLOWNESS * math.log2(gap / self._capacity)
+        self._idle[run] = _Past(run.rank, gap, self._time, worth)
+        self._shadows.idle(self._time, worth, len(run.hashes), self._cached)
 
     def shrink(self, run: Run, evicted: Sequence[int]) -> None:
         self._cached -= len(evicted)
-        self._memory.remember(evicted, _Memory(run.rank, self._used[run]))
+        self._memory.remember(evicted, self._idle[run])
         super().shrink(run, evicted)
         if not run.hashes:
-            del self._used[run]
+            del self._idle[run]
 
     def victim(self, now: float) -> Run:
         if self._shadows.choose(self._time):
@@ -119,7 +142,8 @@ class Hotness(ScoredPolicy):
 
     def clear(self) -> None:
         super().clear()
-        self._used.clear()
+        self._idle.clear()
+        self._gaps.clear()
         self._memory.clear()
         self._shadows.reset()
         self._cached = 0

@@ -1,9 +1,10 @@
 """Shadow caches: what a cache of this size would find under another weight of frequency, without a second cache.
 
-Under `last use + weight · log2(frequency)` scores rise with use and the lowest go first. So a cache holds exactly the
-blocks whose score is not below its *floor*, the score up to which it has dropped blocks; and as frequency outlives
-eviction, a block's score is the same whoever holds it. To tell hits from misses a shadow needs its floor alone, and to
-raise the floor, how many blocks lie at which score: a number a bucket of scores, no matter how many blocks there are.
+Under `last use + weight · worth`, where worth grows with frequency, scores rise with nearly every use and the lowest go
+first. So a cache holds exactly the blocks whose score is not below its *floor*, the score up to which it has dropped
+blocks; and as what makes up the worth outlives eviction, a block's score is the same whoever holds it. To tell hits
+from misses a shadow needs its floor alone, and to raise the floor, how many blocks lie at which score: a number a
+bucket of scores, no matter how many blocks there are.
 
 Which weight is best is then a matter of counting, and whoever follows the best of a few fixed ones loses little to it
 (the experts of LeCaR and Cacheus vote by regret on evicted blocks; here each is simulated).
@@ -24,8 +25,8 @@ _CHOICES = 16  # a cache of time
 
 
 class Shadow:
-    """A cache of blocks under one weight. weight: blocks of time that a doubling of frequency is worth. bucket: width
-    of a bucket of scores. Blocks in use are in `size` but in no bucket."""
+    """A cache of blocks under one weight. weight: blocks of time that a unit of worth adds. bucket: width of a
+    bucket of scores. Blocks in use are in `size` but in no bucket."""
 
     __slots__ = ("_bucket", "_counts", "_floor", "_order", "size", "weight")
 
@@ -38,17 +39,18 @@ class Shadow:
         """The cache is empty."""
         self.size = 0
         self._floor = -math.inf
-        self._counts: dict[int, int] = {}
-        self._order: list[int] = []
+        self._counts: dict[float, int] = {}
+        self._order: list[float] = []
 
     def take(self, used: int, worth: float, blocks: int) -> bool:
-        """Blocks last used at `used`, with log2(frequency) `worth`, come into use: were they here?"""
+        """Blocks of this `worth` last used at `used` come into use: were they here?"""
         score = used + self.weight * worth
         if score < self._floor:
             self.size += blocks
             return False
-        bucket = int(score // self._bucket)
-        self._counts[bucket] = max(0, self._counts.get(bucket, 0) - blocks)
+        counts, bucket = self._counts, score // self._bucket
+        left = counts.get(bucket, 0) - blocks
+        counts[bucket] = left if left > 0 else 0
         return True
 
     def put(self, used: int, worth: float, blocks: int) -> None:
@@ -57,12 +59,12 @@ class Shadow:
         if score < self._floor:
             self.size -= blocks
             return
-        bucket = int(score // self._bucket)
-        known = self._counts.get(bucket)
+        counts, bucket = self._counts, score // self._bucket
+        known = counts.get(bucket)
         if known is None:
             heapq.heappush(self._order, bucket)
             known = 0
-        self._counts[bucket] = known + blocks
+        counts[bucket] = known + blocks
 
     def trim(self, room: int) -> None:
         """Drop the lowest until `room` blocks are left, or none but those in use."""
@@ -85,7 +87,7 @@ class Shadow:
 class Shadows:
     """One shadow a weight; `weight` is that of the shadow which found most blocks lately.
 
-    capacity: blocks of the cache. weights: what a doubling of frequency is worth, in caches of blocks used; the first
+    capacity: blocks of the cache. weights: what a unit of worth adds, in caches of blocks used; the first
     is in force until another has found more. window: caches of blocks used after which a hit counts 1/e.
     """
 
@@ -100,21 +102,20 @@ class Shadows:
         self._at = 0
         self.weight = self._shadows[0].weight
 
-    def again(self, used: int, frequency: float, blocks: int) -> None:
+    def again(self, used: int, worth: float, blocks: int) -> None:
         """Blocks last used at `used`, that nobody uses now, are used again, cached or not."""
-        worth = math.log2(frequency)
+        found = self._found
         for index, shadow in enumerate(self._shadows):
             if shadow.take(used, worth, blocks):
-                self._found[index] += blocks
+                found[index] += blocks
 
     def new(self, blocks: int) -> None:
         """Blocks of which nothing is known are cached, in use."""
         for shadow in self._shadows:
             shadow.size += blocks
 
-    def idle(self, used: int, frequency: float, blocks: int, room: int) -> None:
+    def idle(self, used: int, worth: float, blocks: int, room: int) -> None:
         """Blocks are in use no longer. room: blocks that the real cache holds now, and so shall the shadows."""
-        worth = math.log2(frequency)
         for shadow in self._shadows:
             shadow.put(used, worth, blocks)
             if shadow.size > room:

@@ -262,6 +262,34 @@ def test_hotness_frequency_outlives_eviction() -> None:
     assert again.rank == frequency + 1
 
 
+def test_of_runs_used_as_often_hotness_keeps_the_one_whose_uses_lie_closer_together() -> None:
+    """Both come five times and are evicted in between; the steady one is the older of the two when they compete."""
+    capacity = 6
+    policy = Hotness(capacity, (16.0,))
+    pool = BlockPool(capacity, policy)
+    steady, rare = [1, 2, 3], [4, 5, 6]
+    fresh = 100
+
+    def others(requests: int) -> None:
+        nonlocal fresh
+        for _ in range(requests):
+            assert pool.allocate(capacity, 0.0)
+            pool.release([], capacity, 0.0)
+            serve(pool, list(range(fresh, fresh + capacity)), 0.0)
+            fresh += capacity
+
+    for _ in range(4):
+        serve(pool, rare, 0.0)
+        others(12)
+    for _ in range(4):
+        serve(pool, steady, 0.0)
+        others(3)
+    assert pool.match(steady) == pool.match(rare) == 0
+    serve(pool, steady, 0.0)
+    serve(pool, rare, 0.0)
+    assert policy.victim(0.0).hashes == rare
+
+
 @pytest.mark.parametrize("name", ["Hotness", "TwoQ"])
 def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_committed(name: str) -> None:
     pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))

@@ -107,14 +107,14 @@ def test_hotness_without_weight_is_leaf_lru(seed: int, capacity: int) -> None:
 def test_the_weight_changes_once_another_shadow_found_more_and_only_then() -> None:
     shadows = Shadows(32, (0.0, 4.0), window=8.0)
     shadows.new(40)
-    shadows.idle(40, 1.0, 8, 32)
-    shadows.idle(40, 4.0, 32, 32)  # the eight used once must go, under weight 0 any eight of the forty
+    shadows.idle(40, 0.0, 8, 32)
+    shadows.idle(40, 2.0, 32, 32)  # the eight used once must go, under weight 0 any eight of the forty
     assert not shadows.choose(40), "nothing was found yet"
     assert shadows.weight == 0
-    shadows.idle(80, 1.0, 0, 32)
+    shadows.idle(80, 0.0, 0, 32)
     shadows.new(32)
-    shadows.idle(100, 1.0, 32, 32)  # a scan: it washes out the cache without weight
-    shadows.again(40, 4.0, 32)
+    shadows.idle(100, 0.0, 32, 32)  # a scan: it washes out the cache without weight
+    shadows.again(40, 2.0, 32)
     assert not shadows.choose(41), "asked too soon after the last time"
     assert shadows.choose(140)
     assert shadows.weight == 4 * 32
@@ -125,14 +125,14 @@ def test_old_hits_fade() -> None:
     """What was used often pays at first, what was used last pays later, and less than the first did altogether."""
     shadows = Shadows(32, (0.0, 4.0), window=1.0)
     shadows.new(32)
-    shadows.idle(10, 4.0, 32, 32)
+    shadows.idle(10, 2.0, 32, 32)
     shadows.new(32)
-    shadows.idle(50, 1.0, 32, 32)  # both fill a cache: without weight the later stays, with it the more frequent
-    shadows.again(10, 4.0, 32)
+    shadows.idle(50, 0.0, 32, 32)  # both fill a cache: without weight the later stays, with it the more frequent
+    shadows.again(10, 2.0, 32)
     assert shadows.choose(64)
-    shadows.idle(64, 5.0, 32, 32)
+    shadows.idle(64, 2.32, 32, 32)
     shadows.new(8)
-    shadows.idle(264, 1.0, 8, 32)
-    shadows.again(264, 1.0, 8)
+    shadows.idle(264, 0.0, 8, 32)
+    shadows.again(264, 0.0, 8)
     assert shadows.choose(264), "32 hits of two windows ago weigh less than 8 now"
     assert shadows.weight == 0
