@@ -11,8 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from support.pool import Pool, leftovers, load, lost, prompts, whole
-from support.requests import sending
+from support.pool import Pool, directory_down, leftovers, load, lost, prompts, whole
+from support.requests import Sender, sending
+
+from plumage_cli.demo.load import Session
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
@@ -102,19 +104,28 @@ async def test_an_agent_is_killed_and_its_replica_serves_on(pool: Pool) -> None:
 
 
 async def test_the_directorys_server_is_killed(pool: Pool) -> None:
-    def kill() -> None:
-        os.kill(pool.view()["directory"]["pid"], signal.SIGKILL)
-
     before = pool.view()
-    shared = prompts(1, seed=3) * 30
-    outcomes = await load(pool, prompts(30, seed=4) + shared, kill)
-    assert lost(outcomes) == []
-    assert sum(outcome.cut for outcome in outcomes) == 0, "no engine was touched"
-    lives = before["directory"]["restarts"] + 1
-    view = await pool.until(lambda view: view["directory"]["restarts"] == lives and whole(4)(view))
+    shared = prompts(1, seed=3)[0]
+    async with sending(pool) as sender:
+        users = [asyncio.create_task(keep_sending(sender, seed)) for seed in (4, 5)]
+        users.append(asyncio.create_task(keep_sending(sender, 3, shared)))
+        await until(lambda: sum(one.whole for one in sender.sent) >= 10)
+        assert status(pool)["directory"] == "Fresh"
+        async with directory_down(pool):
+            await until(lambda: status(pool)["directory"] == "Degraded")
+            served = sum(one.whole for one in sender.sent)
+            await until(lambda: sum(one.whole for one in sender.sent) >= served + 20)
+            assert status(pool)["directory"] == "Degraded"
+        await until(lambda: status(pool)["directory"] == "Fresh")
+        for user in users:
+            user.cancel()
+    assert sender.lost == []
+    assert all(one.whole for one in sender.sent), "no engine was touched"
+    view = await pool.until(whole(4))
+    assert view["directory"]["restarts"] > before["directory"]["restarts"]
     assert view["router"]["restarts"] == before["router"]["restarts"]
     predicted = status(pool)["totals"]["predictedHitTokens"]
-    await load(pool, shared[:4])
+    await load(pool, [shared] * 4)
     assert status(pool)["totals"]["predictedHitTokens"] > predicted, "the router sees caches again"
 
 
@@ -133,25 +144,35 @@ async def test_a_stopped_engine_loses_nothing(pool: Pool) -> None:
     await pool.until(whole(4))
 
 
-async def test_a_router_starts_while_the_directory_is_down(pool: Pool) -> None:
-    pids, lives = pool.pids(), pool.view()["router"]["restarts"] + 1
-    os.kill(pids["directory"], signal.SIGSTOP)
-    try:
-        os.kill(pids["router"], signal.SIGKILL)
-        await pool.until(lambda view: view["router"]["restarts"] == lives and view["router"]["pid"] is not None)
-        await pool.until(
-            lambda view: httpx.get(f"{pool.url}/health", timeout=5.0).status_code == 200 if up(pool) else False
-        )
-        assert status(pool)["directory"] == "Degraded"
-        assert lost(await load(pool, prompts(20, seed=6))) == []
-    finally:
-        os.kill(pids["directory"], signal.SIGCONT)
+async def test_a_router_is_killed_and_starts_while_the_directory_is_down(pool: Pool) -> None:
+    """Requests come all the time. What had begun is cut with the router; all else succeeds once it listens again."""
+    lives = pool.view()["router"]["restarts"] + 1
+    async with sending(pool, patient=True) as sender:
+        users = [asyncio.create_task(keep_sending(sender, seed)) for seed in (6, 7)]
+        await until(lambda: sum(one.whole for one in sender.sent) >= 10)
+        async with directory_down(pool):
+            await until(lambda: status(pool)["directory"] == "Degraded")
+            os.kill(pool.pids()["router"], signal.SIGKILL)
+            killed, served = len(sender.sent), sum(one.whole for one in sender.sent)
+            await pool.until(lambda view: view["router"]["restarts"] == lives and view["router"]["pid"] is not None)
+            await until(lambda: sum(one.whole for one in sender.sent) >= served + 20)
+            assert status(pool)["directory"] == "Degraded"
+            assert len(sender.sent) > killed
+        await until(lambda: status(pool)["directory"] == "Fresh")
+        for user in users:
+            user.cancel()
+    assert sender.lost == []
+    assert all(one.whole or one.begun for one in sender.sent)
+    assert all(one.whole for one in sender.sent[killed:]), "who came after the router was killed has all of the answer"
+    assert any(one.again for one in sender.sent), "some were under way, or came while nobody listened"
     await pool.until(whole(4))
 
 
-def up(pool: Pool) -> bool:
-    try:
-        httpx.get(f"{pool.url}/health", timeout=5.0)
-    except httpx.HTTPError:
-        return False
-    return True
+async def keep_sending(sender: Sender, seed: int, session: Session | None = None) -> None:
+    """Ten requests a second until cancelled: always another prompt, or always the same."""
+    number = 0
+    while True:
+        [fresh] = prompts(1, seed=1000 * seed + number, words=250)
+        sender.send(session or fresh)
+        number += 1
+        await asyncio.sleep(0.1)

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,33 @@ class Pool:
             told, _ = self.process.communicate(timeout=seconds)
             self.output += told
         return self.output
+
+
+@asynccontextmanager
+async def directory_down(pool: Pool) -> AsyncIterator[None]:
+    """The directory's server is killed, and can't be started again until the block ends: a file lies where its folder
+    would be made."""
+    folder = pool.folder / "dir"
+    pid = (await asyncio.to_thread(pool.view))["directory"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(60.0):
+        while not _blocked(folder):
+            now = (await asyncio.to_thread(pool.view))["directory"]["pid"]
+            if now not in (None, pid):  # it was started again before we came
+                os.kill(pid := now, signal.SIGKILL)
+            await asyncio.sleep(0.005)
+    try:
+        yield
+    finally:
+        folder.unlink()
+
+
+def _blocked(folder: Path) -> bool:
+    try:
+        folder.touch(exist_ok=False)
+    except FileExistsError:  # still the server's, or another one's already
+        return False
+    return True
 
 
 def whole(replicas: int) -> Condition:

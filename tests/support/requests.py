@@ -18,11 +18,13 @@ __all__ = ["Sender", "Sent", "sending"]
 
 @dataclass
 class Sent:
-    """One streaming request. begun: its first piece came. whole: all of it. error: why it is not whole."""
+    """One streaming request. begun: its first piece came. whole: all of it. error: why it is not whole. again: so many
+    times it was sent anew, because nobody listened or the connection broke before the first piece."""
 
     begun: bool = False
     whole: bool = False
     error: str | None = None
+    again: int = 0
 
     @property
     def lost(self) -> bool:
@@ -31,12 +33,14 @@ class Sent:
 
 
 class Sender:
-    """Starts requests; `sent` holds all of them."""
+    """Starts requests; `sent` holds all of them. `patient`: clients whose request has not begun ask again while there
+    is no router; what a router answers is final."""
 
-    def __init__(self, client: httpx.AsyncClient, users: asyncio.TaskGroup) -> None:
+    def __init__(self, client: httpx.AsyncClient, users: asyncio.TaskGroup, patient: bool) -> None:
         self.sent: list[Sent] = []
         self._client = client
         self._users = users
+        self._patient = patient
 
     def send(self, session: Session) -> None:
         """The session's first turn, in the background."""
@@ -50,11 +54,21 @@ class Sender:
     async def _follow(self, session: Session, sent: Sent) -> None:
         messages = [{"role": "system", "content": session.system}, {"role": "user", "content": session.turns[0]}]
         body = {"model": "tiny-chat", "messages": messages, "max_tokens": session.answer_tokens, "stream": True}
-        try:
-            async with self._client.stream("POST", "/v1/chat/completions", json=body) as reply:
-                await self._read(reply, sent)
-        except httpx.HTTPError as error:
+        while not sent.whole and sent.error is None:
+            try:
+                async with self._client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                    await self._read(reply, sent)
+            except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
+                await self._broken(sent, error)
+            except httpx.HTTPError as error:
+                sent.error = f"{type(error).__name__}: {error}"
+
+    async def _broken(self, sent: Sent, error: Exception) -> None:
+        if sent.begun or not self._patient:
             sent.error = f"{type(error).__name__}: {error}"
+            return
+        sent.again += 1
+        await asyncio.sleep(0.1)
 
     async def _read(self, reply: httpx.Response, sent: Sent) -> None:
         if reply.status_code != 200:
@@ -70,11 +84,11 @@ class Sender:
 
 
 @asynccontextmanager
-async def sending(pool: Pool) -> AsyncIterator[Sender]:
+async def sending(pool: Pool, *, patient: bool = False) -> AsyncIterator[Sender]:
     """A sender; at the end of the block its requests are waited for."""
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=pool.url, timeout=120.0, limits=limits, trust_env=False) as client,
         asyncio.TaskGroup() as users,
     ):
-        yield Sender(client, users)
+        yield Sender(client, users, patient)
