@@ -44,7 +44,3 @@ class MissRatioCurve:
     def gain(self, blocks: float, more: float) -> float:
         """The share of accesses that miss now and would hit with `more` blocks; negative for fewer."""
         return self.hit_ratio(blocks + more) - self.hit_ratio(blocks)
-
-    def size_for(self, hit_ratio: float) -> int | None:
-        """The smallest known size with at least this hit ratio; None if none has it."""
-        return next((size for size, hits in zip(self.sizes, self.hits, strict=True) if hits >= hit_ratio), None)

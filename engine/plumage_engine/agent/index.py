@@ -132,11 +132,6 @@ class CacheIndex:
         self._touched.clear()
         return out
 
-    def tokens_of(self, chunk: int) -> int:
-        """Tokens up to the end of a held chunk, 0 for others."""
-        known = self._chunks.get(chunk)
-        return known.tokens if known is not None else 0
-
     # Checkpoints
 
     def save(self, seq: int, ts: float | None) -> Checkpoint:

@@ -33,9 +33,6 @@ class Hooks:
     def stepped(self, slot: int, now: float, report: StepReport) -> None:
         """A step of the engine has passed."""
 
-    def lost(self, request: SimRequest, slot: int, now: float) -> None:
-        """The request was in an engine that was removed."""
-
 
 class VirtualFleet:
     """Engines by slot, one event heap. `now` is the time of the event that is handled."""
@@ -59,20 +56,6 @@ class VirtualFleet:
     def arrive(self, request: SimRequest) -> None:
         """Plan a request's arrival, at `request.arrival`."""
         self.call_at(request.arrival, lambda: self._route(request))
-
-    def add_engine(self, slot: int, engine: SimEngine) -> None:
-        """A replica joins."""
-        if slot in self.engines:
-            raise StateError(f"slot {slot} is taken")
-        self.engines[slot] = engine
-        self._requests[slot] = {}
-
-    def remove_engine(self, slot: int) -> None:
-        """A replica dies; its requests are told to `Hooks.lost`, and may arrive again."""
-        del self.engines[slot]
-        self._busy.discard(slot)
-        for request in self._requests.pop(slot).values():
-            self.hooks.lost(request, slot, self.now)
 
     def run(self, until: float = float("inf")) -> float:
         """Handle events up to `until`, or until none is left; returns the time reached."""
@@ -101,8 +84,6 @@ class VirtualFleet:
         self.call_at(self.now + report.seconds, lambda: self._end(slot, engine, report))
 
     def _end(self, slot: int, engine: SimEngine, report: StepReport) -> None:
-        if self.engines.get(slot) is not engine:
-            return
         engine.settle(self.now)
         requests, hooks, now = self._requests[slot], self.hooks, self.now
         for request_id in report.first_tokens:
@@ -113,5 +94,4 @@ class VirtualFleet:
             if request is not None:
                 hooks.finished(request, slot, now, cached_tokens)
         hooks.stepped(slot, now, report)
-        if self.engines.get(slot) is engine:
-            self._start(slot)
+        self._start(slot)

@@ -152,11 +152,6 @@ class TestReadingACurve:
         assert self.curve.gain(1000, 1000) == 0.0
         assert self.curve.gain(100, -50) == pytest.approx(-0.4)
 
-    def test_the_size_for_a_ratio(self) -> None:
-        assert self.curve.size_for(0.3) == 100
-        assert self.curve.size_for(0.0) == 0
-        assert self.curve.size_for(0.7) is None
-
 
 @given(distances=st.lists(st.integers(1, 5000), max_size=50), largest=st.integers(16, 4000))
 def test_a_histogram_loses_no_weight_and_keeps_small_distances_apart(distances: list[int], largest: int) -> None:
