@@ -15,7 +15,7 @@ import orjson
 from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.errors import RenderLimitError, TemplateError
 from plumage_router.body import parse_body, splice
-from plumage_router.errors import RequestError, bad_field, bad_request, unknown_model
+from plumage_router.errors import bad_field, bad_request, unknown_model
 from plumage_router.fields import (
     CHAT,
     COMPLETION,
@@ -31,6 +31,8 @@ __all__ = ["CHAT_PATH", "COMPLETION_PATH", "Prompt", "PromptReader", "Renderer"]
 CHAT_PATH = b"/v1/chat/completions"
 COMPLETION_PATH = b"/v1/completions"
 KEPT_SEEDS = 4096  # one for each adapter and tenant
+USUAL_ANSWER = 16  # tokens of an answer whose length nobody asked for, at least
+USUAL_TOKEN = 4  # bytes, to guess by
 
 
 class Renderer(Protocol):
@@ -44,7 +46,8 @@ class Renderer(Protocol):
 @dataclass(slots=True)
 class Prompt:
     """A request, read and found good. `payload` goes to the engine. `stream`, `wants_usage`: what the client asked.
-    `plain`: one prompt, all of it text, so that the engine counts the tokens of `text` and no others."""
+    `plain`: one prompt, all of it text, so that the engine counts the tokens of `text` and no others. Of a prompt that
+    the engine cuts `text` is about what is left, and there are no `chunks`: its beginning is gone."""
 
     path: bytes
     model: str
@@ -90,7 +93,10 @@ class PromptReader:
         plain = self.check(path, body, tenant=tenant)
         text = self.render(path, body)
         own_salt = salt or body.get("cache_salt") or ""
-        chunks = self.chain(text, body["model"], own_salt)
+        kept = None if body.get("truncate_prompt_tokens") is None else self._kept(body)
+        chunks = [] if kept is not None and _size(body, text) > kept else self.chain(text, body["model"], own_salt)
+        if kept is not None:
+            text = text[-USUAL_TOKEN * max(1, kept) :]
         options = body.get("stream_options")
         return Prompt(
             path,
@@ -132,8 +138,16 @@ class PromptReader:
         except RenderLimitError:
             return b""
         if self._context and self._longest_token and len(text) > self._context * self._longest_token:
-            raise self._too_long()
+            self._refuse_length(body)
         return text
+
+    def _kept(self, body: Mapping[str, Any]) -> int:
+        """The prompt's last tokens that the engine keeps, at least; −1 is what fits beside the answer."""
+        asked: int = body["truncate_prompt_tokens"]
+        if asked >= 0:
+            return asked
+        answer = body.get("max_completion_tokens") or body.get("max_tokens") or USUAL_ANSWER
+        return max(0, (self._context or 0) - answer)
 
     def chain(self, text: bytes, model: str, salt: str) -> list[int]:
         """The byte-chunk chain of a rendered prompt."""
@@ -150,12 +164,14 @@ class PromptReader:
         if isinstance(prompt, list) and not isinstance(prompt[0], int):
             prompt = prompt[0]
         if self._context and isinstance(prompt, list) and len(prompt) > self._context:
-            raise self._too_long()
+            self._refuse_length(body)
         return self._renderer.render_completion(prompt, body.get("add_special_tokens") is not False)
 
-    def _too_long(self) -> RequestError:
-        message = f"The prompt is longer than the model's context of {self._context} tokens."
-        return bad_request(message, code="context_length_exceeded")
+    def _refuse_length(self, body: Mapping[str, Any]) -> None:
+        """Unless the engine is told to cut what is too long."""
+        if body.get("truncate_prompt_tokens") is None:
+            message = f"The prompt is longer than the model's context of {self._context} tokens."
+            raise bad_request(message, code="context_length_exceeded")
 
     def _payload(self, raw: bytes, body: dict[str, Any], salt: str) -> bytes:
         if body["model"] in self._aliases or (salt and "cache_salt" in body):
@@ -164,6 +180,14 @@ class PromptReader:
                 body["cache_salt"] = salt
             return orjson.dumps(body)
         return splice(raw, {"cache_salt": salt}) if salt else raw
+
+
+def _size(body: Mapping[str, Any], text: bytes) -> int:
+    """Tokens of the prompt, at most: each is a byte or more, but for a space that some tokenizers put before a text."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    return len(prompt) if isinstance(prompt, list) else len(text) + 1
 
 
 def _brief(error: Exception) -> str:

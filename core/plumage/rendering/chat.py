@@ -211,8 +211,13 @@ class ChatRenderer:
         )
 
     def render_chat(self, body: Mapping[str, Any]) -> bytes:
-        """The prompt of a chat completion's body, up to its first image or audio."""
-        return self._bytes(self.render_text(body))
+        """The prompt of a chat completion's body, up to its first image or audio. `add_special_tokens`: between those
+        that the tokenizer adds, beside what the template prints."""
+        text = self._bytes(self.render_text(body))
+        if body.get("add_special_tokens") is not True:
+            return text
+        before, after = self._around
+        return before.encode() + text + after.encode()
 
     def render_text(self, body: Mapping[str, Any]) -> str:
         """`render_chat` before the tokenizer's normalizer."""

@@ -67,14 +67,29 @@ class Prompts:
             worst = max(generation.prompt)
             if worst >= self._text.vocabulary:
                 raise ApiError(400, f"token id {worst} is out of the vocabulary", param="prompt")
-            return generation.prompt
-        if generation.prompt is not None:
-            ids = self._text.encode(generation.prompt, add_special_tokens=True)
-        else:
-            ids = self._text.encode(self._render(generation), add_special_tokens=False)
+            return self._cut(generation, generation.prompt, 0)
+        text = generation.prompt if generation.prompt is not None else self._render(generation)
+        special = generation.add_special_tokens
+        ids = self._text.encode(text, add_special_tokens=special)
+        ids = self._cut(generation, ids, self._text.added_before if special else 0)
         if not ids:
             raise ApiError(400, "the prompt has no tokens")
         return ids
+
+    def _cut(self, generation: Generation, ids: list[int], before: int) -> list[int]:
+        """The prompt's end, where it is to be cut; what the tokenizer put before it stays, as in vLLM."""
+        kept = generation.truncate_prompt_tokens
+        if kept is None:
+            return ids
+        most = self.max_model_len - (generation.max_tokens or 0)
+        if kept > most:
+            raise ApiError(
+                400,
+                f"truncate_prompt_tokens={kept} cannot be above {most}, the context less the answer",
+                param="truncate_prompt_tokens",
+            )
+        kept = most if kept < 0 else kept
+        return ids if len(ids) <= kept else [*ids[:before], *ids[len(ids) - max(0, kept - before) :]][:kept]
 
     def _render(self, generation: Generation) -> str:
         try:

@@ -14,16 +14,22 @@ import orjson
 
 __all__ = ["ApiError", "Generation", "read_body", "read_generation"]
 
-_UNKEPT = {
+_UNKEPT: Mapping[str, tuple[Any, ...]] = {
     "n": (1, None),
     "best_of": (1, None),
     "echo": (False, None),
     "logprobs": (False, 0, None),
+    "top_logprobs": (0, None),
     "prompt_logprobs": (None,),
     "suffix": ("", None),
     "use_beam_search": (False, None),
     "structured_outputs": (None,),
     "prompt_embeds": (None,),
+    "stop_token_ids": ([], None),
+    "include_stop_str_in_output": (False, None),
+    "logit_bias": ({}, None),
+    "tool_choice": ("auto", "none", None),
+    "function_call": ("auto", "none", None),
 }
 _MEDIA = ("image", "input_image", "audio", "input_audio", "video")
 
@@ -46,7 +52,8 @@ class ApiError(Exception):
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What a completion request asks for. prompt: text or token ids, for completions; chat has `body` rendered.
-    max_tokens: None for as many as fit."""
+    max_tokens: None for as many as fit. truncate_prompt_tokens: of a longer prompt the last so many are kept; -1 for as
+    many as fit beside the answer."""
 
     body: Mapping[str, Any]
     model: str
@@ -58,6 +65,8 @@ class Generation:
     stop: tuple[str, ...]
     seed: int | None
     cache_salt: str | None
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
 
 
 def read_body(data: bytes) -> dict[str, Any]:
@@ -92,6 +101,8 @@ def read_generation(body: Mapping[str, Any], *, chat: bool) -> Generation:
         stop=_stop(body.get("stop")),
         seed=_typed(body, "seed", int, None),
         cache_salt=_typed(body, "cache_salt", str, None),
+        add_special_tokens=_typed(body, "add_special_tokens", bool, not chat),
+        truncate_prompt_tokens=_count("truncate_prompt_tokens", body.get("truncate_prompt_tokens"), least=-1),
     )
 
 

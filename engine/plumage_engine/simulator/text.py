@@ -43,6 +43,11 @@ class Text:
         """Ids are below this."""
         return len(self._table.pieces)
 
+    @property
+    def added_before(self) -> int:
+        """Ids that `add_special_tokens` puts before a text."""
+        return len(self._before)
+
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a prompt; `add_special_tokens` for raw completions, whose BOS no template has written."""
         if self._special is None:

@@ -62,6 +62,47 @@ def test_the_chain_is_the_directorys() -> None:
     assert _reader().read(CHAT_PATH, _chat(text, cache_salt="s")).chunks == salted.chunks
 
 
+@pytest.mark.parametrize(
+    ("kept", "more", "cut"),
+    [
+        (650, {}, True),
+        (2600, {}, True),
+        (2601, {}, False),
+        (-1, {"max_tokens": 399}, False),
+        (-1, {"max_tokens": 400}, True),
+        (-1, {"max_completion_tokens": 400}, True),
+        (0, {}, True),
+    ],
+)
+def test_a_prompt_that_the_engine_may_cut_has_no_chain(kept: int, more: dict[str, int], cut: bool) -> None:
+    """It keeps the end of a prompt, and no token is shorter than a byte."""
+    text = "y" * 2600
+    prompt = _reader(context=3000).read(CHAT_PATH, _chat(text, truncate_prompt_tokens=kept, **more))
+    assert prompt.chunks == ([] if cut else chain(text.encode(), seed("base")))
+    assert not prompt.plain
+    assert len(prompt.text) == (min(2600, 4 * max(1, kept if kept >= 0 else 3000 - 400)) if cut else 2600)
+
+
+def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
+    ids = [5] * 600
+    for kept, cut in ((599, True), (600, False)):
+        for prompt in (ids, [ids, ids]):
+            body = {"model": "base", "prompt": prompt, "truncate_prompt_tokens": kept}
+            assert (_reader().read(COMPLETION_PATH, json.dumps(body).encode()).chunks == []) is cut
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": "x" * 999}, {"prompt": [5] * 101}, {"messages": [{"role": "user", "content": "x" * 999}]}]
+)
+def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str, Any]) -> None:
+    reader = _reader(context=100, longest_token=4)
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    with pytest.raises(RequestError, match="longer than the model's context of 100 tokens"):
+        reader.read(path, json.dumps({"model": "base", **body}).encode())
+    cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": 50}).encode()
+    assert reader.read(path, cut).chunks == []
+
+
 def test_only_an_alias_changes_the_body() -> None:
     assert _reader().read(CHAT_PATH, _chat("x")).payload == _chat("x")
     assert json.loads(_reader().read(CHAT_PATH, _chat("x", model="alias")).payload)["model"] == "base"
