@@ -65,7 +65,7 @@ class LbgrSettings:
     c_miss: float = 1.0
     forgetting: float = 0.992
     initial_variance: float = 1.0
-    crowding: float = 2.0
+    crowding: float = 1.0
     spread: float = 6.0
     spread_seconds: float = 60.0
     most_correction: float = 0.25

@@ -129,7 +129,7 @@ def test_a_busy_fleet_copies_a_hot_prefix_less_than_greedy_routing() -> None:
         return made
 
     seeds = range(8)
-    assert sum(copies(2.0, seed) for seed in seeds) < 0.9 * sum(copies(0.0, seed) for seed in seeds)
+    assert sum(copies(LbgrSettings().crowding, seed) for seed in seeds) < 0.9 * sum(copies(0.0, seed) for seed in seeds)
 
 
 def test_foreign_work_counts_as_work() -> None:
