@@ -7,8 +7,7 @@ burst on a new prefix does not scatter during its first prefill).
 
 Form: one integer a chunk, `owners << 24 | tokens`, owners being a bit mask. At one owner an entry costs 106 to 124
 bytes, depending on how full Python's hash tables are: keys lose their four highest bits, because integers of 60 bits
-take 32 bytes and longer ones 48. A chain is walked with one look-up and one `&` a chunk, however many replicas there
-are.
+take 32 bytes and longer ones 48. A chain is walked with one look-up and one `&` a chunk, or eight (`strides`).
 
 - A bit is a *lane*, not a slot. A snapshot is filled into a fresh lane and takes the slot over when it is whole; a lane
   that lost its slot is invisible at once and is wiped later, a piece at a time (`sweep`).
@@ -26,14 +25,13 @@ from heapq import heappop, heappush
 from itertools import compress, islice
 
 from plumage.directory.refill import Refill
-from plumage.directory.strides import KEY, SHIFT, Strides
+from plumage.directory.strides import KEY, OWNERS, SHIFT, Strides
 from plumage.errors import ConfigurationError
 
 __all__ = ["SHARDS", "Mirror"]
 
 TOKEN_BITS = 24
 TOKENS = (1 << TOKEN_BITS) - 1
-OWNERS = ~TOKENS
 SHARDS = 64
 SPARE = 64  # a shard at its bound makes room for this fraction at once
 REMEMBERED = 64  # matched chains that wait for their move to the warm end
@@ -165,6 +163,7 @@ class Mirror:
         victims = list(islice(shard, max(1, len(shard) - self._share + self._share // SPARE)))
         for key in victims:
             del shard[key]
+        self._strides.changed(victims)
         self.evicted += len(victims)
 
     # Writing
@@ -174,40 +173,38 @@ class Mirror:
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._open(slot)
-        holds = self._holds.get(slot)
-        if not holds:
-            self._write(lane, changes)
-            return
+        holds = self._holds.get(slot, _NO_HOLDS)
         before = len(holds)
         self._write(lane, changes, holds)
         self._hold_count -= before - len(holds)
 
     def _write(self, lane: int, changes: Iterable[Change], holds: dict[int, float] = _NO_HOLDS) -> None:
-        """An engine's word ends one of the `holds`; a removal does not: the engine dropped what the hold expects it to
-        compute."""
+        """An engine's word ends a hold; a removal does not: the engine dropped what the hold expects it to compute."""
         self._matched = _NO_MATCH
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
+        strides, watched = self._strides, self._strides.watched
         for chunk, tier, tokens in changes:
             if chunk in holds:
                 if not tier:
                     continue
                 del holds[chunk]
             shard, key = shards[chunk >> SHIFT], chunk & KEY
-            old = shard.get(key)
-            if tier:
-                count = tokens if tokens < TOKENS else TOKENS
-                if old is None:
-                    shard[key] = bit | count
+            old, count = shard.get(key), bit | (tokens if tokens < TOKENS else TOKENS)
+            if old is None:
+                if tier:
+                    shard[key] = count
                     if len(shard) > share:
                         self._make_room(shard)
-                else:
-                    shard[key] = old & OWNERS | bit | count
-            elif old is not None and old & bit:
-                left = old ^ bit
-                if left > TOKENS:
-                    shard[key] = left
-                else:
-                    del shard[key]
+                continue
+            new = old & OWNERS | count if tier else old & ~bit
+            if new == old:
+                continue
+            if new > TOKENS:
+                shard[key] = new
+            else:
+                del shard[key]
+            if key in watched:
+                strides.changed((key,))
 
     def refill(self, slot: int) -> Refill:
         """A snapshot of the slot's replica, given in pieces; until `commit` the slot keeps what it had."""
@@ -268,12 +265,13 @@ class Mirror:
         holds = self._holds.get(slot, {})
         for chunk in list(holds):
             shard, key = self._shards[chunk >> SHIFT], chunk & KEY
-            value = shard.get(key)
-            if value is not None and value & bit:
+            value = shard.get(key, 0)
+            if value & bit:
                 del holds[chunk]
                 self._hold_count -= 1
-            elif value is not None:
+            elif value:
                 shard[key] = value | bit
+                self._strides.changed((key,))
 
     def sweep(self) -> bool:
         """Wipe closed lanes out of one shard; True while there is more to do. Call it now and then when idle."""
@@ -289,19 +287,21 @@ class Mirror:
         return bool(self._dead)
 
     def _wipe(self, shard: dict[int, int], lanes: int) -> None:
-        for key, value in [item for item in shard.items() if item[1] & lanes]:
+        theirs = [item for item in shard.items() if item[1] & lanes]
+        for key, value in theirs:
             left = value & ~lanes
             if left > TOKENS:
                 shard[key] = left
             else:
                 del shard[key]
+        self._strides.changed([key for key, _ in theirs])
 
     # Pending owners
 
     def hold_pending(self, chain: Sequence[int], slot: int, now: float, ttl: float) -> None:
         """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
         its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
-        same chain object: what that found the slot to hold is not walked again."""
+        same chain object: what that found, up to the last chunk that an engine told of, is not walked again."""
         if self._lapsing and self._lapsing[0][0] <= now:
             self.lapse(now)
         lane = self._lanes.get(slot)
@@ -316,8 +316,7 @@ class Mirror:
             self._lapse_first()
 
     def _first_hoped(self, chain: Sequence[int], slot: int, holds: dict[int, float]) -> int:
-        """The first chunk that the slot's engine has not confirmed, as far as the last match tells: those that are
-        only expected come last among the held ones."""
+        """Behind the last chunk that the slot's engine has confirmed, as far as the last match tells."""
         matched, found = self._matched
         depth = found[slot][0] if matched is chain and slot in found else 0
         while depth and chain[depth - 1] in holds:
@@ -366,6 +365,7 @@ class Mirror:
                 tokens, step = value & TOKENS, 0
                 if not value & bit:
                     shard[key] = value | bit
+                    self._strides.changed((key,))
                 elif chunk not in holds:  # an engine said so: nothing to expect
                     continue
             yield chunk

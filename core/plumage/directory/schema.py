@@ -89,7 +89,7 @@ class Op(IntEnum):
     REMOVE = 2
 
 
-_ADD, _REMOVE = int(Op.ADD), int(Op.REMOVE)  # an enumeration is slow to compare
+_MOVED, _REMOVE = Op.MOVE << 28, int(Op.REMOVE)  # words below the first add; an enumeration is slow to compare
 
 
 class State(IntEnum):
@@ -260,14 +260,14 @@ def unpack_records(data: bytes | memoryview) -> tuple[list[tuple[int, int, int]]
     """(changes as (chunk, tier, tokens), change of the count, change of the digest): see `Op`."""
     if len(data) % RECORD.size:
         raise SchemaError(f"records of {RECORD.size} bytes each can't be {len(data)} bytes long")
-    changes, count, digest = [], 0, 0
-    for chunk, word in RECORD.iter_unpack(data):
-        changes.append((chunk, word >> 24 & 15, word & MAX_TOKENS))
-        op = word >> 28
-        if op == _ADD:
+    records = [*RECORD.iter_unpack(data)]
+    changes = [(chunk, word >> 24 & 15, word & MAX_TOKENS) for chunk, word in records]
+    count = digest = 0
+    for chunk, word in records:
+        if word < _MOVED:
             count += 1
             digest += chunk
-        elif op == _REMOVE:
+        elif word >> 28 == _REMOVE:
             count -= 1
             digest -= chunk
     return changes, count, digest

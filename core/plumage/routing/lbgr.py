@@ -50,6 +50,8 @@ _GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any w
 _TRUST_MEMORY = 0.95  # of each graded promise
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
 _REPORTED = 4  # answers of a replica, of which one teaches the end-to-end latency: people are told it, nothing else
+_LESSONS = 50.0  # outcomes a second of one replica that teach its regression: more would teach it the last moment only
+_UNTAUGHT = 20.0  # of those, how many may come at once
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 
@@ -89,7 +91,7 @@ class LbgrSettings:
 class _Replica:
     """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
 
-    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "promised", "stretch", "ttft")
+    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "lessons", "promised", "stretch", "ttft")
 
     def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
         self.backlog = backlog
@@ -98,6 +100,7 @@ class _Replica:
         self.stretch = Stretch()
         self.heard = 0.0
         self.answers = 0
+        self.lessons = _UNTAUGHT
         self.adopted = 0  # outcomes that were another router's
         self.promised = self.kept = _GOOD_FAITH
 
@@ -255,7 +258,10 @@ class Lbgr:
         self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + state.owed
         if self._fleet_computed > _SETTLED:
             self._learn_context(replica, state.x, took)
-            replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
+            replica.lessons = min(replica.lessons + (now - replica.heard) * _LESSONS, _UNTAUGHT)
+            if replica.lessons >= 1.0:
+                replica.lessons -= 1.0
+                replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
         replica.heard = now
         self._publish(ticket.slot)
 

@@ -75,11 +75,17 @@ class MirrorMachine(RuleBasedStateMachine):
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), ttl=st.sampled_from([1.0, 3.0]), after_match=st.booleans())
     def hold(self, slot: int, chain: list[int], ttl: float, after_match: bool) -> None:
         self.lapse()
+        hoped, said = self.slow.hoped.setdefault(slot, {}), self.slow.said.get(slot, ())
+        first = 0
         if after_match:
             self.fast.match(chain)
+            first = self.slow.match(chain).get(slot, 0)
+            while first and chain[first - 1] not in said:
+                first -= 1
+        else:
+            chain = list(chain)  # one that was not matched
         self.fast.hold_pending(chain, slot, self.now, ttl)
-        hoped = self.slow.hoped.setdefault(slot, {})
-        hoped.update({chunk: self.now + ttl for chunk in chain if chunk not in self.slow.said.get(slot, ())})
+        hoped.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in said})
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS))
     def drop(self, slot: int, chain: list[int]) -> None:
