@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from plumage.routing.interface import ReplicaState
@@ -21,7 +21,7 @@ __all__ = ["Audit", "Record"]
 SHOWN = 16  # candidates kept of a large fleet: the best
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Record:
     """One request. Times in seconds; `outcome`: Running | Finished | Failed | Aborted | Truncated."""
 
@@ -43,13 +43,31 @@ class Record:
     considered: int
     available: int
     degraded: bool
-    decision_seconds: float = 0.0
-    failures: list[tuple[str, str]] = field(default_factory=list)  # replica, reason
-    outcome: str = "Running"
-    ttft: float | None = None
-    latency: float | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
+    decision_seconds: float
+    failures: list[tuple[str, str]]  # replica, reason
+    outcome: str
+    ttft: float | None
+    latency: float | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+    def __init__(
+        self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
+    ) -> None:
+        """A decision that was made just now; the rest is filled in as the request goes on."""
+        prompt, ticket = decision.prompt, decision.ticket
+        self.request_id, self.at, self.model = request_id, at, prompt.model
+        self.tenant, self.policy, self.degraded = tenant, policy, degraded
+        self.replica = _name(decision.load)
+        self.tokens, self.hit_tokens = decision.tokens, ticket.hit_tokens
+        self.chunks, self.matched_chunks = len(prompt.chunks), decision.depth
+        self.predicted_ttft, self.predicted_latency = ticket.predicted_ttft, ticket.predicted_latency
+        self.considered, self.available = len(decision.considered), decision.candidates
+        self.fleet, self.scores, self.hits = decision.considered, decision.scores, decision.hits
+        if self.considered > SHOWN:
+            self.fleet, self.scores = _best(self.fleet, self.scores)
+        self.decision_seconds, self.failures, self.outcome = 0.0, [], "Running"
+        self.ttft = self.latency = self.prompt_tokens = self.cached_tokens = None
 
     @property
     def candidates(self) -> list[tuple[str, float, float | None]]:
@@ -123,30 +141,7 @@ class Audit:
         self, decision: Decision, *, request_id: str, at: float, tenant: str, policy: str, degraded: bool
     ) -> Record:
         """A decision was made; the record is filled in as the request goes on."""
-        ticket = decision.ticket
-        fleet, scores = decision.considered, decision.scores
-        if len(fleet) > SHOWN:
-            fleet, scores = _best(fleet, scores)
-        record = Record(
-            request_id,
-            at,
-            decision.prompt.model,
-            tenant,
-            policy,
-            _name(decision.load),
-            decision.tokens,
-            ticket.hit_tokens,
-            len(decision.prompt.chunks),
-            decision.depth,
-            ticket.predicted_ttft,
-            ticket.predicted_latency,
-            fleet,
-            decision.hits,
-            scores,
-            len(decision.considered),
-            decision.candidates,
-            degraded,
-        )
+        record = Record(decision, request_id=request_id, at=at, tenant=tenant, policy=policy, degraded=degraded)
         if len(self._ring) >= self._size:
             oldest = self._ring.popleft()
             if self._by_id.get(oldest.request_id) is oldest:
