@@ -8,10 +8,8 @@ without a first byte away from replicas that are stalled, fail their health chec
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from plumage.routing.interface import RoutingPolicy
@@ -22,9 +20,11 @@ from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic, wall
 from plumage_router.config import RouterConfig
 from plumage_router.decide import Decider, Decision
+from plumage_router.directory import DirectoryLink
 from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.exchange import Exchange
 from plumage_router.hottest import Hottest
+from plumage_router.membership import MembershipFile
 from plumage_router.metrics import Metrics
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH, PromptReader
 from plumage_router.replicas import Fleet, Replica
@@ -39,20 +39,29 @@ _ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/
 
 
 class Gateway:
-    """The `Host` of every client connection. `serving` is False once the router shuts down."""
+    """The `Host` of every client connection. `name`: of this router, for people. `application`: makes
+    what answers all but completions. `pause_accepting`: called when too many connections are open. `serving` is False
+    once the router shuts down."""
 
     def __init__(
         self,
         config: RouterConfig,
         *,
+        name: str,
         auth: Auth,
         fleet: Fleet,
         reader: PromptReader,
         decider: Decider,
         policy: RoutingPolicy,
+        hottest: Hottest,
+        membership: MembershipFile,
+        directory: DirectoryLink,
+        application: Callable[[Gateway], Application],
+        pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.config = config
+        self.name = name
         self.limits = config.limits
         self.timeouts = config.timeouts
         self.auth = auth
@@ -62,29 +71,27 @@ class Gateway:
         self.policy = policy
         self.metrics = Metrics()
         self.audit = Audit(config.audit_size)
-        self.hottest = Hottest()
-        self.application: Application | None = None
+        self.hottest = hottest
+        self.membership = membership
+        self.directory = directory
+        self.pause_accepting = pause_accepting
         self.flights: set[Exchange] = set()
         self.connections: set[ClientConnection] = set()
         self.serving = True
-        self.is_degraded: Callable[[], bool] = lambda: True
-        self.directory_lines: Callable[[], Iterable[str]] = tuple
         self.tick = monotonic()
         self.date = wall_date(wall())
         self.buffered = 0
-        self.pause_accepting: Callable[[], object] = lambda: None
         self.engine_key: bytes | None = None
-        self.membership_error: Callable[[], str | None] = lambda: None
-        self.name = config.router_id or f"{socket.gethostname()}-{os.getpid()}"
         self._loop = loop
         self._heads: dict[tuple[bytes, str], bytes] = {}
         self._id_prefix = secrets.token_hex(6)
         self._id_count = 0
+        self._application = application(self)
 
     @property
     def degraded(self) -> bool:
         """Is the directory away, or was none given?"""
-        return self.is_degraded()
+        return self.directory.degraded
 
     # -- for connections ----------------------------------------------------------------------------------------------
 
@@ -108,8 +115,7 @@ class Gateway:
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         if request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH):
             return Exchange(self, request, connection)
-        assert self.application is not None
-        return BridgedRequest(self.application, request, connection, self._loop)
+        return BridgedRequest(self._application, request, connection, self._loop)
 
     def refused(self, error: RequestError) -> None:
         self.count_error(error)

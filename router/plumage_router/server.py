@@ -11,6 +11,7 @@ import asyncio
 import gc
 import inspect
 import logging
+import os
 import random
 import resource
 import signal
@@ -29,6 +30,7 @@ from plumage_router.config import PolicyConfig, RouterConfig
 from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
 from plumage_router.gateway import TICK, Gateway
+from plumage_router.hottest import Hottest
 from plumage_router.listening import address, bind, unbind
 from plumage_router.membership import MembershipFile
 from plumage_router.model import load_model
@@ -61,31 +63,35 @@ class Router:
         policy = make_policy(config.policy.name, rng=random.Random(config.seed), **_options(config.policy))
         mirror = Mirror(limits.max_directory_chunks)
         model = load_model(config.model)
-        self.gateway = Gateway(
-            config,
-            auth=Auth(config.auth),
-            fleet=self.fleet,
-            reader=model.reader,
-            decider=Decider(mirror, policy, self.fleet.load_of, pending=timeouts.pending_owner),
-            policy=policy,
-            loop=self._loop,
-        )
-        self.gateway.application = make_app(self.gateway)
-        self.gateway.pause_accepting = lambda: self._loop.call_soon(self._stop_accepting)
+        decider = Decider(mirror, policy, self.fleet.load_of, pending=timeouts.pending_owner)
+        name = config.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        hottest = Hottest()
         self.membership = MembershipFile(config.membership_file, config.pool, self.fleet)
-        self.gateway.membership_error = lambda: self.membership.error
         self.fleet.listen(self._replica_moved)
         self.directory = DirectoryLink(
             config.directory_url,
             pool=config.pool,
-            router=self.gateway.name,
+            router=name,
             fleet=self.fleet,
-            decider=self.gateway.decider,
-            hottest=self.gateway.hottest,
+            decider=decider,
+            hottest=hottest,
             engine=model.engine,
         )
-        self.gateway.is_degraded = lambda: self.directory.degraded
-        self.gateway.directory_lines = self.directory.metric_lines
+        self.gateway = Gateway(
+            config,
+            name=name,
+            auth=Auth(config.auth),
+            fleet=self.fleet,
+            reader=model.reader,
+            decider=decider,
+            policy=policy,
+            hottest=hottest,
+            membership=self.membership,
+            directory=self.directory,
+            application=make_app,
+            pause_accepting=lambda: self._loop.call_soon(self._stop_accepting),
+            loop=self._loop,
+        )
         self._prober = Prober(self.fleet, interval=timeouts.probe_interval, timeout=timeouts.probe)
         self._listening: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []

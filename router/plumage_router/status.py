@@ -37,7 +37,7 @@ def status_document(gateway: Gateway, *, decisions: int) -> dict[str, Any]:
         "model": gateway.config.model.name,
         "serving": gateway.serving,
         "directory": "Degraded" if gateway.degraded else "Fresh",
-        "membershipError": gateway.membership_error(),
+        "membershipError": gateway.membership.error,
         "replicas": [_replica(replica, now) for replica in gateway.fleet],
         "decisions": [record.document() for record in gateway.audit.latest(decisions)],
         "hottest": gateway.hottest.top(HOTTEST),
@@ -94,7 +94,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def exposition(gateway: Gateway) -> str:
     """Everything in Prometheus' text form."""
-    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), *gateway.directory_lines(), ""))
+    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), *gateway.directory.metric_lines(), ""))
 
 
 def _gauges(gateway: Gateway) -> Iterator[str]:
