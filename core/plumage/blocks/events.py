@@ -34,7 +34,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Everything left every medium."""
+    """Everything left the device. What other media lose with it is told as removed."""
 
 
 BlockEvent = Stored | Removed | Cleared

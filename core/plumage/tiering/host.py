@@ -133,10 +133,14 @@ class HostTier:
         return [] if entry is None else list(entry.hashes)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Give everything up."""
+        entries = dict.fromkeys(self._entry_of.values())
         self._entries.clear()
         self._entry_of.clear()
         self.used = 0
+        if self._sink is not None:
+            for entry in entries:
+                self._sink(Removed(tuple(entry.hashes), CPU))
 
     def _is_root(self, entry: _Entry, tree: PrefixTree) -> bool:
         return entry.hashes[0] not in tree and (entry.parent is None or entry.parent in tree)

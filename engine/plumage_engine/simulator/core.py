@@ -141,6 +141,21 @@ class SimEngine:
         self.counters.count(report, len(step.prefilled))
         self.queue.observe(StepOutcome(report.seconds, report.decode_tokens, report.prefill_tokens))
 
+    def reset_prefix_cache(self, now: float, *, running: bool = False, external: bool = False) -> bool:
+        """Forget what is cached, between two steps; False, and nothing forgotten, while requests hold blocks.
+
+        running: send the running requests back to wait first. external: empty the host tier too."""
+        if self._step is not None:
+            raise StateError("a step is on its way: settle it before the cache is reset")
+        for tracked in reversed(list(self._running.values()) if running else []):
+            self._preempt(tracked, now)
+        if self.pool.in_use:
+            return False
+        if self.host is not None and external:
+            self.host.tier.clear()
+        self.pool.clear()
+        return True
+
     # --- scheduling -------------------------------------------------------------------------------------------------
 
     def _schedule_decodes(self, step: _Step, now: float) -> int:
@@ -166,7 +181,8 @@ class SimEngine:
         """Allocate, preempting the youngest running requests as needed; False if `tracked` itself had to go."""
         while not self.pool.allocate(blocks, now):
             victim = next(reversed(self._running.values()))
-            self._preempt(step, victim, now)
+            self._preempt(victim, now)
+            step.report.preempted.append(victim.request.request_id)
             if victim is tracked:
                 return False
         return True
@@ -316,7 +332,7 @@ class SimEngine:
         tracked.state = State.DONE
         self.counters.finished += 1
 
-    def _preempt(self, step: _Step, tracked: Tracked, now: float) -> None:
+    def _preempt(self, tracked: Tracked, now: float) -> None:
         self._stop_running(tracked, now)
         request_id = tracked.request.request_id
         self.queue.requeue(request_id)
@@ -325,7 +341,6 @@ class SimEngine:
         tracked.computed = 0
         self._set_backlog(tracked, tracked.target)
         self.counters.preempted += 1
-        step.report.preempted.append(request_id)
 
     def _stop_running(self, tracked: Tracked, now: float) -> None:
         """Take a running request out of the batch and give its blocks back."""

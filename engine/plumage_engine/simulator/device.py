@@ -102,6 +102,10 @@ class Device:
             compute += self.rereads(shape, distinct)
         return max(compute, shape.pcie_bytes / self.pcie) * self.time_scale
 
+    def copying(self, size: float) -> float:
+        """What `size` bytes take on the link to host memory."""
+        return size / self.pcie * self.time_scale
+
     def rereads(self, shape: StepShape, distinct: int) -> float:
         """What the reads beyond the first of each token cost."""
         return (shape.context - distinct) * self.first_read

@@ -24,6 +24,7 @@ from plumage.hotness.formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
 from plumage.tiering.admission import PRIORITY
+from plumage_engine.simulator.transfers import Transfers
 
 if TYPE_CHECKING:
     from random import Random
@@ -35,7 +36,8 @@ _RANKS: Final[Mapping[str, str]] = {"Frequency": "frequency", "Recency": "clock"
 
 
 class HostLink:
-    """Between one engine's pool and its host tier. `take_bytes` says what the coming step has to copy.
+    """Between one engine's pool and its host tier. `take_bytes` says what the coming step has to copy; `stores` and
+    `loads` count what went down and up.
 
     priority: the formula of hotness, where admission or promotion go by that. record: settings of the cuckoo filter
     that counts uses (`CuckooFilter`'s: widths in bits, aging_interval)."""
@@ -76,6 +78,7 @@ class HostLink:
         self._block_size = block_size
         self._block_bytes = block_bytes
         self._copied = 0
+        self.stores, self.loads = Transfers(), Transfers()
 
     def recorded(self, policy: EvictionPolicy) -> EvictionPolicy:
         """The device's eviction policy, with a hotness record kept beside it."""
@@ -83,7 +86,7 @@ class HostLink:
 
     def evicted(self, run: Run, blocks: Sequence[int]) -> None:
         """The pool's eviction hook."""
-        self._copied += self.tier.offer(run, blocks, always=self._everything)
+        self._copy(self.stores, self.tier.offer(run, blocks, always=self._everything))
 
     def match(self, hashes: Sequence[int], start: int) -> int:
         """Blocks that host memory holds of the chain from index `start` on."""
@@ -91,7 +94,7 @@ class HostLink:
 
     def load(self, hashes: Sequence[int]) -> None:
         """These blocks are copied up for a request."""
-        self._copied += self.tier.load(hashes)
+        self._copy(self.loads, self.tier.load(hashes))
 
     def promote(self, pool: BlockPool, *, prefill_tokens: int, reserve: int, now: float) -> None:
         """At the end of scheduling a step: bring up what its decodes can hide, if it is time to."""
@@ -106,6 +109,10 @@ class HostLink:
         """Bytes to copy since the last call."""
         copied, self._copied = self._copied, 0
         return copied * self._block_bytes
+
+    def _copy(self, way: Transfers, blocks: int) -> None:
+        self._copied += blocks
+        way.add(blocks * self._block_bytes)
 
     def _bring(self, pool: BlockPool, blocks: Sequence[int], parent: int | None, now: float) -> None:
         """A promotion is no use: the node's heat is what it was."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from plumage_engine.simulator.transfers import Histogram
+
 if TYPE_CHECKING:
     from plumage_engine.simulator.core import SimEngine
+    from plumage_engine.simulator.device import Device
+    from plumage_engine.simulator.hostlink import HostLink
     from plumage_engine.simulator.runner import Job
 
-__all__ = ["Histogram", "Metrics"]
+__all__ = ["Metrics"]
 
 _TTFT = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
@@ -27,28 +30,6 @@ _LATENCY = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
 )  # fmt: skip
-
-
-class Histogram:
-    """Counts by bucket; an observation costs a bisection."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def family(self, name: str, text: str, labels: dict[str, str]) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=list(labels))
-        total, buckets = 0, []
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(list(labels.values()), buckets, self._sum)
-        return family
 
 
 class Metrics:
@@ -88,13 +69,17 @@ class Metrics:
             yield from self._totals(self.engine)
             yield from self._by_label(self.engine)
             yield from self._histograms()
+            if self.engine.host is not None:
+                yield from self._transfers(self.engine.host, self.engine.settings.device)
 
     def _gauges(self, engine: SimEngine) -> Iterator[Metric]:
         load, settings = engine.load(), engine.settings
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", load.running)
         yield self._gauge("vllm:num_requests_waiting", "Requests that wait.", load.waiting)
         text = "Requests that wait, by reason."
-        yield self._gauge("vllm:num_requests_waiting_by_reason", text, load.waiting, reason="capacity")
+        # Deferred are those that wait for a load: here a load's blocks are usable in the step that copies them.
+        for reason, value in (("capacity", load.waiting), ("deferred", 0)):
+            yield self._gauge("vllm:num_requests_waiting_by_reason", text, value, reason=reason)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 0 when idle.", load.kv_usage)
         yield self._gauge(
             "vllm:cache_config_info",
@@ -117,9 +102,16 @@ class Metrics:
             ("vllm:generation_tokens", "Tokens generated.", counters.generated_tokens),
             ("vllm:num_preemptions", "Running requests sent back to wait.", counters.preempted),
         ):
-            family = CounterMetricFamily(name, text, labels=list(self._labels))
-            family.add_metric(list(self._labels.values()), value)
-            yield family
+            yield self._counter(name, text, value)
+
+    def _transfers(self, host: HostLink, device: Device) -> Iterator[Metric]:
+        """Copying is as long as the link takes for the bytes, steps aside."""
+        for name, way, what in (("load", host.loads, "from host memory"), ("store", host.stores, "to host memory")):
+            yield self._counter(f"vllm:kv_offload_{name}_bytes", f"Bytes copied {what}.", way.bytes)
+            yield self._counter(
+                f"vllm:kv_offload_{name}_time", f"Seconds of copying {what}.", device.copying(way.bytes)
+            )
+            yield self._histogram(f"vllm:kv_offload_{name}_size", f"Bytes of a copy {what}.", way.sizes)
 
     def _by_label(self, engine: SimEngine) -> Iterator[Metric]:
         counters = engine.counters
@@ -146,7 +138,17 @@ class Metrics:
             ("vllm:request_queue_time_seconds", "From arrival to the running batch.", self.queue_time),
             ("vllm:e2e_request_latency_seconds", "From arrival to the end.", self.latency),
         ):
-            yield histogram.family(name, text, self._labels)
+            yield self._histogram(name, text, histogram)
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
+        return family
 
     def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
         labels = {**self._labels, **labels}

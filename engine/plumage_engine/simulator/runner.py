@@ -67,6 +67,7 @@ class Runner:
         self._metrics = metrics
         self._clock = clock
         self._jobs: dict[object, Job] = {}
+        self._resets: list[tuple[asyncio.Future[bool], bool, bool]] = []
         self._events: list[tuple[BlockEvent, Origin | None, int]] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -102,10 +103,27 @@ class Runner:
             return False
         return True
 
+    async def reset_prefix_cache(self, *, running: bool, external: bool) -> bool:
+        """See `SimEngine.reset_prefix_cache`; done when the step on its way has passed."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._resets.append((done, running, external))
+        self._wake.set()
+        return await done
+
+    def _reset(self) -> None:
+        for done, running, external in self._resets:
+            found = self.engine.reset_prefix_cache(self._clock(), running=running, external=external)
+            if not done.done():
+                done.set_result(found)
+        self._resets.clear()
+        self._publish()
+
     async def run(self) -> None:
         """Step for ever; cancel to stop."""
         start = self._clock()
         while True:
+            if self._resets:
+                self._reset()
             report = self.engine.step(start)
             if report is None:
                 self._wake.clear()

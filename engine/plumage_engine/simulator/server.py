@@ -1,5 +1,7 @@
 """The simulated engine as a server: OpenAI's API, vLLM's metrics and health, and the fleet's own routes.
 
+In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&reset_external=`.
+
 `/v1/…` wants the API key where one is set, `/v1/plumage/…` its own token; `/health` and `/metrics` are open, as in
 vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`, `GET
 tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns nothing).
@@ -156,6 +158,8 @@ def make_app(config: SimulatorConfig) -> _Guard:
         Route(f"{_FLEET}stats", fleet.stats),
         Route(f"{_FLEET}drain", fleet.drain, methods=["POST"]),
     ]
+    if config.dev_mode:
+        routes.append(Route("/reset_prefix_cache", _reset(runner), methods=["POST"]))
     handlers: Any = {ApiError: _api_error, 404: _not_found, 405: _not_allowed}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     return _Guard(app, read_secret(config.api_key_file), read_secret(config.admin_token_file))
@@ -190,6 +194,22 @@ def _metrics(metrics: Metrics) -> Callable[[Request], Awaitable[Response]]:
         return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return render
+
+
+def _reset(runner: Runner) -> Callable[[Request], Awaitable[Response]]:
+    async def reset(request: Request) -> Response:
+        """As vLLM's, it answers 200 whether or not requests in flight kept the cache from being reset."""
+        asked = request.query_params
+        running, external = (_is_true(asked.get(name)) for name in ("reset_running_requests", "reset_external"))
+        if not await runner.reset_prefix_cache(running=running, external=external):
+            log.warning("the prefix cache was not reset: requests in flight hold blocks of it")
+        return Response(status_code=200)
+
+    return reset
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.lower() in ("true", "1", "yes", "on")
 
 
 async def _health(request: Request) -> Response:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from plumage.blocks.events import BlockEvent, Cleared, Removed, Stored
+from plumage.blocks.events import GPU, BlockEvent, Cleared, Removed, Stored
 from plumage_engine.simulator.wire import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKeys
 
 __all__ = ["BlockTable", "Origin"]
@@ -64,7 +64,8 @@ class BlockTable:
                 self._drop(block, event.medium)
             return BlockRemoved(list(event.hashes), event.medium, _GROUP)
         assert isinstance(event, Cleared)
-        self._blocks.clear()
+        for block in list(self._blocks):
+            self._lose(block, GPU)
         return AllBlocksCleared()
 
     def snapshot(self) -> Iterator[list[Any]]:
@@ -123,7 +124,12 @@ class BlockTable:
         entry = self._blocks[block]
         if entry.copies[medium] > 1:
             entry.copies[medium] -= 1
-            return
-        del entry.copies[medium]
+        else:
+            self._lose(block, medium)
+
+    def _lose(self, block: int, medium: str) -> None:
+        """The last copy in a medium is gone."""
+        entry = self._blocks[block]
+        entry.copies.pop(medium, None)
         if not entry.copies:
             del self._blocks[block]

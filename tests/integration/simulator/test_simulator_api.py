@@ -16,6 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.simulator.conftest import API_KEY, Engine, running
 
+from plumage_engine.simulator.device import GPU
+
 WORDS = "the parser reads a file and returns each line of it as a value "
 SLOW = {"preset": "gpu", "timeScale": 0.5}  # about 14 ms a token: 250 take long enough to be caught at it
 
@@ -231,6 +233,50 @@ def test_metrics_have_vllm_names_and_add_up(engine: Engine) -> None:
         counts = {sample.name: sample.value for sample in families[f"vllm:{name}_seconds"].samples}
         assert counts[f"vllm:{name}_seconds_count"] > 0
     assert families["vllm:cache_config_info"].samples[0].labels["block_size"] == "16"
+
+
+def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: Engine) -> None:
+    assert "kv_offload" not in engine.client.get("/metrics").text
+    tier = {"minFrequency": 1, "promotion": "Off"}
+    with running(cacheBlocks=40, hostBlocks=200, hostTier=tier, maxModelLen=640) as small:
+        for number in (1, 2, 3, 4, 1):
+            small.client.post(
+                "/v1/completions", json={"model": "tiny", "prompt": f"{number} " + WORDS * 20, "max_tokens": 1}
+            ).raise_for_status()
+        families = {family.name: family for family in text_string_to_metric_families(small.client.get("/metrics").text)}
+        stats = small.stats()
+    for way in ("load", "store"):
+        moved = families[f"vllm:kv_offload_{way}_bytes"].samples[0].value
+        sizes = {
+            sample.name.rpartition("_")[2]: sample.value for sample in families[f"vllm:kv_offload_{way}_size"].samples
+        }
+        assert sizes["sum"] == moved > 0
+        assert sizes["count"] >= 1
+        assert families[f"vllm:kv_offload_{way}_time"].samples[0].value > 0
+    loaded = families["vllm:kv_offload_load_bytes"].samples[0].value
+    assert stats["hostHitTokens"] > 0
+    assert loaded == stats["hostHitTokens"] * GPU.kv_bytes_per_token
+    waiting = {
+        sample.labels["reason"]: sample.value for sample in families["vllm:num_requests_waiting_by_reason"].samples
+    }
+    assert waiting == {"capacity": 0, "deferred": 0}
+
+
+def test_the_cache_is_reset_in_dev_mode_alone(engine: Engine) -> None:
+    assert engine.client.post("/reset_prefix_cache").status_code == 404
+    with running(devMode=True, device=SLOW) as dev, ThreadPoolExecutor() as threads:
+        dev.chat("reset " + WORDS * 5, max_tokens=1)
+        assert dev.stats()["cachedBlocks"] > 0
+        busy = threads.submit(dev.chat, "busy " + WORDS * 5, max_tokens=40, ignore_eos=True)
+        dev.until(lambda stats: stats["running"] == 1)
+        assert dev.client.post("/reset_prefix_cache").status_code == 200
+        assert dev.stats()["cachedBlocks"] > 0, "a request holds blocks"
+        assert dev.client.post("/reset_prefix_cache?reset_running_requests=true").status_code == 200
+        assert busy.result()["usage"]["completion_tokens"] == 40
+        assert dev.stats()["preemptions"] == 1
+        before = dev.stats()["nextSequence"]
+        assert dev.client.post("/reset_prefix_cache").status_code == 200
+        assert (dev.stats()["cachedBlocks"], dev.stats()["nextSequence"]) == (0, before + 1)
 
 
 def test_drain_waits_for_requests_and_takes_no_more() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from plumage.errors import ConfigurationError
+from plumage.blocks.events import CPU, BlockEvent, Cleared, Removed
+from plumage.errors import ConfigurationError, StateError
 from plumage.tiering import HostTier
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import make_device
@@ -151,6 +152,59 @@ def test_the_record_takes_its_widths_and_its_ageing() -> None:
 def test_a_formula_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
         make_engine(priority="heat")
+
+
+def test_what_crosses_the_link_is_counted_each_way() -> None:
+    engine = make_engine()
+    block = 16 * engine.settings.device.kv_bytes_per_token
+    ask(engine, 0, 1, 2, 3, 4, 0)
+    assert engine.host is not None
+    assert engine.host.stores.bytes == tier_of(engine).stored * block > 0
+    assert engine.host.loads.bytes == tier_of(engine).loaded * block == PREFIX * block
+    assert engine.host.loads.sizes.buckets()[-1] == ("+Inf", 1.0)
+    assert engine.host.loads.sizes.sum == PREFIX * block
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_reset_empties_the_device_and_the_host_where_it_is_asked_to(external: bool) -> None:
+    events: list[BlockEvent] = []
+    engine = make_engine()
+    watched = SimEngine(engine.settings, rng=random.Random(0), sink=events.append)
+    ask(watched, 0, 1, 2, 3, 4)
+    held = tier_of(watched).used
+    assert held > 0
+    events.clear()
+    assert watched.reset_prefix_cache(0.0, external=external)
+    assert watched.pool.cached == 0
+    assert tier_of(watched).used == (0 if external else held)
+    lost = [block for event in events if isinstance(event, Removed) and event.medium == CPU for block in event.hashes]
+    assert len(lost) == len(set(lost)) == (held if external else 0)
+    assert events[-1] == Cleared()
+    assert ask(watched, 0)[0] == (0 if external else PREFIX * 16)
+
+
+def test_a_reset_waits_for_requests_unless_it_sends_them_back() -> None:
+    engine = make_engine()
+    engine.submit(SimRequest("busy", 165, blocks(0), 50, 0.0), 0.0)
+    now = 0.0
+    for _ in range(5):
+        report = engine.step(now)
+        assert report is not None
+        now += report.seconds
+    with pytest.raises(StateError, match="settle"):
+        engine.reset_prefix_cache(now)
+    engine.settle(now)
+    assert not engine.reset_prefix_cache(now)
+    assert engine.pool.match(blocks(0)) == PREFIX
+    assert engine.reset_prefix_cache(now, running=True)
+    assert engine.pool.match(blocks(0)) == engine.pool.in_use == 0
+    assert (engine.load().running, engine.load().waiting, engine.counters.preempted) == (0, 1, 1)
+    finished = []
+    while (report := engine.step(now)) is not None:
+        now += report.seconds
+        finished += report.finished
+    assert finished == [("busy", 0)]
+    assert engine.counters.generated_tokens == 50
 
 
 def test_unknown_modes_are_refused() -> None:

@@ -62,6 +62,16 @@ def test_a_block_is_remembered_until_its_last_copy_in_any_medium_is_gone(table: 
     assert len(table) == 1
 
 
+def test_what_the_host_holds_outlives_a_cleared_device(table: BlockTable) -> None:
+    table.apply(Stored((11, 12), None), Origin([1, 2, 3, 4]), 0)
+    table.apply(Stored((12,), 11), Origin([1, 2, 3, 4]), 1)
+    table.apply(Stored((11,), None, CPU))
+    table.apply(Cleared())
+    assert [entry[:4] for entry in table.snapshot()] == [[11, None, [1, 2], "CPU"]]
+    table.apply(Removed((11,), CPU))
+    assert len(table) == 0
+
+
 def test_a_parent_stored_after_its_child_still_comes_first(table: BlockTable) -> None:
     """A block may outlive its parent in host memory, and the parent come back."""
     origin = Origin([1, 2, 3, 4])
