@@ -1,4 +1,4 @@
-"""An engine whose cache is reset says AllBlocksCleared: routers forget what it held, and learn what it computes then."""
+"""An engine whose cache is reset says AllBlocksCleared: routers forget what it held and learn what it computes then."""
 
 from __future__ import annotations
 
