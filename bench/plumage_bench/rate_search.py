@@ -15,22 +15,25 @@ __all__ = ["LATE_SHARE", "LIMIT_SECONDS", "highest_rate", "late_share"]
 
 LIMIT_SECONDS = 2.0
 LATE_SHARE = 0.05  # P95
-_STRIDE = 1.3
 _FLOOR, _CEILING = 0.02, 10.0  # of the scenario's rate: beyond them the search gives up
+_ROUNDING = 1.0 + 1e-9  # a bracket of one stride is not halved where the tolerance is the stride
 
 
-def highest_rate(contender: Contender, scenario: Scenario, seed: int, tolerance: float = 1.02) -> float:
-    """Brackets from the scenario's own rate, then halves the bracket down to `tolerance`."""
+def highest_rate(
+    contender: Contender, scenario: Scenario, seed: int, tolerance: float = 1.02, stride: float = 1.3
+) -> float:
+    """Brackets from the scenario's own rate by strides, then halves the bracket down to `tolerance`. A rate that does
+    not hold is found out early: begin above what is expected."""
     low = high = scenario.rate
     if _keeps(contender, scenario, seed):
-        while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * _STRIDE), seed):
-            high *= _STRIDE
-        low, high = high, high * _STRIDE
+        while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * stride), seed):
+            high *= stride
+        low, high = high, high * stride
     else:
-        low /= _STRIDE
+        low /= stride
         while low > _FLOOR * scenario.rate and not _keeps(contender, scenario.at(low), seed):
-            low, high = low / _STRIDE, low
-    while high / low > tolerance:
+            low, high = low / stride, low
+    while high / low > tolerance * _ROUNDING:
         middle = sqrt(low * high)
         if _keeps(contender, scenario.at(middle), seed):
             low = middle

@@ -38,6 +38,8 @@ from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, p
 __all__ = ["RoutingWorkload", "run_routing"]
 
 _TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's brackets
+_STRIDE = 1.12
+_ABOVE = 1.15  # the first round's searches begin this far above what ours reaches on one seed
 _NEAR = 1.15  # who is this near to the best rival in the first round goes into the second
 _FRESH = 1000  # the second round's seeds begin so far above the first's
 _REQUESTS = 16_000  # that the second round serves at each rate, by its number of seeds
@@ -104,7 +106,7 @@ def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) ->
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
     cells = _cells(context)
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in seeds]
-    found = _search(workload, context, searches)
+    found = _search(workload, context, searches, _starts(workload, context, cells))
     by_cell = {cell: {one: [found[cell, one, seed] for seed in seeds] for one in contenders} for cell in cells}
     rough = Rates(by_cell, OURS)
     return rough if context.quick else replace(rough, finals=_finals(workload, context, rough))
@@ -127,15 +129,22 @@ def _chosen(context: Context, option: str, default: Sequence[str], known: Sequen
     return chosen
 
 
-def _search(workload: RoutingWorkload, context: Context, searches: Sequence[Search]) -> dict[Search, float]:
-    """The rate of each search, alone with its seed."""
+def _search(
+    workload: RoutingWorkload, context: Context, searches: Sequence[Search], starts: Mapping[Cell, Scenario]
+) -> dict[Search, float]:
+    """The rate of each search, alone with its seed. All of a cell begin at one rate, so that all are sought alike."""
     tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
-    calls = [
-        (contender, workload.scenario(*cell, workload.sustained_rate), seed, tolerance)
-        for cell, contender, seed in searches
-    ]
+    calls = [(contender, starts[cell], seed, tolerance, _STRIDE) for cell, contender, seed in searches]
     with context.progress(f"{workload.name}: highest rates", len(calls)) as advance:
         return dict(zip(searches, in_parallel(highest_rate, calls, advance), strict=True))
+
+
+def _starts(workload: RoutingWorkload, context: Context, cells: Sequence[Cell]) -> dict[Cell, Scenario]:
+    scenarios = [workload.scenario(*cell, workload.sustained_rate) for cell in cells]
+    calls = [(OURS, scenario, context.seed, _STRIDE) for scenario in scenarios]
+    with context.progress(f"{workload.name}: where to begin", len(calls)) as advance:
+        rates = in_parallel(highest_rate, calls, advance)
+    return {cell: one.at(rate * _ABOVE) for cell, one, rate in zip(cells, scenarios, rates, strict=True)}
 
 
 def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[Cell, dict[Contender, Curve]]:

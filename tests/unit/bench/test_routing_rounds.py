@@ -65,7 +65,9 @@ class _Fleet:
     def measure(self, *_: Any) -> Figures:
         return Figures([0.1], [0.2], 0.5, 1.0, 0.0, 0.0)
 
-    def highest_rate(self, contender: Contender, scenario: Scenario, seed: int, tolerance: float) -> float:
+    def highest_rate(
+        self, contender: Contender, scenario: Scenario, seed: int, tolerance: float, stride: float = 1.3
+    ) -> float:
         self.first.add(seed)
         return {OURS: 10.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}.get(contender, 2.0)
 
