@@ -19,6 +19,7 @@ from typing import Any, cast
 import httptools
 
 from plumage_router.errors import RequestError, bad_request, overloaded
+from plumage_router.parts import Parts
 from plumage_router.request import Handler, Host, Request
 from plumage_router.wire import CONTINUE, JSON, origin_form, response_head
 
@@ -34,7 +35,6 @@ class ClientConnection(asyncio.Protocol):
     """One client connection; `deadline` is read by the host's sweeper, which then calls `expire`."""
 
     __slots__ = (
-        "_bodies",
         "_closing",
         "_head_bytes",
         "_host",
@@ -45,6 +45,7 @@ class ClientConnection(asyncio.Protocol):
         "_most_headers",
         "_offered",
         "_parser",
+        "_parts",
         "_paused",
         "_refusal",
         "_request",
@@ -68,7 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser: Any = None
         self._request: Request | None = None
         self._offered: Request | None = None  # with an offer to upgrade, until it is read again without
-        self._bodies: list[bytes] = []
+        self._parts = Parts()
         self._in_head = False
         self._head_bytes = 0
         self._unread = 0  # bytes of a message that the parser holds back: they are of no whole line yet
@@ -234,16 +235,13 @@ class ClientConnection(asyncio.Protocol):
         elif self._host.buffered > self._limits.max_buffered_bytes:
             self._refuse(overloaded("Too much is waiting to be sent on."))
         else:
-            self._bodies.append(data)
+            self._parts.add(data)
 
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
         if request is None:
             return
-        bodies = self._bodies
-        if bodies:
-            request.body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-            self._bodies = []
+        request.body = self._parts.take()
         self._waiting.append(request)
 
     # -- the handler's side -------------------------------------------------------------------------------------------
@@ -386,7 +384,7 @@ class ClientConnection(asyncio.Protocol):
         if self._request is not None:
             self._host.buffered -= self._request.size
             self._request = None
-        self._bodies = []
+        self._parts.drop()
 
 
 def _reason(error: Exception) -> str:
