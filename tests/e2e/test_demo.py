@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +23,13 @@ from support.needs import missing
 from support.pool import ROOT, leftovers
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+# Ctrl-C goes to those whose terminal it is.
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> None:
@@ -39,12 +54,10 @@ def test_the_demo_kills_an_engine_loses_nothing_and_compares(runtime: Path) -> N
 
 
 def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runtime: Path, tmp_path: Path) -> None:
-    """`make demo KEEP=1`, with two fast engines instead of four."""
+    """`make demo KEEP=1`."""
     if shutil.which("curl") is None:
         missing("the curl command", "apt-get install curl")
-    for name in ("local.yaml", "round-robin-lru.yaml"):
-        few = (ROOT / "examples" / name).read_text().replace("replicas: 4", "replicas: 2")
-        (tmp_path / name).write_text(few.replace("preset: GPU", "preset: GPU\n        timeScalePercent: 10"))
+    few_fast_engines(tmp_path)
     demo = subprocess.Popen(
         [sys.executable, "-u", "-m", "plumage_cli", "demo", "--quick", f"--examples={tmp_path}"],
         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "COLUMNS": "120", "KEEP": "1"},
@@ -75,6 +88,56 @@ def test_a_demo_that_is_kept_answers_the_printed_command_and_ends_on_ctrl_c(runt
     assert "Traceback" not in "".join(told) + rest
     assert leftovers(runtime) == []
     assert not list((runtime / "plumage").iterdir())
+
+
+def test_the_live_table_of_a_terminal_is_drawn_again_and_again_until_ctrl_c(runtime: Path, tmp_path: Path) -> None:
+    few_fast_engines(tmp_path)
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
+    demo = subprocess.Popen(
+        [sys.executable, "-c", OWN_TERMINAL, sys.executable, "-m", "plumage_cli", "demo", f"--examples={tmp_path}"],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "TERM": "xterm-256color", "KEEP": "0"},
+        stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal)
+    try:
+        shown = read_until(screen, lambda told: told.count("hit ratio") >= 4 and "hottest" in told.lower())
+        os.write(screen, b"\x03")
+        shown += read_until(screen, lambda _: False)
+        assert demo.wait(60) == 0, shown
+    except BaseException:
+        os.killpg(demo.pid, signal.SIGKILL)
+        demo.wait()
+        raise
+    finally:
+        os.close(screen)
+    assert "\x1b[1A" in shown, "the table is drawn over the last one"
+    assert "Traceback" not in shown
+    assert re.search(r"chat-0\W+Ready", shown)
+    assert re.search(r"chat-1\W+Ready", shown)
+    assert re.search(r"[1-9]\d* of \d+ requests", shown), "how far the load is"
+    assert leftovers(runtime, seconds=10.0) == []
+
+
+def few_fast_engines(folder: Path) -> None:
+    """The demo's two manifests, with two fast engines instead of four."""
+    for name in ("local.yaml", "round-robin-lru.yaml"):
+        few = (ROOT / "examples" / name).read_text().replace("replicas: 4", "replicas: 2")
+        (folder / name).write_text(few.replace("preset: GPU", "preset: GPU\n        timeScalePercent: 10"))
+
+
+def read_until(screen: int, enough: Callable[[str], bool], seconds: float = 90.0) -> str:
+    """What the terminal shows, until that is enough or nobody writes any more."""
+    told, deadline = b"", time.monotonic() + seconds
+    while not enough(text := told.decode(errors="replace")):
+        assert time.monotonic() < deadline, text
+        if not select.select([screen], [], [], 0.1)[0]:
+            continue
+        try:
+            told += os.read(screen, 65_536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+    return told.decode(errors="replace")
 
 
 def table(output: str) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -81,14 +82,21 @@ async def _run_pool(
         sending = asyncio.ensure_future(_send(supervisor, load, progress, console))
         asked = asyncio.ensure_future(signals.asked.wait())
         watching = asyncio.ensure_future(_watch(supervisor, progress, console))
-        await asyncio.wait((sending, asked), return_when=asyncio.FIRST_COMPLETED)
-        for task in (watching, asked, sending):
-            task.cancel()
-        await asyncio.gather(watching, asked, sending, return_exceptions=True)
+        await _first_of(sending, asked, watching)
         if signals.asked.is_set():
             raise Stopped
         console.print(progress.text(), soft_wrap=True)
     return summarise(sending.result())
+
+
+async def _first_of(*tasks: asyncio.Future[Any]) -> None:
+    """Until one of them is done; the others are cancelled. What one of them raised is raised."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 async def _send(supervisor: Supervisor, load: list[Session], progress: _Progress, console: Console) -> list[Outcome]:
