@@ -41,7 +41,7 @@ __all__ = ["DirectorySync", "ReplicaView"]
 log = logging.getLogger(__name__)
 
 BLOCK_MS = 100  # how long a read waits for news; a replica that joins is read at the next turn
-PACE = 0.005  # seconds between reads: what came meanwhile is read at once
+PACE = 0.010  # seconds between reads: what came meanwhile is read at once
 ENTRIES_AT_ONCE = 200  # of each replica
 LOADS_AT_ONCE = 4
 

@@ -173,11 +173,8 @@ class Lbgr:
         request."""
         known, hits, now = self._known, query.hits, query.now
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
-        crowd = self.settings.crowding * self._arrivals_each(now, candidates)
         recent = self._recent.scaled
-        # At the fleet's speed, not the replica's own: it is room in the cache that is shared out, and caches are alike.
-        spread = self.settings.spread * self._fleet_c_miss() * self._recent.fade(now)
-        spread /= self._observed(now, self.settings.spread_seconds)
+        crowd, spread = self._prices(now, candidates)
         most = self.settings.most_correction
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
         kappa = self._context.kappa
@@ -208,15 +205,21 @@ class Lbgr:
             scores.append(base + correction + service * (crowd * base + spread * recent[slot]))
         return scores
 
-    def _arrivals_each(self, now: float, candidates: int) -> float:
-        """Requests a second that each replica gets, averaged over `arrival_seconds`."""
-        window = self.settings.arrival_seconds
-        fade = exp(min(self._arrived - now, 0.0) / window)
-        return self._arrivals * fade / (self._observed(now, window) * candidates)
-
-    def _observed(self, now: float, window: float) -> float:
-        """Seconds that a fading average over `window` seconds stands for; fewer while the first window is not over."""
-        return window * -expm1(min(self._began - now, -_LEAST_WINDOW) / window)
+    def _prices(self, now: float, candidates: int) -> tuple[float, float]:
+        """What a score adds for a second of work, by the requests a second that each replica gets, and for a thousand
+        tokens computed lately (as `_recent` has them), at the fleet's speed: it is room in caches that is shared out."""
+        settings = self.settings
+        window, long = settings.arrival_seconds, settings.spread_seconds
+        quiet, age = self._arrived - now, self._began - now
+        if quiet > 0.0:
+            quiet = 0.0
+        if age > -_LEAST_WINDOW:
+            age = -_LEAST_WINDOW
+        # While the first window is not over, a fading average stands for fewer seconds.
+        arrivals = self._arrivals * exp(quiet / window) / (window * -expm1(age / window) * candidates)
+        c_miss = self._fleet_seconds / self._fleet_computed if self._fleet_computed else settings.c_miss
+        spread = settings.spread * c_miss * self._recent.fade(now) / (long * -expm1(age / long))
+        return settings.crowding * arrivals, spread
 
     # --- accounting -------------------------------------------------------------------------------------------------
 
