@@ -207,7 +207,7 @@ class Lbgr:
 
     def _prices(self, now: float, candidates: int) -> tuple[float, float]:
         """What a score adds for a second of work, by the requests a second that each replica gets, and for a thousand
-        tokens computed lately (as `_recent` has them), at the fleet's speed: it is room in caches that is shared out."""
+        tokens computed lately (as `_recent` has them), at the fleet's speed: room in caches is shared out."""
         settings = self.settings
         window, long = settings.arrival_seconds, settings.spread_seconds
         quiet, age = self._arrived - now, self._began - now
