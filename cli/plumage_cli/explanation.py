@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["show"]
+__all__ = ["Explanation", "show"]
 
 
-def show(record: Mapping[str, Any], console: Console) -> None:
+class _Pair(TypedDict):
+    predicted: float | None
+    actual: float | None
+
+
+class _PromptTokens(TypedDict):
+    estimated: float
+    actual: float | None
+
+
+class _Chunks(TypedDict):
+    prompt: int
+    matched: int
+
+
+class _Candidate(TypedDict):
+    replica: str
+    hitTokens: float
+    score: float | None
+
+
+class _Failure(TypedDict):
+    replica: str
+    reason: str
+
+
+class Explanation(TypedDict):
+    """What is shown of the router's record; seconds and tokens. A newer router may tell more."""
+
+    requestId: str
+    model: str
+    policy: str
+    replica: str
+    why: str
+    promptTokens: _PromptTokens
+    hitTokens: _Pair
+    chunks: _Chunks
+    ttft: _Pair
+    latency: _Pair
+    candidates: list[_Candidate]
+    considered: int
+    available: int
+    degraded: bool
+    decisionMicroseconds: float
+    failures: list[_Failure]
+
+
+def show(record: Explanation, console: Console) -> None:
     """The record of `GET /plumage/v1/explain/{id}`."""
     console.print(f"request {record['requestId']} for {record['model']} → {record['replica']} ({record['policy']})")
     console.print(f"why: {record['why']}")
@@ -23,7 +69,7 @@ def show(record: Mapping[str, Any], console: Console) -> None:
     console.print(_candidates(record))
 
 
-def _figures(record: Mapping[str, Any]) -> Table:
+def _figures(record: Explanation) -> Table:
     prompt, hits = record["promptTokens"], record["hitTokens"]
     table = Table()
     for column in ("", "predicted", "actual"):
@@ -35,7 +81,7 @@ def _figures(record: Mapping[str, Any]) -> Table:
     return table
 
 
-def _candidates(record: Mapping[str, Any]) -> Table:
+def _candidates(record: Explanation) -> Table:
     chunks = record["chunks"]
     table = Table(
         caption=f"{record['considered']} of {record['available']} considered; "

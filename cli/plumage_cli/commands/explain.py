@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 import typer
@@ -34,9 +34,11 @@ def explain(
         return
     from rich.console import Console
 
-    from plumage_cli.explanation import show
+    from plumage_cli.explanation import Explanation, show
+    from plumage_cli.local.view import check
 
-    show(record, Console(highlight=False))
+    check(record, view["pool"], Explanation)
+    show(cast(Explanation, record), Console(highlight=False))
 
 
 def _endpoint(view: Mapping[str, Any]) -> str:
@@ -57,7 +59,7 @@ def _fetch(url: str, key: str, request_id: str) -> dict[str, Any]:
 
     try:
         reply = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=5.0, trust_env=False)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise CliError(f"the router does not answer: {type(error).__name__}; see: plumage status") from None
     if reply.status_code == 404:
         raise CliError(f"the router does not know request {request_id}; it remembers the last few thousand")

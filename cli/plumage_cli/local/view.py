@@ -57,10 +57,10 @@ class PoolView(TypedDict):
     traffic: dict[str, Any]
 
 
-def check(answer: object, pool: str) -> None:
-    """CliError where `answer` is no PoolView."""
+def check(answer: object, pool: str, form: type = PoolView) -> None:
+    """CliError where `answer` is not of this form, a TypedDict."""
     try:
-        msgspec.convert(answer, PoolView)
+        msgspec.convert(answer, form)
     except msgspec.ValidationError as error:
         raise CliError(
             f"pool {pool} is run by another version of plumage ({error}); use that one, or start the pool again"

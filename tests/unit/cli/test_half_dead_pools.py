@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import http.server
 import json
 import os
 import re
@@ -80,10 +81,10 @@ def answering(folder: Path) -> Iterator[Answering]:
     server.close()
 
 
-def refused(command: str) -> str:
+def refused(command: str, *given: str) -> str:
     """What the command says instead of doing it."""
     app, words = COMMANDS[command]
-    done = CliRunner().invoke(app, words)
+    done = CliRunner().invoke(app, given or words)
     assert isinstance(done.exception, PlumageError), done.exception
     return str(done.exception)
 
@@ -131,6 +132,47 @@ def test_a_pool_that_starts(answering: Answering) -> None:
 def test_a_pool_without_its_key(answering: Answering) -> None:
     answering(json.dumps(VIEW).encode() + b"\n")
     assert "can't read the router's admin key" in refused("explain")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b"{}", "pool chat is run by another version of plumage"),
+        (200, b"hello", "the router's answer is no JSON"),
+        (404, b"", "the router does not know request a/b"),
+        (500, b"", "the router answered with status 500"),
+    ],
+)
+def test_a_router_that_answers_something_else(
+    folder: Path, answering: Answering, status: int, body: bytes, told: str
+) -> None:
+    paths = []
+
+    class Router(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    (folder / "admin.key").write_text("key")
+    with http.server.HTTPServer(("127.0.0.1", 0), Router) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        answering(json.dumps(VIEW | {"endpoint": f"http://127.0.0.1:{server.server_port}"}).encode() + b"\n")
+        assert told in refused("explain", "a/b")
+        thread.join(20.0)
+    assert paths == ["/plumage/v1/explain/a%2Fb"]
+
+
+def test_a_request_id_that_fits_no_address(folder: Path, answering: Answering) -> None:
+    (folder / "admin.key").write_text("key")
+    answering(json.dumps(VIEW).encode() + b"\n")
+    assert "the router does not answer: InvalidURL" in refused("explain", "x" * 100_000)
 
 
 def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
