@@ -7,6 +7,7 @@ prints the closing line `NAME key=value …` last.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -27,6 +28,7 @@ from plumage_bench.registry import Benchmark
 __all__ = ["Context", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
 
 Figure = int | float | str
+_LINE_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -42,15 +44,35 @@ class Context:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar; call the yielded function with the number of units done since the last call."""
+        """A progress bar, or, where nobody could see it move, a line each tenth of a long run; call the yielded
+        function with the number of units done since the last call."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        lines = _lines(self.console, description, total)
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task(description, total=total)
 
             def advance(done: int) -> None:
                 bar.advance(task, done)
+                lines(done)
 
             yield advance
+
+
+def _lines(console: Console, description: str, total: int) -> Callable[[int], None]:
+    """Says how far a run is, into a file or a pipe: at each tenth, but twice a minute at most."""
+    started = told_at = time.perf_counter()
+    reached = told = 0
+
+    def advance(done: int) -> None:
+        nonlocal reached, told, told_at
+        reached += done
+        now = time.perf_counter()
+        if console.is_terminal or 10 * (reached - told) < total or now - told_at < _LINE_SECONDS:
+            return
+        told, told_at = reached, now
+        console.print(f"{description}: {reached} of {total} after {now - started:.0f} s", highlight=False)
+
+    return advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +147,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "benchmark": bench.name,
         "quick": context.quick,
         "seed": context.seed,
-        "options": dict(context.options),
+        "options": {key: _told(value) for key, value in context.options.items()},
         "seconds": round(elapsed, 3),
         "machine": _machine(),
         "versions": _versions(),
@@ -134,6 +156,15 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "data": dict(report.data),
     }
     (context.out / f"{bench.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _told(value: str) -> str:
+    """An option as written down: of a file its name and what is in it, not where it lies on this machine."""
+    path = Path(value)
+    if not path.is_file():
+        return value
+    with path.open("rb") as file:
+        return f"{path.name} (sha256 {hashlib.file_digest(file, 'sha256').hexdigest()})"
 
 
 def _machine() -> dict[str, Any]:

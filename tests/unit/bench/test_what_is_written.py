@@ -1,0 +1,46 @@
+"""What the harness writes down of a run, and says while it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from plumage_bench.harness import Context, Report, run_benchmark
+from plumage_bench.registry import describe
+
+
+def context(out: Path, said: StringIO, **options: str) -> Context:
+    return Context("trace", False, 1, out, Console(file=said, width=100), options)
+
+
+def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_path: Path) -> None:
+    kept = tmp_path / "somewhere" / "trace.jsonl"
+    kept.parent.mkdir()
+    kept.write_text("{}\n")
+    run_benchmark(
+        describe("trace"),
+        lambda given: Report({"figure": len(Path(given.options["trace"]).read_text())}),
+        context(tmp_path, StringIO(), trace=str(kept), sweep="1"),
+    )
+    written = (tmp_path / "trace.json").read_text()
+    assert "somewhere" not in written
+    options = json.loads(written)["options"]
+    checksum = hashlib.sha256(kept.read_bytes()).hexdigest()
+    assert options == {"trace": f"trace.jsonl (sha256 {checksum})", "sweep": "1"}
+
+
+def test_where_no_bar_can_move_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr("plumage_bench.harness.time.perf_counter", lambda: float(next(clock)))
+    said = StringIO()
+    with context(tmp_path, said).progress("fleet", 20) as advance:
+        for _ in range(20):
+            advance(1)
+    lines = [line for line in said.getvalue().splitlines() if line.startswith("fleet:")]
+    assert lines[0] == "fleet: 2 of 20 after 40 s"
+    assert len(lines) == 10
