@@ -1,4 +1,6 @@
-"""`scale`: what virtual time costs, at 30 replicas × 10,000 requests of the multi-turn workload.
+"""`scale`: what virtual time costs, at 30 replicas and 10,000 requests of the multi-turn workload.
+
+"30 replicas × 10,000 requests" is read as 10,000 requests in all; `requests=300000` is the other reading, 10,000 each.
 
 The routed fleet of the other routing benchmarks: simulated engines with Hotness below, LBGR above, the directory's view
 between them, at the default load of a worker. Served twice with the same seed, it must give the same outcomes to the
@@ -8,10 +10,13 @@ last digit; a digest of them is printed, so that runs of two machines or version
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter, process_time
+from typing import Any
 
+from plumage.errors import ConfigurationError
 from plumage_bench.contenders import OURS
 from plumage_bench.fleet import Served
 from plumage_bench.harness import Context, Report, ResultTable
@@ -23,17 +28,21 @@ __all__ = ["REPLICAS", "REQUESTS", "Timed", "digest", "run", "scenario", "timed"
 REPLICAS, REQUESTS = 30, 10_000
 _ROUNDS_A_CLIENT = 5  # 2, 4, 6 or 8
 _RATE_A_REPLICA = 3.0  # 12 requests a second on four workers, the default setting of `multiturn`
+_LEAST, _MOST = 5 * _ROUNDS_A_CLIENT, 3_000_000  # requests
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run: its cost in seconds, by the wall and by the processor, and what it gave."""
+    """One run: its cost in seconds, by the wall and by the processor, and what it gave. ttft: seconds of virtual time,
+    in order; routed: requests by replica."""
 
     wall: float
     processor: float
     requests: int
     virtual: float
     digest: str
+    ttft: Sequence[float]
+    routed: Mapping[int, int]
 
 
 def scenario(replicas: int = REPLICAS, requests: int = REQUESTS) -> Scenario:
@@ -55,15 +64,17 @@ def timed(one: Scenario, seed: int) -> Timed:
     started, own = perf_counter(), process_time()
     fleet = serve(OURS, one, seed)
     wall, processor = perf_counter() - started, process_time() - own
-    return Timed(wall, processor, len(fleet.served), fleet.seconds, digest(fleet.served))
+    ttft = sorted(one.ttft for one in fleet.served)
+    routed = Counter(one.ticket.slot for one in fleet.served)
+    return Timed(wall, processor, len(fleet.served), fleet.seconds, digest(fleet.served), ttft, routed)
 
 
 def run(context: Context) -> Report:
-    count = 1 if context.quick else 2
+    count, one = 1 if context.quick else 2, scenario(requests=_requests(context))
     with context.progress("scale", count) as advance:
         runs = []
         for _ in range(count):
-            runs.append(timed(scenario(), context.seed))
+            runs.append(timed(one, context.seed))
             advance(1)
     first = runs[0]
     keys = {
@@ -73,7 +84,14 @@ def run(context: Context) -> Report:
         "runs": count,
         "distinct_outcomes": len({one.digest for one in runs}),
     }
-    return Report(keys, [_table(runs)], data={"digest": first.digest})
+    return Report(keys, [_table(runs)], lambda figure: _plot(figure, first), {"digest": first.digest})
+
+
+def _requests(context: Context) -> int:
+    given = context.options.get("requests", str(REQUESTS))
+    if not (given.isascii() and given.isdigit() and _LEAST <= int(given) <= _MOST):
+        raise ConfigurationError(f"requests={given}: it must be a whole number from {_LEAST} to {_MOST}")
+    return int(given)
 
 
 def _table(runs: Sequence[Timed]) -> ResultTable:
@@ -87,3 +105,14 @@ def _table(runs: Sequence[Timed]) -> ResultTable:
         rows,
         "One process, one core. Runs of one seed must have one digest.",
     )
+
+
+def _plot(figure: Any, run: Timed) -> None:
+    """What was served: how soon, and by whom."""
+    soon, whom = figure.subplots(1, 2)
+    shares = [(number + 1) / len(run.ttft) for number in range(len(run.ttft))]
+    soon.plot(run.ttft, shares)
+    soon.set(xscale="log", xlabel="time to first token, virtual s", ylabel="share of the requests")
+    whom.bar(list(run.routed), list(run.routed.values()))
+    whom.set(xlabel="replica", ylabel="requests")
+    figure.suptitle(f"{run.requests} requests in {run.wall:.1f} s: {run.virtual:.0f} s of virtual time")

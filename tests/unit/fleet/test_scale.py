@@ -1,19 +1,25 @@
-"""30 replicas × 10,000 requests of the multi-turn workload in virtual time: it is done, and a seed repeats it.
+"""10,000 requests of the multi-turn workload to 30 replicas in virtual time: it is done, and a seed repeats it.
 
 How long it takes is `plumage bench scale`'s to say; no time is asserted here.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from math import isnan
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from plumage.errors import ConfigurationError
 from plumage_bench.contenders import OURS
-from plumage_bench.scale import REPLICAS, REQUESTS, digest, scenario
+from plumage_bench.harness import Context, run_benchmark
+from plumage_bench.registry import describe
+from plumage_bench.scale import REPLICAS, REQUESTS, digest, run, scenario
 from plumage_bench.scenario import serve
 
 _ELSEWHERE = """
@@ -54,3 +60,20 @@ def test_the_digest_sees_every_outcome() -> None:
     whole = digest(served)
     served[-1].cached_tokens += 1
     assert digest(served) != whole
+
+
+@pytest.mark.parametrize("given", ["0", "-5", "ten", "1e4", "9" * 12])
+def test_a_number_of_requests_that_is_none_is_refused(given: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="whole number from 25"):
+        run(context(tmp_path, given))
+
+
+def test_so_many_requests_as_asked_for_are_served_and_drawn(tmp_path: Path) -> None:
+    report = run_benchmark(describe("scale"), run, context(tmp_path, "200"))
+    assert report.keys["requests"] == 200
+    assert report.tables[0].rows[0][1] == 200
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+
+
+def context(out: Path, requests: str) -> Context:
+    return Context("scale", True, 1, out, Console(file=io.StringIO()), {"requests": requests})
