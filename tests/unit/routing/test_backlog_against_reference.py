@@ -1,0 +1,149 @@
+"""What a replica owes and what it costs, against slow models that keep the whole history and add it up each time."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from plumage.routing.backlog import Backlog
+from plumage.routing.context_cost import ContextCost, Stretch
+
+MEMORY, TRUST, SURPRISE, LEAST_GAP = 0.98, 2.0, 10.0, 0.5
+
+
+class SlowBacklog:
+    """`waiting`: thousand tokens of each request without a first token. `lessons`: (gap, tokens, weight)."""
+
+    def __init__(self, prior: float) -> None:
+        self.prior = prior
+        self.since = 0.0
+        self.waiting: list[float] = []
+        self.lessons: list[tuple[float, float, float]] = []
+
+    @property
+    def c_miss(self) -> float:
+        seconds = sum(gap * weight for gap, _, weight in self.lessons)
+        tokens = sum(tokens * weight for _, tokens, weight in self.lessons)
+        return (seconds + TRUST * self.prior) / (tokens + TRUST)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        if not self.waiting:
+            return 0.0, 0.0
+        left = sum(self.waiting) * self.c_miss
+        return self.since + left, left * (len(self.waiting) - 1) / len(self.waiting)
+
+    def add(self, tokens: float, now: float) -> None:
+        if not self.waiting:
+            self.since = now
+        self.waiting.append(tokens)
+
+    def first_token(self, tokens: float, now: float) -> float:
+        gap = now - self.since if now > self.since else 0.0
+        gap = min(gap, SURPRISE * LEAST_GAP if self.c_miss * tokens < LEAST_GAP else SURPRISE * self.c_miss * tokens)
+        self.lessons = [(seconds, size, weight * MEMORY) for seconds, size, weight in self.lessons]
+        self.lessons.append((gap, tokens, 1.0))
+        self.give_up(tokens, now)
+        return gap
+
+    def give_up(self, tokens: float, now: float) -> None:
+        self.waiting.remove(tokens)
+        self.since = now
+
+    def fade(self) -> None:
+        self.lessons = [(seconds, size, weight / 2.0) for seconds, size, weight in self.lessons]
+
+    def start_from(self, c_miss: float, tokens: float, prior: float) -> None:
+        self.lessons = [(c_miss * tokens, tokens, 1.0)]
+        self.prior = prior
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_backlog_is_the_sum_of_its_history(seed: int) -> None:
+    rng, now = random.Random(seed), 0.0
+    prior = rng.uniform(0.01, 2.0)
+    backlog, model = Backlog(prior), SlowBacklog(prior)
+    for _ in range(400):
+        now += rng.choice([-0.1, 0.0, 0.01, 0.4, 30.0])  # a clock may go back, and stand still
+        move = rng.random()
+        if move < 0.45:
+            tokens = rng.choice([0.016, 0.5, 3.0, 40.0])
+            backlog.add(tokens, now)
+            model.add(tokens, now)
+        elif move < 0.85 and model.waiting:
+            tokens = rng.choice(model.waiting)
+            assert backlog.first_token(tokens, now) == pytest.approx(model.first_token(tokens, now))
+        elif move < 0.9 and model.waiting:
+            tokens = rng.choice(model.waiting)
+            backlog.give_up(tokens, now)
+            model.give_up(tokens, now)
+        elif move < 0.94:
+            model.prior = rng.uniform(0.01, 2.0)
+            backlog.expect(model.prior)
+        elif move < 0.97:
+            backlog.fade()
+            model.fade()
+        elif move < 0.98:
+            learned = rng.uniform(0.01, 1.0), rng.uniform(1.0, 30.0), rng.uniform(0.01, 2.0)
+            backlog.start_from(*learned)
+            model.start_from(*learned)
+        assert backlog.requests == len(model.waiting)
+        assert backlog.c_miss == pytest.approx(model.c_miss)
+        assert backlog.bounds() == pytest.approx(model.bounds, abs=1e-9)
+
+
+class SlowContext:
+    """Least squares over all stretches so far, by their normal equations: a·tokens + b·pairs + d·requests, each row
+    divided by the root of its tokens; older rows count for less, but while the estimate is as uncertain as at first."""
+
+    FORGETTING, SCALE, LONG = 0.999, 10.0, 32.0
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[np.ndarray, float]] = []
+        self.prompts: list[tuple[float, float, float]] = []
+        self.unit = 0.0
+        self.kappa = 0.0
+
+    def add(self, hit: float, miss: float, seconds: float, c_miss: float) -> None:
+        self.prompts.append((hit, miss, seconds))
+        tokens = sum(miss for _, miss, _ in self.prompts)
+        if tokens < self.LONG:
+            return
+        if not self.unit:
+            self.unit = c_miss
+        if self.unit > 0.0:
+            pairs = sum(miss * hit + miss * miss / 2.0 for hit, miss, _ in self.prompts)
+            row = np.array([tokens, pairs / self.SCALE, len(self.prompts) / self.SCALE, 0.0]) / np.sqrt(tokens)
+            took = sum(seconds for _, _, seconds in self.prompts) / self.unit / np.sqrt(tokens)
+            self.rows.append((row, took))
+            self.solve()
+        self.prompts = []
+
+    def solve(self) -> None:
+        information, total = np.eye(4), np.array([1.0, 0.0, 0.0, 0.0])  # the prior: a is one unit, κ none
+        for row, took in self.rows:
+            forgetting = self.FORGETTING if np.trace(np.linalg.inv(information)) < 4.0 else 1.0
+            information = forgetting * information + np.outer(row, row)
+            total = forgetting * total + took * row
+        a, b, _, _ = np.linalg.solve(information, total)
+        self.kappa = float(np.clip(b / (self.SCALE * a), 0.0, 1.0)) if a > 0 else 0.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kappa_is_that_of_least_squares_over_all_stretches(seed: int) -> None:
+    rng = random.Random(seed)
+    kappa, speed = rng.choice([0.02, 0.05, 0.3]), rng.uniform(0.02, 0.5)
+    cost, stretch, model, seen = ContextCost(), Stretch(), SlowContext(), set()
+    for _ in range(400):
+        hit, miss = rng.choice([0.0, 0.5, 6.0, 40.0]), rng.choice([0.016, 1.0, 7.0, 60.0])
+        seconds = speed * miss * (1.0 + kappa * (hit + miss / 2.0)) * rng.uniform(0.5, 1.5)
+        c_miss = speed * rng.uniform(0.8, 1.2) if rng.random() < 0.9 else 0.0
+        stretch.add(hit, miss, seconds)
+        cost.learn(stretch, c_miss)
+        model.add(hit, miss, seconds, c_miss)
+        assert cost.kappa == pytest.approx(model.kappa, abs=1e-6)
+        assert stretch.requests == len(model.prompts)
+        seen.add(round(cost.kappa, 3))
+    assert len(seen) > 5
