@@ -71,7 +71,7 @@ class ChainMemory:
                 known = self._recall(name, part, previous)
             hashes += known
             previous = known[-1]
-        return hashes + chain(data[whole:], previous) if whole < len(data) else hashes
+        return hashes + chain(data[whole:], previous) if len(data) >= whole + CHUNK else hashes
 
     def _recall(self, name: int, part: bytes, previous: int) -> list[int]:
         known = self._old.get(name)

@@ -31,7 +31,6 @@ _MARK = "\ue0c3plumage text %d\ue0c3"
 _MARKS = re.compile("\ue0c3plumage text ([0-9]+)\ue0c3")
 _ATTEMPTS = 4  # to find the outline of a shape
 _FIELDS = {"role", "content"}
-_TWO = {2}
 _STRINGS = {str}
 
 Roles = tuple[str, ...]
@@ -109,12 +108,15 @@ class Outlines:
     def render(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
         """The prompt of a conversation that is plain and of a known shape, else None. A shape that comes again is
         rendered in `full`, to find its outline."""
+        texts, named = [], []
         try:
-            texts = [message["content"] for message in given]
-            roles = tuple([message["role"] for message in given])
-            if {*map(len, given)} != _TWO or {*map(type, texts)} != _STRINGS:
-                return None
-            outline = self._known[roles]
+            for message in given:
+                text = message["content"]
+                if len(message) != 2 or type(text) is not str:
+                    return None
+                texts.append(text)
+                named.append(message["role"])
+            outline = self._known[tuple(named)]
         except KeyError:
             return self._meet(given, variables, full)
         except TypeError:
@@ -122,7 +124,7 @@ class Outlines:
         if outline is None:
             return None
         if outline.dates and not self._same_dates(outline):
-            del self._known[roles]
+            del self._known[tuple(named)]
             return None
         text = outline.fill(texts, self._limit)
         self.used += text is not None
