@@ -7,11 +7,15 @@ from dataclasses import replace
 from plumage_bench.harness import Context, Report
 from plumage_bench.routing_bench import RoutingWorkload, run_routing
 from plumage_bench.scenario import Scenario
-from plumage_bench.workloads import GspShape
+from plumage_bench.workloads import ArticleKind, ArticleShape, GspShape
 
 __all__ = ["run"]
 
 _DEFAULT = Scenario(GspShape(), 12.0)
+# Requests a second that load four workers without drowning them.
+_ARTICLE: tuple[tuple[ArticleKind, float], ...] = (
+    ("rag", 12.0), ("code", 40.0), ("agents", 12.0), ("summaries", 4.0), ("mix", 10.0),
+)  # fmt: skip
 
 
 def _shape(factor: int) -> GspShape:
@@ -34,10 +38,14 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
         "cache, % of all prompts once": [
             (f"{share}", replace(default, cache_tokens=working_set * share // 100)) for share in (50, 60, 70, 80, 90)
         ],
+        "cache, % of 200k tokens": [
+            (f"{share}", replace(default, cache_tokens=2000 * share)) for share in (50, 60, 70, 80, 90, 100)
+        ],
         "running at most": [(f"{limit}", replace(default, max_num_seqs=limit)) for limit in (1, 4, 16, 64)],
         "order": [
             ("random", default), ("round robin over groups", replace(default, shape=replace(shape, round_robin=True))),
         ],
+        "the article's workloads": [(kind, Scenario(ArticleShape(kind), rate)) for kind, rate in _ARTICLE],
     }  # fmt: skip
 
 

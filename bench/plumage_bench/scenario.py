@@ -16,6 +16,7 @@ from math import inf, sqrt
 from plumage_bench.contenders import Contender
 from plumage_bench.fleet import FleetRun, run_fleet
 from plumage_bench.workloads import (
+    ArticleShape,
     ClosedLoop,
     FewshotShape,
     GspShape,
@@ -23,6 +24,8 @@ from plumage_bench.workloads import (
     MultiturnShape,
     OpenLoop,
     Source,
+    agent_sessions,
+    article_prompts,
     conversations,
     fewshot_prompts,
     gsp_prompts,
@@ -33,7 +36,7 @@ from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["DEVICES", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
-Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape
+Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape
 
 DEVICES = ("stated", "quadratic", "mixed")
 _LONG = 8192
@@ -57,6 +60,10 @@ class Scenario:
         shape = self.shape
         if isinstance(shape, MultiturnShape):
             return ClosedLoop(conversations(shape, seed), self.rate, seed)
+        if isinstance(shape, ArticleShape):
+            if shape.kind == "agents":
+                return ClosedLoop(agent_sessions(shape, seed), self.rate, seed)
+            return OpenLoop(article_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, GspShape):
             return OpenLoop(gsp_prompts(shape, seed), self.rate, seed)
         if isinstance(shape, LongdocShape):

@@ -6,6 +6,7 @@ The same seed gives the same prompts and the same arrivals, whatever is measured
 from __future__ import annotations
 
 from plumage_bench.workloads.arrivals import Arrival, ClosedLoop, OpenLoop, Source, Timed
+from plumage_bench.workloads.article import ArticleKind, ArticleShape, agent_sessions, article_prompts
 from plumage_bench.workloads.fewshot import FEWSHOT_SUITES, FewshotShape, fewshot_prompts
 from plumage_bench.workloads.gsp import GspShape, gsp_prompts
 from plumage_bench.workloads.longdoc import LongdocShape, longdoc_prompts
@@ -15,6 +16,8 @@ from plumage_bench.workloads.prompts import BlockNames, Prompt
 __all__ = [
     "FEWSHOT_SUITES",
     "Arrival",
+    "ArticleKind",
+    "ArticleShape",
     "BlockNames",
     "ClosedLoop",
     "FewshotShape",
@@ -25,6 +28,8 @@ __all__ = [
     "Prompt",
     "Source",
     "Timed",
+    "agent_sessions",
+    "article_prompts",
     "conversations",
     "fewshot_prompts",
     "gsp_prompts",

@@ -11,6 +11,8 @@ import pytest
 
 from plumage_bench.workloads import (
     FEWSHOT_SUITES,
+    ArticleKind,
+    ArticleShape,
     ClosedLoop,
     FewshotShape,
     GspShape,
@@ -18,6 +20,8 @@ from plumage_bench.workloads import (
     MultiturnShape,
     OpenLoop,
     Prompt,
+    agent_sessions,
+    article_prompts,
     conversations,
     fewshot_prompts,
     gsp_prompts,
@@ -41,6 +45,11 @@ def _flat(rounds: Sequence[Sequence[Prompt]]) -> list[Prompt]:
         lambda seed: longdoc_prompts(LongdocShape(documents=8), seed),
         lambda seed: fewshot_prompts(FewshotShape(5, 700, questions=50), seed),
         lambda seed: _flat(conversations(MultiturnShape(clients=8), seed)),
+        lambda seed: article_prompts(ArticleShape("rag", 60), seed),
+        lambda seed: article_prompts(ArticleShape("code", 60), seed),
+        lambda seed: article_prompts(ArticleShape("summaries", 60), seed),
+        lambda seed: article_prompts(ArticleShape("mix", 60), seed),
+        lambda seed: _flat(agent_sessions(ArticleShape("agents", 60), seed)),
     ],
 )
 def test_a_seed_repeats_and_blocks_are_whole(make: object) -> None:
@@ -128,3 +137,38 @@ def test_clients_wait_for_their_answer_and_for_a_place() -> None:
         while source.after(client, 2e3) is not None:
             total += 1
     assert total + 10 == len(source)
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("rag", 0.25, 0.7), ("code", 0.8, 1.0), ("summaries", 0.0, 0.1)])
+def test_the_articles_streams_share_as_much_as_their_kind_does(kind: ArticleKind, least: float, most: float) -> None:
+    prompts = article_prompts(ArticleShape(kind), 3)
+    assert len(prompts) == 2048
+    assert least < _found_by_an_endless_cache(prompts) < most
+
+
+def _found_by_an_endless_cache(prompts: Sequence[Prompt]) -> float:
+    seen: set[int] = set()
+    found = 0
+    for prompt in prompts:
+        found += len(seen.intersection(prompt.blocks))
+        seen.update(prompt.blocks)
+    return 16 * found / sum(prompt.tokens for prompt in prompts)
+
+
+def test_an_agents_calls_go_on_from_the_last_and_kinds_share_their_tools() -> None:
+    sessions = agent_sessions(ArticleShape("agents"), 3)
+    assert all(4 <= len(calls) <= 10 for calls in sessions)
+    assert 2048 <= sum(map(len, sessions)) < 2058
+    for calls in sessions:
+        for before, after in itertools.pairwise(calls):
+            said = (*before.blocks, *before.output_blocks)
+            assert tuple(after.blocks[: len(said)]) == said
+            assert after.tokens > before.tokens + before.output_tokens
+    assert len({calls[0].blocks[0] for calls in sessions}) == 4
+
+
+def test_the_mix_drifts_from_what_is_shared_to_what_is_not() -> None:
+    prompts = article_prompts(ArticleShape("mix", 4000), 3)
+    first, last = prompts[:1000], prompts[-1000:]
+    assert _found_by_an_endless_cache(first) > 1.3 * _found_by_an_endless_cache(last)
+    assert {24, 64, 4, 150, 200} == {prompt.output_tokens for prompt in prompts}, "all five are in it"

@@ -1,0 +1,155 @@
+"""The survey article's workloads (§4.3): retrieval, code completion, agents, summaries in batch, and a mix that drifts.
+
+It names them and gives no sizes, so all lengths here are ours, in the ranges that such services see:
+
+- `rag`: a system prompt, then four passages drawn by Zipf from a corpus, then the question. Two prompts share as far as
+  their passages are the same in the same order.
+- `code`: an open file up to the cursor. It grows from call to call; one call in ten comes after an edit further up,
+  from where on everything is new.
+- `agents`: calls that depend on each other. Each has what the last call and its tool said; agents of one kind share
+  their instructions and tools. The next call comes when the answer is there.
+- `summaries`: long documents, each once, behind one short instruction: there is little to share.
+- `mix`: these and conversations, in one stream whose shares move from code and agents to retrieval and summaries. The
+  article's takes two hours; here it takes as long as the requests last.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from plumage_bench.workloads.multiturn import MultiturnShape, conversations
+from plumage_bench.workloads.prompts import BlockNames, Prompt
+
+__all__ = ["ArticleKind", "ArticleShape", "agent_sessions", "article_prompts"]
+
+ArticleKind = Literal["rag", "code", "agents", "summaries", "mix"]
+
+_PASSAGES, _PASSAGE, _RETRIEVED = 400, 512, 4  # passages, tokens of each, how many a prompt has
+_FILES, _EDITS = 64, 0.1
+_AGENT_KINDS, _CALLS = 4, (4, 10)
+_SHARES = {  # of the mix, at its beginning and at its end
+    "code": (0.4, 0.05),
+    "agents": (0.3, 0.1),
+    "chat": (0.2, 0.2),
+    "rag": (0.1, 0.4),
+    "summaries": (0.0, 0.25),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArticleShape:
+    """requests: about so many in all; sessions are not cut."""
+
+    kind: ArticleKind
+    requests: int = 2048
+    block_size: int = 16
+
+    def __post_init__(self) -> None:
+        assert self.kind in get_args(ArticleKind)
+
+
+def article_prompts(shape: ArticleShape, seed: int) -> list[Prompt]:
+    """The prompts of an open stream, in order. Not for agents: theirs wait for answers."""
+    rng = random.Random(f"article-{shape.kind}-{seed}")
+    names = BlockNames(rng, shape.block_size)
+    if shape.kind == "mix":
+        return list(_mix(shape, names, rng, seed))
+    make = _STREAMS[shape.kind](names, rng)
+    return [next(make) for _ in range(shape.requests)]
+
+
+def agent_sessions(shape: ArticleShape, seed: int) -> list[list[Prompt]]:
+    """One list of calls per agent."""
+    rng = random.Random(f"article-agents-{seed}")
+    sessions, left = _agents(BlockNames(rng, shape.block_size), rng), shape.requests
+    made: list[list[Prompt]] = []
+    while left > 0:
+        made.append(next(sessions))
+        left -= len(made[-1])
+    return made
+
+
+def _rag(names: BlockNames, rng: random.Random) -> Iterator[Prompt]:
+    weights = [1.0 / (rank + 1) for rank in range(_PASSAGES)]
+    known: dict[tuple[int, ...], Sequence[int]] = {(): names.stretch(256)}
+    while True:
+        drawn = tuple(dict.fromkeys(rng.choices(range(_PASSAGES), weights, k=_RETRIEVED)))
+        for depth in range(1, len(drawn) + 1):
+            if drawn[:depth] not in known:
+                known[drawn[:depth]] = names.extend(known[drawn[: depth - 1]], 256 + depth * _PASSAGE)
+        tokens = 256 + len(drawn) * _PASSAGE + rng.randint(16, 96)
+        yield Prompt(tokens, names.extend(known[drawn], tokens), 150, drawn[0])
+
+
+def _code(names: BlockNames, rng: random.Random) -> Iterator[Prompt]:
+    cursors = [rng.randint(500, 6000) for _ in range(_FILES)]
+    files = [names.stretch(cursor + 8192) for cursor in cursors]
+    while True:
+        number = rng.randrange(_FILES)
+        cursors[number] += rng.randint(4, 60)
+        cursor, file = cursors[number], files[number]
+        if rng.random() < _EDITS or cursor // names.block_size > len(file):
+            kept = file[: rng.randrange(cursor) // names.block_size]
+            files[number] = file = names.extend(kept, cursor + 8192)
+        yield Prompt(cursor, file[: cursor // names.block_size], 24, number)
+
+
+def _summaries(names: BlockNames, rng: random.Random) -> Iterator[Prompt]:
+    instruction, number = names.stretch(192), 0
+    while True:
+        tokens, number = 192 + rng.randint(1500, 7000), number + 1
+        yield Prompt(tokens, names.extend(instruction, tokens), 200, number)
+
+
+def _agents(names: BlockNames, rng: random.Random) -> Iterator[list[Prompt]]:
+    tools = [(size, names.stretch(size)) for size in (rng.randint(1200, 3000) for _ in range(_AGENT_KINDS))]
+    number = 0
+    while True:
+        tokens, known = tools[rng.randrange(_AGENT_KINDS)]
+        calls, number = [], number + 1
+        for _ in range(rng.randint(*_CALLS)):
+            tokens += rng.randint(64, 900)  # what the user wants, then what a tool answered
+            blocks, answered = names.extend(known, tokens), tokens + 64
+            known = names.extend(blocks, answered)
+            calls.append(Prompt(tokens, blocks, 64, number, known[len(blocks) :]))
+            tokens = answered
+        yield calls
+
+
+def _chats(shape: ArticleShape, seed: int) -> Iterator[Prompt]:
+    """Rounds of conversations, many of which are under way at once."""
+    waiting = conversations(MultiturnShape(clients=shape.requests, block_size=shape.block_size), seed)
+    return _interleaved(iter(waiting), random.Random(f"article-chats-{seed}"))
+
+
+def _interleaved(sessions: Iterator[list[Prompt]], rng: random.Random, at_once: int = 32) -> Iterator[Prompt]:
+    """One call of each of some sessions after the other, each in its own order: an open stream takes answers to be
+    there in time."""
+    under_way = [iter(next(sessions)) for _ in range(at_once)]
+    while True:
+        number = rng.randrange(at_once)
+        prompt = next(under_way[number], None)
+        if prompt is None:
+            under_way[number] = iter(next(sessions))
+        else:
+            yield prompt
+
+
+def _mix(shape: ArticleShape, names: BlockNames, rng: random.Random, seed: int) -> Iterator[Prompt]:
+    streams = {kind: make(names, rng) for kind, make in _STREAMS.items()}
+    streams |= {"agents": _interleaved(_agents(names, rng), rng), "chat": _chats(shape, seed)}
+    for number in range(shape.requests):
+        passed = number / shape.requests
+        weights = [begin + (end - begin) * passed for begin, end in _SHARES.values()]
+        [kind] = rng.choices(list(_SHARES), weights)
+        yield next(streams[kind])
+
+
+_STREAMS: dict[str, Callable[[BlockNames, random.Random], Iterator[Prompt]]] = {
+    "rag": _rag,
+    "code": _code,
+    "summaries": _summaries,
+}
