@@ -13,7 +13,7 @@ __all__ = ["RollingSnapshot"]
 
 LOG_SHARE = 4  # the log is kept near this fraction of the snapshot …
 LOG_LEAST = 32 << 10  # … or near this many bytes, where the snapshot is small
-AT_ONCE = 8  # buckets, so that one write stays small
+AT_ONCE = 8  # buckets: so that one write stays small, and most writes of the log are not followed by any
 
 
 class RollingSnapshot:
@@ -29,13 +29,15 @@ class RollingSnapshot:
         self._debt = 0.0
 
     def due(self, logged: int, held: int) -> list[int]:
-        """Buckets to rewrite after `logged` more bytes of log, with `held` chunks in the snapshot."""
+        """Buckets to rewrite after `logged` more bytes of log, with `held` chunks in the snapshot: none until several
+        are owed."""
         self._debt += logged
-        price = max(LOG_LEAST, held * RECORD.size // LOG_SHARE) / BUCKETS
-        number = min(AT_ONCE, int(self._debt / price))
-        self._debt -= number * price
-        buckets = [(self._next + step) % BUCKETS for step in range(number)]
-        self._next = (self._next + number) % BUCKETS
+        price = AT_ONCE * max(LOG_LEAST, held * RECORD.size // LOG_SHARE) / BUCKETS
+        if self._debt < price:
+            return []
+        self._debt -= price
+        buckets = [(self._next + step) % BUCKETS for step in range(AT_ONCE)]
+        self._next = (self._next + AT_ONCE) % BUCKETS
         return buckets
 
     @property

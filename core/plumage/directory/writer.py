@@ -23,7 +23,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from plumage.directory.backoff import Backoff
 from plumage.directory.connection import AWAY, close, connect, redacted
 from plumage.directory.ledger import Ledger
 from plumage.directory.rolling import RollingSnapshot
+from plumage.directory.rounds import Command, Rounds
 from plumage.directory.schema import (
     BEAT_TTL,
     BUCKETS,
@@ -87,6 +88,7 @@ class DirectoryWriter:
         self.superseded = False
         self.registrations = 0
         self._client = connect(url)
+        self._rounds = Rounds(self._client)
         self._shown = redacted(url)
         self._engine = engine
         self._heartbeat_seconds = min(heartbeat_seconds, BEAT_TTL / 3)
@@ -103,6 +105,8 @@ class DirectoryWriter:
         self._outbox: deque[Entry] = deque()
         self._outbox_bytes = 0
         self._next_beat = 0.0
+        self._alarm: asyncio.TimerHandle | None = None  # that the next heartbeat is due …
+        self._alarm_at = 0.0  # … and which one it was set for
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -195,6 +199,9 @@ class DirectoryWriter:
         with contextlib.suppress(*AWAY):
             if forget and self.epoch is not None and not self.superseded and not self.degraded:
                 await self._client.unlink(self.keys.beat, self.keys.snap(self.epoch), self.keys.log(self.epoch))
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await self._rounds.close()
         await close(self._client)
 
     async def run(self) -> None:
@@ -226,9 +233,23 @@ class DirectoryWriter:
         if self._outbox or self.epoch is None:
             return
         self._wake.clear()
-        with contextlib.suppress(TimeoutError):  # not wait_for: before Python 3.12 it may swallow a cancellation
-            async with asyncio.timeout(max(0.0, self._next_beat - time.monotonic())):
-                await self._wake.wait()
+        self._set_alarm()
+        await self._wake.wait()
+
+    def _set_alarm(self) -> None:
+        """One timer a heartbeat: there are dozens of pauses in between."""
+        if self._alarm is not None and self._alarm_at != self._next_beat:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None:
+            self._alarm_at = self._next_beat
+            delay = max(0.0, self._next_beat - time.monotonic())
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        """It may ring a little early; the next pause sets it again then."""
+        self._alarm = None
+        self._wake.set()
 
     def _away(self, error: BaseException) -> None:
         if not self.degraded:
@@ -271,15 +292,16 @@ class DirectoryWriter:
     async def _write_snapshot(self, epoch: str) -> None:
         self._rolling.begin()
         for first in range(0, BUCKETS, BUCKETS_AT_ONCE):
-            pipe = self._client.pipeline(transaction=False)
-            self._add_buckets(pipe, epoch, range(first, first + BUCKETS_AT_ONCE))
-            pipe.expire(self.keys.snap(epoch), DATA_TTL)
-            await pipe.execute()
+            commands = self._buckets(epoch, range(first, first + BUCKETS_AT_ONCE))
+            commands.append(("EXPIRE", self.keys.snap(epoch), DATA_TTL))
+            self._judge(await self._rounds.ask(commands))
 
-    def _add_buckets(self, pipe: Any, epoch: str, buckets: Iterable[int]) -> None:
+    def _buckets(self, epoch: str, buckets: Iterable[int]) -> list[Command]:
+        commands: list[Command] = []
         for number in buckets:
-            pipe.hset(self.keys.snap(epoch), str(number), self._ledger.bucket(number, self._seq))
+            commands.append(("HSET", self.keys.snap(epoch), number, self._ledger.bucket(number, self._seq)))
             self._rolling.seqs[number] = self._seq
+        return commands
 
     async def _heartbeat(self, epoch: str) -> None:
         """Look for what was written before, then write the heartbeat."""
@@ -312,33 +334,36 @@ class DirectoryWriter:
         """The next entries, the buckets they make due, and the heartbeat, in one round trip."""
         generation = self._generation
         batch = list(islice(self._outbox, ENTRIES_AT_ONCE))
-        pipe = self._client.pipeline(transaction=False)
-        for entry in batch:
-            pipe.xadd(self.keys.log(epoch), pack_entry(entry.records, entry.check), id=f"{entry.seq}-0")
-        self._roll(pipe, epoch, batch)
+        log_key = self.keys.log(epoch)
+        commands: list[Command] = [
+            ("XADD", log_key, f"{entry.seq}-0", *_flat(pack_entry(entry.records, entry.check))) for entry in batch
+        ]
+        commands += self._roll(epoch, batch)
         if beat:
-            self._add_beat(pipe, epoch)
-        if len(pipe):
-            self._judge(await pipe.execute(raise_on_error=False))
+            commands += self._beat(epoch)
+        if commands:
+            self._judge(await self._rounds.ask(commands))
         if batch and generation == self._generation:
             self._sent(batch)
 
-    def _roll(self, pipe: Any, epoch: str, batch: Sequence[Entry]) -> None:
+    def _roll(self, epoch: str, batch: Sequence[Entry]) -> list[Command]:
         logged = sum(len(entry.records) + ENTRY_OVERHEAD for entry in batch)
-        due = self._rolling.due(logged, self._ledger.count)
-        if due:
-            self._add_buckets(pipe, epoch, due)
-            pipe.xtrim(self.keys.log(epoch), minid=f"{self._rolling.trim_before}-0", approximate=False)
+        commands = self._buckets(epoch, self._rolling.due(logged, self._ledger.count))
+        if commands:
+            commands.append(("XTRIM", self.keys.log(epoch), "MINID", f"{self._rolling.trim_before}-0"))
+        return commands
 
-    def _add_beat(self, pipe: Any, epoch: str) -> None:
-        held = self._ledger
+    def _beat(self, epoch: str) -> list[Command]:
+        held, keys = self._ledger, self.keys
         beat = Beat(epoch, self._state, self._load, self._seq, held.count, held.digest, self._engine)
-        pipe.hset(self.keys.beat, mapping=beat.to_hash())
-        pipe.pexpire(self.keys.beat, int(BEAT_TTL * 1000))
-        pipe.expire(self.keys.epoch, EPOCH_TTL)
-        for key in (self.keys.snap(epoch), self.keys.log(epoch)):
-            pipe.expire(key, DATA_TTL)
         self._next_beat = time.monotonic() + self._heartbeat_seconds
+        return [
+            ("HSET", keys.beat, *_flat(beat.to_hash())),
+            ("PEXPIRE", keys.beat, int(BEAT_TTL * 1000)),
+            ("EXPIRE", keys.epoch, EPOCH_TTL),
+            ("EXPIRE", keys.snap(epoch), DATA_TTL),
+            ("EXPIRE", keys.log(epoch), DATA_TTL),
+        ]
 
     def _judge(self, results: Sequence[Any]) -> None:
         """A refused write leaves a hole that only a new epoch closes; a refused repetition is what we want."""
@@ -354,3 +379,8 @@ class DirectoryWriter:
             self._outbox.popleft()
             self._outbox_bytes -= len(entry.records) + ENTRY_OVERHEAD
         self._acked = batch[-1].seq
+
+
+def _flat(fields: Mapping[str, Any]) -> Iterable[Any]:
+    """Name, value, name, value, … as commands want them."""
+    return chain.from_iterable(fields.items())

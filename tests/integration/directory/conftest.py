@@ -116,6 +116,7 @@ class Relay:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         try:
             inner_reader, inner_writer = await asyncio.open_unix_connection(self._target)
         except OSError:
@@ -132,7 +133,6 @@ class Relay:
             with suppress(OSError, ssl.SSLError):
                 await side.wait_closed()
         self._open -= {writer, inner_writer}
-        self._serving.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: bool) -> None:
         with suppress(OSError, ssl.SSLError):
@@ -154,8 +154,9 @@ class Relay:
         assert self._server is not None
         self._server.close()
         self.flowing.set()
-        self.cut()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        while self._serving:  # one that was accepted a moment ago is not open yet
+            self.cut()
+            await asyncio.wait(self._serving, timeout=0.05)
         await self._server.wait_closed()
 
 

@@ -41,7 +41,8 @@ async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
     writer.publish(held(CHAIN))
     await until(lambda: sent(writer))
     pipe = client.pipeline()
-    writer._add_buckets(pipe, writer.epoch, range(64))  # the round over the buckets that a busy engine makes
+    for command in writer._buckets(writer.epoch, range(64)):  # the round over the buckets that a busy engine makes
+        pipe.execute_command(*command)
     pipe.xtrim(Keys("p", "r0").log(writer.epoch), maxlen=0, approximate=False)
     await pipe.execute()
     writer.publish([Change(1, Tier.GPU, 1)])

@@ -1,0 +1,63 @@
+"""Round trips by one kept connection: replies belong to their commands, whatever happened to the round before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from plumage.directory.connection import AWAY, close, connect
+from plumage.directory.rounds import Rounds
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+async def rounds(relay: Any) -> AsyncIterator[Rounds]:
+    client = connect(relay.url)
+    found = Rounds(client, seconds=0.5)
+    yield found
+    await found.close()
+    await close(client)
+
+
+async def test_a_refused_command_is_an_answer_among_others(rounds: Rounds) -> None:
+    commands = [("SET", "a", 2**64 - 1), ("INCR", "a"), ("SET", "b", 0.25), ("GET", b"b"), ("NOSUCH",), ("GET", "a")]
+    found = await rounds.ask(commands)
+    assert [found[0], found[2], found[3], found[5]] == [b"OK", b"OK", b"0.25", str(2**64 - 1).encode()]
+    assert all(isinstance(found[number], ResponseError) for number in (1, 4))
+    assert await rounds.ask([]) == []
+
+
+async def test_a_cancelled_round_leaves_no_reply_to_the_next(rounds: Rounds, relay: Any) -> None:
+    await rounds.ask([("SET", "a", "1")])
+    relay.flowing.clear()
+    task = asyncio.create_task(rounds.ask([("GET", "a")]))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    relay.flowing.set()
+    assert await rounds.ask([("SET", "b", "2"), ("GET", "b")]) == [b"OK", b"2"]
+
+
+async def test_a_server_that_does_not_answer_is_away_and_comes_back(rounds: Rounds, relay: Any) -> None:
+    await rounds.ask([("SET", "a", "1")])
+    relay.flowing.clear()
+    with pytest.raises(AWAY):
+        await rounds.ask([("GET", "a")])
+    relay.flowing.set()
+    relay.cut()
+    assert await rounds.ask([("GET", "a")]) == [b"1"], "a connection that failed is not kept"
+
+
+async def test_a_connection_that_was_cut_between_two_rounds_costs_one_of_them(rounds: Rounds, relay: Any) -> None:
+    await rounds.ask([("SET", "a", "1")])
+    relay.cut()
+    await asyncio.sleep(0.05)
+    with pytest.raises(AWAY):
+        await rounds.ask([("GET", "a")])
+    assert await rounds.ask([("GET", "a")]) == [b"1"]
