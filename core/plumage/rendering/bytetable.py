@@ -69,8 +69,11 @@ class ByteTable:
 
     def parts(self, ids: Sequence[int], fresh: bool = True) -> list[bytes]:
         """`decode`, token by token."""
-        size = len(self.pieces)
-        parts = [self.pieces[i] if 0 <= i < size else b"" for i in ids]
+        pieces, size = self.pieces, len(self.pieces)
+        try:
+            parts = [pieces[i] for i in ids]
+        except IndexError:
+            parts = [pieces[i] if 0 <= i < size else b"" for i in ids]
         if self.prefix == "never":
             return parts
         for position, token in enumerate(ids):

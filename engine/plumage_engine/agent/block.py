@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from plumage.hashing.chunks import Link
+import msgspec
+
 from plumage_engine.agent.tally import GONE
 from plumage_engine.agent.wire import BlockHash
 
@@ -28,23 +29,25 @@ class Origin:
         return f"Origin(adapter={self.adapter!r}, salted={bool(self.salt)})"
 
 
-class Block:
-    """A cached block, or the ghost of one that still has cached children."""
+class Block(msgspec.Struct, eq=False):
+    """A cached block, or the ghost of one that still has cached children. A struct, because thousands are made a
+    second, and C fills it in."""
 
-    __slots__ = ("children", "chunks", "copies", "fresh", "ids", "key", "link", "origin", "parent", "reach", "tokens")
+    key: BlockHash
+    parent: Block | None  # None: the first of a prompt
+    origin: Origin
+    link: tuple[int, bytes] | None  # None: behind an image, where the chain has ended
+    tokens: int  # of the prompt, up to this block's end
+    fresh: bool = False  # whether the next token starts afresh (ByteTable's dummy prefixes)
+    reach: int = GONE  # slowest tier on the way from the prompt's start
+    copies: int = 0  # tally of its own, by tier
+    chunks: tuple[int, ...] = ()  # completed in this block
+    ids: Sequence[int] | None = None  # token ids, while `Heat` keeps them
+    children: Block | set[Block] | None = None
 
-    def __init__(self, key: BlockHash, parent: Block | None, origin: Origin, link: Link | None, tokens: int) -> None:
-        self.key = key
-        self.parent = parent  # None: the first of a prompt
-        self.origin = origin
-        self.link = link  # None: behind an image, where the chain has ended
-        self.tokens = tokens  # of the prompt, up to this block's end
-        self.fresh = False  # whether the next token starts afresh (ByteTable's dummy prefixes)
-        self.reach = GONE  # slowest tier on the way from the prompt's start
-        self.copies = 0  # tally of its own, by tier
-        self.chunks: tuple[int, ...] = ()  # completed in this block
-        self.children: Block | set[Block] | None = None
-        self.ids: Sequence[int] | None = None  # token ids, while `Heat` keeps them
+    def __repr__(self) -> str:
+        """Without text, and without its relatives, who name each other."""
+        return f"Block({self.key!r}, tokens={self.tokens}, reach={self.reach})"
 
 
 def children_of(block: Block) -> Iterable[Block]:

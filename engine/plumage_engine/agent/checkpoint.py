@@ -17,7 +17,6 @@ from pathlib import Path
 
 import msgspec
 
-from plumage.hashing.chunks import Link
 from plumage_engine.agent.block import Block, Origin
 from plumage_engine.agent.wire import BlockHash
 
@@ -79,16 +78,16 @@ def read(path: Path, model: str) -> Checkpoint | None:
 
 def row_of(block: Block, chunks: Iterable[tuple[int, int]]) -> Saved:
     parent = block.parent.key if block.parent is not None else None
-    origin, link = block.origin, block.link
+    origin = block.origin
     return Saved(
-        block.key, parent, origin.adapter, origin.salt, link and (link.hash, link.tail), block.tokens, block.fresh,
+        block.key, parent, origin.adapter, origin.salt, block.link, block.tokens, block.fresh,
         block.copies, list(chunks),
     )  # fmt: skip
 
 
 def block_of(row: Saved, parent: Block | None, origin: Origin) -> Block:
     """Not yet reachable, and a child of nobody: the index sees to both."""
-    block = Block(row.key, parent, origin, row.link and Link(*row.link), row.tokens)
+    block = Block(row.key, parent, origin, row.link, row.tokens)
     block.fresh, block.copies = row.fresh, row.copies
     block.chunks = tuple(chunk for chunk, _ in row.chunks)
     return block

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
-from plumage_engine.agent.block import Block
+from plumage_engine.agent.block import Block, Origin
 from plumage_engine.agent.tally import GONE
 
 __all__ = ["Heat"]
@@ -77,16 +77,19 @@ class Heat:
             parts.append(part.ids)
         return [token for ids in reversed(parts) for token in ids]
 
-    def keep(self, block: Block, ids: Sequence[int]) -> None:
-        """Remember a new block's token ids, if there is room."""
-        if block.origin.salt:
-            return
+    def pack(self, origin: Origin, ids: Sequence[int]) -> array[int] | None:
+        """Token ids as new blocks are to have them, who are then to be told of by `keep`; None where there is no room,
+        or where they must not be kept."""
+        if origin.salt:
+            return None
         if self.ids + len(ids) > self._max_ids:
             self._shed()
-        if self.ids + len(ids) <= self._max_ids:
-            block.ids = array("I", ids)
-            self._keepers[block] = None
-            self.ids += len(ids)
+        return array("I", ids) if self.ids + len(ids) <= self._max_ids else None
+
+    def keep(self, blocks: Iterable[Block], ids: int) -> None:
+        """These new blocks have ids, so many in all."""
+        self._keepers.update(dict.fromkeys(blocks))
+        self.ids += ids
 
     def forget(self, block: Block) -> None:
         """The block left the cache."""

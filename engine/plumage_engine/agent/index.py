@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from plumage.directory.schema import Change
 from plumage.hashing.chunks import CHUNK, Link, chain, seed
@@ -167,10 +168,20 @@ class CacheIndex:
             self.counters.unfollowed += 1
             return
         self._followed.add(event.group_idx)
-        tier, size, hashes = of_medium(event.medium), event.block_size, event.block_hashes
-        plain = not any(event.extra_keys or ())
+        tier, plain = of_medium(event.medium), not any(event.extra_keys or ())
         above = self._root(event) if event.parent_block_hash is None else self._blocks.get(event.parent_block_hash)
         shared = above if above is not None and above.children is not None else None  # it branches here
+        if above is None or not (plain and self._grow_all(event, above, tier)):
+            shared = self._one_by_one(event, above, shared, tier, plain)
+        if shared is not None:
+            self.heat.used(shared)
+
+    def _one_by_one(
+        self, event: Stored, above: Block | None, shared: Block | None, tier: int, plain: bool
+    ) -> Block | None:
+        """Blocks of which some are known, or more than text, or too many. The last one that was computed once more, or
+        where the event branched off."""
+        size, hashes = event.block_size, event.block_hashes
         for number, key in enumerate(hashes):
             block = self._blocks.get(key)
             if block is not None:
@@ -179,14 +190,43 @@ class CacheIndex:
                 ids = event.token_ids[number * size : (number + 1) * size]
                 if above is None or not ids or len(self._blocks) >= self.capacity:
                     self._drop(above, ids, len(hashes) - number)
-                    return
+                    return None
                 text_alone = plain or not above.tokens or not _foreign_keys(event, number)
                 above = self._grow(above, key, ids, tier, text_alone)
                 continue
             self._gain(block, tier)
             above = block
-        if shared is not None:
-            self.heat.used(shared)
+        return shared
+
+    def _grow_all(self, event: Stored, above: Block, tier: int) -> bool:
+        """The usual event, new blocks of text, at half the cost of `_grow` for each. False: it is another one, and
+        nothing was done."""
+        hashes, ids, size = event.block_hashes, event.token_ids, event.block_size
+        new, link, table = set(hashes), above.link, self._table
+        if link is None or table.prefix == "first" or not size or len(self._blocks) + len(new) > self.capacity:
+            return False
+        if not len(ids) == size * len(new) == size * len(hashes) or not self._blocks.keys().isdisjoint(new):
+            return False
+        pieces, packed, grown = table.parts(ids, above.fresh), self.heat.pack(above.origin, ids), []
+        parent, origin, tokens = above if above.tokens else None, above.origin, above.tokens
+        reach, copies, fresh = max(tier, above.reach), 1 << (tier - 1) * BITS, False
+        for number, key in enumerate(hashes):
+            start, end = number * size, (number + 1) * size
+            link, chunks = self._advance(link, pieces[start:end], tokens, reach)
+            tokens += size
+            if table.prefix == "each":
+                fresh = table.starts_fresh(ids[end - 1])
+            own_ids = packed[start:end] if packed is not None else None
+            block = Block(key, parent, origin, link, tokens, fresh, reach, copies, chunks, own_ids)
+            self._blocks[key] = block
+            if parent is not None:
+                adopt(parent, block)
+            grown.append(block)
+            parent = block
+        if packed is not None:
+            self.heat.keep(grown, len(ids))
+        self.counters.stored += len(grown)
+        return True
 
     def _drop(self, above: Block | None, ids: Sequence[int], blocks: int) -> None:
         if above is None or not ids:
@@ -216,37 +256,43 @@ class CacheIndex:
     def _grow(self, above: Block, key: BlockHash, ids: Sequence[int], tier: int, text_alone: bool) -> Block:
         """A block that was not known, with its first copy: it continues its parent's chain. Nothing is below it yet, so
         its reach is known at once. A first block's keys were looked at in `_root`."""
-        first = not above.tokens
-        block = Block(key, None if first else above, above.origin, None, above.tokens + len(ids))
+        parent = above if above.tokens else None
+        block = Block(key, parent, above.origin, None, above.tokens + len(ids))
         block.copies = 1 << (tier - 1) * BITS
         block.reach = tier if tier > above.reach else above.reach
-        link = above.link
-        if link is not None and text_alone:
-            data = link.tail + self._table.decode(ids, above.fresh)
+        if above.link is not None and text_alone:
+            parts = self._table.parts(ids, above.fresh)
             block.fresh = self._table.starts_fresh(ids[-1])
-            block.link = Link(link.hash, data) if len(data) < CHUNK else self._complete(block, above, data, ids)
+            block.link, block.chunks = self._advance(above.link, parts, above.tokens, block.reach)
         self._blocks[key] = block
-        if not first:
-            adopt(above, block)
-        self.heat.keep(block, ids)
+        if parent is not None:
+            adopt(parent, block)
+        block.ids = self.heat.pack(block.origin, ids)
+        if block.ids is not None:
+            self.heat.keep((block,), len(ids))
         self.counters.stored += 1
         return block
 
-    def _complete(self, block: Block, above: Block, data: bytes, ids: Sequence[int]) -> Link:
-        """Note the chunks of `data` (the parent's tail, then this block's bytes); where the chain stands after them."""
-        start = above.link or Link(0)
-        hashes = chain(data, start.hash)
+    def _advance(
+        self, link: tuple[int, bytes], parts: Sequence[bytes], tokens: int, reach: int
+    ) -> tuple[tuple[int, bytes], tuple[int, ...]]:
+        """Continue the chain by a block's bytes, of which `parts` has each token's, after so many tokens: where it
+        stands then, and the chunks that became whole."""
+        seed, tail = link
+        data = tail + b"".join(parts)
+        if len(data) < CHUNK:
+            return (seed, data), ()
+        hashes = chain(data, seed)
         ends: Sequence[int] = ()
         for end, key in enumerate(hashes, start=1):
             chunk = self._chunks.get(key)
             if chunk is None:
-                ends = ends or self._table.ends(ids, above.fresh)
-                inside = bisect_right(ends, end * CHUNK - len(start.tail))
-                chunk = self._chunks[key] = Chunk(above.tokens + inside)
-            chunk.blocks = plus(chunk.blocks, block.reach)
+                ends = ends or list(accumulate(map(len, parts)))
+                inside = bisect_right(ends, end * CHUNK - len(tail))
+                chunk = self._chunks[key] = Chunk(tokens + inside)
+            chunk.blocks = plus(chunk.blocks, reach)
             self._touched[key] = chunk
-        block.chunks = tuple(hashes)
-        return Link(hashes[-1], data[len(hashes) * CHUNK :])
+        return (hashes[-1], data[len(hashes) * CHUNK :]), tuple(hashes)
 
     def _gain(self, block: Block, tier: int) -> None:
         before = best(block.copies)
@@ -269,9 +315,9 @@ class CacheIndex:
                 continue
             self.counters.removed += 1
             block.copies = minus(block.copies, tier)
-            if not count(block.copies, tier):
+            if block.children is not None or block.copies:
                 self._settle(block)
-            if not block.copies:
+            else:
                 self._bury(block)
 
     def _settle(self, top: Block) -> None:
@@ -292,14 +338,14 @@ class CacheIndex:
             pending += children_of(block)
 
     def _bury(self, dead: Block) -> None:
-        """Forget a block without copies, and the ghosts above it that have no other child."""
+        """Forget a block without copies or children, and the ghosts above it that have no other child."""
         block: Block | None = dead
         while block is not None and not block.copies and block.children is None:
             del self._blocks[block.key]
             self.heat.forget(block)
             for key in block.chunks:
                 chunk = self._chunks[key]
-                chunk.blocks = minus(chunk.blocks, GONE)
+                chunk.blocks = minus(chunk.blocks, block.reach)
                 self._touched[key] = chunk
             if block.parent is not None:
                 disown(block.parent, block)
