@@ -1,9 +1,10 @@
 """A stream that many write and all read: the form in which routers and agents of a pool tell one another things.
 
 Contract: every `period` seconds `make()` may give fields to send; what others send comes to `take(identifier, fields)`
-in the order of the stream; without `take` nothing is read. Only what comes after the start is read, unless `after`
-names an earlier entry. The stream is bounded and has a lifetime; messages may be lost (a server restarted, a reader
-away for long), so what is told through it must be whole by itself or forgettable. Nothing is waited for by anybody.
+in the order of the stream, at most every `pace` seconds; without `make` nothing is sent, without `take` nothing is
+read. Only what comes after the start is read, unless `after` names an earlier entry. The stream is bounded and has a
+lifetime; messages may be lost (a server restarted, a reader away for long), so what is told through it must be whole by
+itself or forgettable. Nothing is waited for by anybody.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Fields = dict[Any, Any]
 
-BLOCK_MS = 1000
+BLOCK_MS = 3000  # below the client's timeout
 ENTRIES_AT_ONCE = 500
 PACE = 0.01  # seconds between reads
 
@@ -40,9 +41,10 @@ class Exchange:
         url: str,
         key: str,
         *,
-        make: Callable[[], Fields | None],
+        make: Callable[[], Fields | None] | None,
         take: Callable[[str, Mapping[bytes, bytes]], None] | None,
         period: float,
+        pace: float = PACE,
         longest: int,
         lifetime: int,
         rng: random.Random | None = None,
@@ -54,14 +56,18 @@ class Exchange:
         self._key = key
         self._shown = redacted(url)
         self._make, self._take = make, take
-        self._period, self._longest, self._lifetime = period, longest, lifetime
+        self._period, self._pace, self._longest, self._lifetime = period, pace, longest, lifetime
         self._rng = rng or random.Random()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        turns = [("send", self._send), ("read", self._read)]
-        for name, turn in turns if self._take is not None else turns[:1]:
-            self._tasks.append(asyncio.create_task(self._keep(turn), name=f"directory {name} {self._key}"))
+        if self._make is not None:
+            self._spawn("send", self._send)
+        if self._take is not None:
+            self._spawn("read", self._read)
+
+    def _spawn(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._keep(turn), name=f"directory {name} {self._key}"))
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -84,6 +90,7 @@ class Exchange:
         self.degraded = True
 
     async def _send(self) -> None:
+        assert self._make is not None, "without it nothing is sent"
         started = time.monotonic()
         fields = self._make()
         if fields is not None:
@@ -102,7 +109,7 @@ class Exchange:
             for identifier, fields in entries:
                 self.after = identifier.decode()
                 self._take_one(self.after, fields)
-        await asyncio.sleep(PACE)
+        await asyncio.sleep(self._pace)
 
     async def _end(self) -> str:
         """The last entry's id: `$` would be the end anew at each read, and lose what came between two."""

@@ -3,8 +3,8 @@
 Contract: `use` and `request` count; once a second the delta goes to the pool's stream, and all deltas, ours included,
 are added to `view` in the stream's order, so that the views of all participants agree. Now and then one of them, whose
 turn a short lock decides, stores its whole view with the id of the last delta in it: a newcomer starts from there, and
-the stream before it is dropped. Who does not `follow` only sends and holds no view. Keys are chunks; neither text nor
-token ids can be had from them.
+the stream before it is dropped. Who does not `follow` only sends and holds no view, who does not `tell` only listens.
+Keys are chunks; neither text nor token ids can be had from them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STORED = struct.Struct("<B32s")  # version, id of the last delta in the view
 
 class HotnessShare:
     """One participant. `capacity`: nodes of the view; `nodes`: most nodes in one delta; `period`: seconds a delta;
-    `follow`: False for one that tells and does not listen."""
+    `follow`: False for one that does not listen, `tell`: for one that does not send."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class HotnessShare:
         nodes: int = 4096,
         period: float = PERIOD,
         follow: bool = True,
+        tell: bool = True,
         rng: random.Random | None = None,
     ) -> None:
         self._follow = follow
@@ -58,8 +59,8 @@ class HotnessShare:
         self._task: asyncio.Task[None] | None = None
         self._loaded = False
         self.exchange = Exchange(
-            url, self._keys.heat, make=self._make, take=self._take if follow else None,
-            period=period, longest=LONGEST, lifetime=HEAT_TTL, rng=rng,
+            url, self._keys.heat, make=self._make if tell else None, take=self._take if follow else None,
+            period=period, pace=period, longest=LONGEST, lifetime=HEAT_TTL, rng=rng,
         )  # fmt: skip
 
     def start(self) -> None:

@@ -27,13 +27,26 @@ from plumage_engine.agent.app import make_app
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.tokenizer import read_tokenizer
 
-__all__ = ["main", "make_server", "serve"]
+__all__ = ["AgentServer", "main", "make_server", "serve"]
 
 log = logging.getLogger("plumage_engine.agent")
 
 
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would end the process before the directory knows."""
+class AgentServer(uvicorn.Server):
+    """Signals are ours: uvicorn would end the process before the directory knows. And it waits until it is stopped,
+    where uvicorn looks ten times a second: an agent's neighbour needs the CPU."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)  # it makes the default headers
+        await self._stopped.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,15 +80,16 @@ async def serve(config: AgentConfig) -> int:
     return await _until_stopped(agent, server, stopped)
 
 
-def make_server(app: Starlette, host: str, port: int) -> uvicorn.Server:
+def make_server(app: Starlette, host: str, port: int) -> AgentServer:
     """An HTTP server for the agent's routes, without signal handlers and bounded."""
-    return _Server(
+    return AgentServer(
         uvicorn.Config(
             app,
             host=host,
             port=port,
             log_config=None,
             access_log=False,
+            date_header=False,  # it would stay that of the start
             lifespan="off",
             timeout_graceful_shutdown=2,
             limit_concurrency=256,
@@ -83,7 +97,7 @@ def make_server(app: Starlette, host: str, port: int) -> uvicorn.Server:
     )
 
 
-async def _until_stopped(agent: Agent, server: uvicorn.Server, stopped: asyncio.Event) -> int:
+async def _until_stopped(agent: Agent, server: AgentServer, stopped: asyncio.Event) -> int:
     waits = {
         name: asyncio.create_task(work, name=name)
         for name, work in (("signal", stopped.wait()), ("agent", agent.wait()), ("http", _listen(server)))
@@ -95,14 +109,14 @@ async def _until_stopped(agent: Agent, server: uvicorn.Server, stopped: asyncio.
                 task.result()
         return 0 if stopped.is_set() else 1
     finally:
-        server.should_exit = True
+        server.stop()
         with suppress(Exception):
             await waits["http"]
         await end(waits.values())
         await agent.close()
 
 
-async def _listen(server: uvicorn.Server) -> None:
+async def _listen(server: AgentServer) -> None:
     try:
         await server.serve()
     except SystemExit as error:  # how uvicorn says that it can't bind

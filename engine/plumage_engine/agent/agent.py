@@ -1,8 +1,8 @@
 """The fleet citizen beside one engine: it tells the pool what the engine holds and how busy it is.
 
 Tasks, each of which survives the engine and the directory being away: the event stream (into `Holdings`, into the
-directory's writer), the load watch (metrics four times a second, stalled or not, the state), and the warm-up, once in
-each life of the engine: one that crashed and was started again in its place has an empty cache.
+directory's writer), the load watch (metrics, stalled or not, the state), and the warm-up, once in each life of the
+engine: one that crashed and was started again in its place has an empty cache.
 The state that is published is the worst that is true: draining, unhealthy, stalled, warming, ready.
 """
 
@@ -40,7 +40,8 @@ __all__ = ["Agent"]
 
 log = logging.getLogger(__name__)
 
-MISSES = 4  # looks in a row without an answer until the engine is unhealthy: one second at the default pace
+MISSES = 4  # looks in a row without an answer until the engine is unhealthy: two seconds at the default pace
+CALM = 4  # times the pace of looks, while the engine answers and is ready
 CHECKPOINT = 60.0  # seconds; the engine's replay covers more than that
 RANK = 5.0  # seconds between two looks at what is hot, as the pool's hotness comes down
 QUIET = 0.5  # seconds without requests that end a drain; a router may have sent one just before it heard
@@ -102,11 +103,11 @@ class Agent:
 
     async def wait(self) -> None:
         """Until something ends that must not: a bug, or another agent of the same replica."""
+        pending = set(self._tasks)
         while not self.writer.superseded:
-            for task in self._tasks:
-                if task.done() and task.exception() is not None:
-                    task.result()
-            await asyncio.sleep(0.25)
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     async def close(self) -> None:
         """Stop, and take back what was written, so that routers need not wait for the heartbeat to lapse."""
@@ -172,7 +173,12 @@ class Agent:
         while True:
             started = time.monotonic()
             await self._look()
-            await asyncio.sleep(max(0.0, self.config.load_seconds - (time.monotonic() - started)))
+            await asyncio.sleep(max(0.0, self._pace() - (time.monotonic() - started)))
+
+    def _pace(self) -> float:
+        """The load goes out with the heartbeat only; what is quick is to see a change of state through."""
+        calm = self.state is State.READY and not self._misses
+        return self.config.load_seconds * (CALM if calm else 1)
 
     async def _look(self) -> None:
         try:

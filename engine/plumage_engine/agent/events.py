@@ -40,7 +40,7 @@ WAITING = 10_000  # live batches kept during a recovery, as many as the engine k
 REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM looks at its replay socket ten times a second
 REPLAY_LIMIT = 20_000  # batches in one replay
 RETRY_FIRST, RETRY_MOST = 0.1, 2.0  # seconds between attempts to recover
-QUIET = 4  # looks in a row without a message, half a second each, after which the replay is asked what was missed
+QUIET = 2  # looks in a row without a message, a second each, after which the replay is asked what was missed
 SILENCES = 3  # replays without an answer, while the engine answers otherwise, until we do without
 
 

@@ -25,7 +25,7 @@ class HotnessLink:
     """One agent's part in the pool-wide hotness."""
 
     def __init__(self, url: str, pool: str, heat: Heat, rng: random.Random) -> None:
-        self._share = HotnessShare(url, pool=pool, rng=rng)
+        self._share = HotnessShare(url, pool=pool, tell=False, rng=rng)
         self._heat = heat
 
     @property

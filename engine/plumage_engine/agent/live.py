@@ -19,7 +19,7 @@ BURST = 64  # messages read before the event loop gets its turn
 JOINING = 0.1  # seconds from a connection until the engine knows our subscription
 PACE = 0.020  # seconds between reads while messages flow: an event waits half of it on average
 EMPTY = 5  # reads in a row with nothing to read until the socket wakes us again
-NUDGE = 0.5  # seconds; ZMQ's descriptor signals edges, a lost one must not stop the stream
+NUDGE = 1.0  # seconds; ZMQ's descriptor signals edges, a lost one must not stop the stream
 
 
 class Listener(Protocol):
@@ -116,19 +116,26 @@ class LiveSocket:
     def _read(self, live: zmq.Socket[bytes]) -> int:
         count = 0
         while count < BURST and int(live.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # asking is cheaper than an exception
-            self._listener.take(live.recv_multipart(zmq.NOBLOCK))
+            self._listener.take(_message(live))
             count += 1
         if count:
             self._listener.settle()
         return count
 
     def _read_monitor(self, monitor: zmq.Socket[bytes]) -> None:
-        while not monitor.closed:
-            try:
-                frames = monitor.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        while not monitor.closed and int(monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            frames = monitor.recv_multipart(zmq.NOBLOCK)
             if parse_monitor_message(frames)["event"] == zmq.EVENT_DISCONNECTED:
                 self._listener.disconnected()
             else:
                 asyncio.get_running_loop().call_later(JOINING, self._listener.connected)
+
+
+def _message(live: zmq.Socket[bytes]) -> list[bytes]:
+    """The next message's frames. `recv_multipart` asks the socket after each whether more follow; a frame knows."""
+    frame = live.recv(zmq.NOBLOCK, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = live.recv(zmq.NOBLOCK, copy=False)
+        frames.append(frame.bytes)
+    return frames

@@ -339,7 +339,7 @@ async def served(agent: Agent, port: int) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.should_exit = True
+        server.stop()
         await task
 
 
