@@ -45,7 +45,6 @@ WITHOUT_EFFECT = (
     "engine.image",
     "engine.env",
     "engine.resources",
-    "engine.batch_limit",
     "engine.host_memory.capacity",
     "engine.host_memory.disk",
     "engine.node_selector",
@@ -185,6 +184,7 @@ def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int
         "hostBlocks": _host_blocks(engine),
         "maxNumSeqs": simulator.max_num_seqs,
         "maxBatchedTokens": simulator.max_batched_tokens,
+        "batchLimit": engine.batch_limit,
         "eviction": options.eviction(engine.eviction, simulator.block_size),
         "feather": options.feather(engine.feather),
     }

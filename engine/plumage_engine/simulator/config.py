@@ -94,6 +94,7 @@ class SimulatorConfig(Section):
     host_blocks: int = Field(0, ge=0, le=10_000_000)
     max_num_seqs: int = Field(64, ge=1, le=100_000)
     max_batched_tokens: int = Field(8192, ge=2, le=1_000_000)
+    batch_limit: Literal["Adaptive", "Static"] = "Static"
     max_model_len: int | None = Field(None, ge=2)
     eviction: EvictionConfig = EvictionConfig()
     feather: FeatherConfig = FeatherConfig()
@@ -130,6 +131,7 @@ class SimulatorConfig(Section):
             tier_options=self.host_tier.model_dump(),
             chunk_blocks=max(1, self.feather.chunk_tokens // self.block_size),
             order_batch=self.feather.order_batch,
+            batch_limit=self.batch_limit,
             report_tokens=True,
             device=make_device(self.device.preset, time_scale=self.device.time_scale, **self.device.overrides),
         )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from plumage.batching import make_queue
 from plumage.batching.interface import RequestId, StepOutcome
+from plumage.batching.limit import BatchLimit
 from plumage.blocks.events import EventSink
 from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError, StateError
@@ -70,6 +71,7 @@ class SimEngine:
         self._prefill_blocks = 0  # blocks that requests in prefill took beyond their hits
         self._decodes = Decodes(settings.block_size)
         self._backlog = 0
+        self._limit = BatchLimit(settings.max_num_seqs)
         self._step: _Step | None = None
         self.storing: tuple[SimRequest, int] | None = None  # whose blocks are being cached, from which position on
 
@@ -130,6 +132,8 @@ class SimEngine:
         step, self._step = self._step, None
         if step is None:
             return
+        if self.settings.batch_limit == "Adaptive":
+            self._limit.observe(len(self._running), len(step.report.preempted), step.report.kv_usage)
         self._decodes.advance()
         for tracked in step.ending:
             if tracked.state is State.DECODING:
@@ -217,7 +221,7 @@ class SimEngine:
 
     def _admit(self, step: _Step, budget: int, now: float) -> None:
         """Take waiting requests in, in the policy's order, while there is budget and room."""
-        while budget > 0 and len(self._running) < self.settings.max_num_seqs:
+        while budget > 0 and len(self._running) < self._limit.limit:
             request_id = self.queue.select(now)
             if request_id is None:
                 return

@@ -20,6 +20,7 @@ class EngineSettings:
     max_num_seqs: running requests at most. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in
     chunks). queue, eviction: policy names of `plumage.batching` and `plumage.eviction`, with their options.
     chunk_blocks: blocks a chunk of the batching policy's hash vector. order_batch: sort the running batch by prefix.
+    batch_limit: "Static", max_num_seqs alone, or "Adaptive", less of them under pressure (`plumage.batching.limit`).
     report_tokens: name in each `StepReport` who got a token; costs O(batch) a step, so only servers ask for it.
     """
 
@@ -35,6 +36,7 @@ class EngineSettings:
     tier_options: Mapping[str, Any] = field(default_factory=dict)
     chunk_blocks: int = 4
     order_batch: bool = False
+    batch_limit: str = "Static"
     report_tokens: bool = False
     device: Device = GPU
 
@@ -42,6 +44,8 @@ class EngineSettings:
         for name in ("block_size", "cache_blocks", "max_num_seqs", "max_batched_tokens", "chunk_blocks"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.batch_limit not in ("Static", "Adaptive"):
+            raise ConfigurationError(f"batch_limit must be Static or Adaptive, got {self.batch_limit!r}")
         if self.host_blocks < 0:
             raise ConfigurationError(f"host_blocks must not be negative, got {self.host_blocks}")
         if self.max_batched_tokens <= self.max_num_seqs:

@@ -28,7 +28,7 @@ def fingerprint(config: SimulatorConfig) -> str:
     """16 hexadecimal digits: equal for engines whose tables mean the same."""
     parts = config.model_dump(
         mode="json",
-        include={"model", "device", "feather", "block_size", "max_num_seqs", "max_batched_tokens"},
+        include={"model", "device", "feather", "block_size", "max_num_seqs", "max_batched_tokens", "batch_limit"},
     )
     return xxh3_64_hexdigest(msgspec.json.encode(parts, order="sorted"))
 

@@ -107,7 +107,7 @@ def test_host_memory_is_as_large_as_the_device_unless_said() -> None:
 
 def test_what_one_machine_makes_no_use_of_is_named() -> None:
     spec = """
-  engine: {runtime: Simulator, batchLimit: Static, hostMemory: {capacity: 1Gi}}
+  engine: {runtime: Simulator, hostMemory: {capacity: 1Gi}}
   autoscaling: {maxReplicas: 3}
   rollout: {drainTimeoutSeconds: 5}
 """
@@ -115,7 +115,6 @@ def test_what_one_machine_makes_no_use_of_is_named() -> None:
     assert unused(pool(spec)) == [
         adapter,
         "spec.autoscaling",
-        "spec.engine.batchLimit",
         "spec.engine.hostMemory.capacity",
     ]
     assert unused(pool()) == [adapter]

@@ -130,7 +130,9 @@ class EngineSpec(Struct):
     eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks go first.")
     host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier; off when absent.")
     batch_limit: Literal["Adaptive", "Static"] = Field(
-        "Adaptive", description="Shrink the running batch as evictions and KV use rise, or leave it at its maximum."
+        "Adaptive",
+        description="Shrink the running batch when requests are preempted for want of KV blocks and let it grow again "
+        "below 95 % of KV use, or leave it at its maximum.",
     )
     simulator: SimulatorSpec = Field(SimulatorSpec(), description="Size and speed of a simulated engine.")
     node_selector: StringMap = Field({}, max_length=64, description="Labels that a node must have.")

@@ -1,0 +1,102 @@
+"""The limit of running requests: cut where memory is short, raised while there is some to spare."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.batching.limit import BatchLimit
+from plumage.errors import ConfigurationError
+from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.device import PRESETS
+from plumage_engine.simulator.request import SimRequest
+from plumage_engine.simulator.settings import EngineSettings
+
+
+def test_a_preemption_cuts_below_the_batch_it_had() -> None:
+    limit = BatchLimit(256)
+    limit.observe(running=97, preempted=3, kv_usage=1.0)
+    assert limit.limit == 90
+    limit.observe(running=120, preempted=5, kv_usage=1.0)
+    assert limit.limit == 90, "a batch from before the cut raises nothing"
+    limit.observe(running=0, preempted=1, kv_usage=1.0)
+    assert limit.limit == 1
+
+
+def test_it_rises_by_one_where_the_batch_is_full_and_memory_is_not() -> None:
+    limit = BatchLimit(12, cut=0.5)
+    limit.observe(10, 2, 1.0)
+    seen = []
+    for running, usage in ((6, 0.94), (7, 0.95), (6, 0.5), (7, 0.5), (8, 0.0)):
+        limit.observe(running, 0, usage)
+        seen.append(limit.limit)
+    assert seen == [7, 7, 7, 8, 9]
+    for _ in range(20):
+        limit.observe(12, 0, 0.1)
+    assert limit.limit == 12
+
+
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.floats(0, 1))))
+def test_it_stays_between_one_and_the_most(most: int, steps: list[tuple[int, int, float]]) -> None:
+    limit = BatchLimit(most)
+    for step in steps:
+        before = limit.limit
+        limit.observe(*step)
+        assert 1 <= limit.limit <= min(most, before + 1)
+        assert limit.limit <= before or not step[1]
+
+
+@pytest.mark.parametrize("options", [{"most": 0}, {"most": 9, "cut": 1.5}, {"most": 9, "high": -1.0}])
+def test_settings_out_of_bounds_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        BatchLimit(**options)  # type: ignore[arg-type]
+
+
+def serve(batch_limit: str, device: str, *, cache_blocks: int, prompt: int, output: int) -> tuple[float, int]:
+    """Output tokens a second and preemptions, of 250 requests that arrive faster than they are served."""
+    rng = random.Random(5)
+    settings = EngineSettings(
+        cache_blocks=cache_blocks, max_num_seqs=256, batch_limit=batch_limit, device=PRESETS[device]
+    )
+    engine, now, arrival, left = SimEngine(settings, rng=random.Random(1)), 0.0, 0.0, []
+    for number in range(250):
+        arrival += rng.expovariate(50.0)
+        tokens = rng.randint(output // 2, output * 3 // 2)
+        hashes = [(number + 1 << 40) + block for block in range((prompt + tokens) // 16)]
+        full = prompt // 16
+        left.append(SimRequest(number, prompt, hashes[:full], tokens, arrival, output_hashes=hashes[full:]))
+    total = sum(request.output_tokens for request in left)
+    left.reverse()
+    while left or len(engine):
+        while left and left[-1].arrival <= now:
+            engine.submit(left.pop(), now)
+        report = engine.step(now)
+        now = left[-1].arrival if report is None else now + report.seconds
+        engine.settle(now)
+    assert engine.counters.generated_tokens == total
+    return total / now, engine.counters.preempted
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+@pytest.mark.parametrize(("prompt", "output", "blocks", "gain"), [(64, 600, 2_000, 1.03), (512, 200, 3_000, 1.02)])
+def test_where_answers_outgrow_memory_it_saves_what_would_be_computed_again(
+    device: str, prompt: int, output: int, blocks: int, gain: float
+) -> None:
+    """On a modelled device: that it works, not what it would bring on a real one."""
+    static, thrashed = serve("Static", device, cache_blocks=blocks, prompt=prompt, output=output)
+    adaptive, preempted = serve("Adaptive", device, cache_blocks=blocks, prompt=prompt, output=output)
+    assert preempted < thrashed / 2
+    assert adaptive > gain * static
+
+
+def test_where_memory_is_ample_it_changes_nothing() -> None:
+    room = {"cache_blocks": 30_000, "prompt": 256, "output": 100}
+    assert serve("Adaptive", "gpu", **room) == serve("Static", "gpu", **room)
+
+
+def test_unknown_limits_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="batch_limit must be Static or Adaptive, got 'Elastic'"):
+        EngineSettings(batch_limit="Elastic")
