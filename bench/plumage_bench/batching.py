@@ -5,7 +5,7 @@ One engine in virtual time, ageing off, output tokens a second from the first ar
 is less or nothing to win. `credit=Trial` is ours, `credit=Step` the paper's: each decision is judged by the next step.
 With it the bandit forgets nothing and has the paper's unseen-first rule; Q-learning has r + γ·max Q, and an ε whose
 decay is chosen for episodes of one step. Sorting the running batch helps on the cpu model alone. A modelled device
-shows that a policy learns, never FEATHER's gain.
+shows that a policy learns, never FEATHER's gain. `--sweep` adds FEATHER's ranges (`batching_sweep`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ from plumage_engine.simulator.device import PRESETS
 from plumage_engine.simulator.request import SimRequest
 from plumage_engine.simulator.settings import EngineSettings
 
-__all__ = ["CONTENDERS", "LOADS", "Contender", "Load", "requests", "run", "throughput"]
+__all__ = [
+    "BLOCK",
+    "CONTENDERS",
+    "LOADS",
+    "TAIL_BLOCKS",
+    "Contender",
+    "Load",
+    "Played",
+    "play",
+    "requests",
+    "run",
+    "throughput",
+]
 
 BLOCK, CACHE_BLOCKS, BUDGET = 16, 200_000, 32_768
 NO_AGEING = 1e9  # seconds
@@ -33,7 +45,8 @@ TAIL_BLOCKS = 6  # of each request's own
 @dataclass(frozen=True, slots=True)
 class Load:
     """Equal `groups` with `prefix` shared tokens, in random order; Poisson arrivals, `rate` a second. `batch`: most
-    running requests."""
+    running requests. `levels`: of the prefix tree; two neighbours on one level share all levels above it. `steps`:
+    rates that follow each other instead of `rate`, each for its part of the requests."""
 
     name: str
     device: str
@@ -43,6 +56,19 @@ class Load:
     rate: float = 100.0
     output: int = 200
     batch: int = 500
+    levels: int = 1
+    steps: tuple[float, ...] = ()
+    cache_blocks: int = CACHE_BLOCKS
+
+    def rate_at(self, number: int) -> float:
+        """Requests a second when this one comes."""
+        return self.steps[number * len(self.steps) // self.count] if self.steps else self.rate
+
+    def prefix_blocks(self, group: int) -> list[int]:
+        """Names of the group's shared blocks."""
+        blocks, last = self.prefix // BLOCK, self.levels - 1
+        depths = [block * self.levels // blocks for block in range(blocks)]
+        return [((depth << 16) + (group >> last - depth) + 1 << 20) + block for block, depth in enumerate(depths)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +110,34 @@ def requests(load: Load, seed: int) -> list[SimRequest]:
     groups = [number % load.groups for number in range(load.count)]
     rng.shuffle(groups)
     for number, group in enumerate(groups):
-        now += rng.expovariate(load.rate)
-        hashes = [(group + 1 << 20) + block for block in range(load.prefix // BLOCK)]
+        now += rng.expovariate(load.rate_at(number))
+        hashes = load.prefix_blocks(group)
         hashes += [(number + 1 << 40) + block for block in range(TAIL_BLOCKS)]
         made.append(SimRequest(number, BLOCK * len(hashes) + 1, hashes, load.output, now, group=group))
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Output tokens a second over the whole load; mean seconds between two tokens of an answer; mean size of the
+    running batch over the time that anything ran."""
+
+    throughput: float
+    between: float
+    batch: float
+
+
 def throughput(load: Load, contender: Contender, seed: int) -> float:
     """Output tokens a second over the whole load."""
+    return play(load, contender, seed).throughput
+
+
+def play(load: Load, contender: Contender, seed: int) -> Played:
+    """Serve the load whole."""
     plain = contender.queue == "Fcfs"
     settings = EngineSettings(
         block_size=BLOCK,
-        cache_blocks=CACHE_BLOCKS,
+        cache_blocks=load.cache_blocks,
         max_num_seqs=load.batch,
         max_batched_tokens=BUDGET,
         queue=contender.queue,
@@ -106,13 +147,21 @@ def throughput(load: Load, contender: Contender, seed: int) -> float:
     )
     engine, now = SimEngine(settings, rng=random.Random(f"policy {seed}")), 0.0
     left = list(reversed(requests(load, seed)))
+    busy = decoded = waited = batched = 0.0
     while left or len(engine):
         while left and left[-1].arrival <= now:
             engine.submit(left.pop(), now)
         report = engine.step(now)
-        now = left[-1].arrival if report is None else now + report.seconds
+        if report is None:
+            now = left[-1].arrival
+        else:
+            now += report.seconds
+            busy += report.seconds
+            batched += report.seconds * engine.load().running
+            waited += report.seconds * report.decode_tokens
+            decoded += report.decode_tokens
         engine.settle(now)
-    return load.count * load.output / now
+    return Played(load.count * load.output / now, waited / decoded if decoded else 0.0, batched / busy)
 
 
 def run(context: Context) -> Report:
@@ -122,7 +171,12 @@ def run(context: Context) -> Report:
     with context.progress("batching", len(calls)) as advance:
         found = iter(in_parallel(throughput, calls, advance))
     rates = {load.name: {one.label: [next(found) for _ in seeds] for one in CONTENDERS} for load in loads}
-    return Report(_keys(rates), [_table(rates, seeds)], lambda figure: _plot(figure, rates), {"rates": rates})
+    tables = [_table(rates, seeds)]
+    if context.options.get("sweep") == "1":
+        from plumage_bench.batching_sweep import sweep_tables  # which builds on this module
+
+        tables += sweep_tables(context, seeds)
+    return Report(_keys(rates), tables, lambda figure: _plot(figure, rates), {"rates": rates})
 
 
 def _keys(rates: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:

@@ -65,6 +65,7 @@ _ALL = (
         "what batching policies make of one simulated engine; credit by trial and by step",
         quick_budget=30,
         quick_omits="three of five loads, a third seed",
+        options=(("sweep", "1: also FEATHER's ranges of rate, groups, lengths and levels (minutes)"),),
     ),
     Benchmark(
         "cht",
