@@ -18,20 +18,21 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from redis.asyncio import RedisCluster
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.connection import close, connect, redacted
 from plumage.directory.followed import Followed
 from plumage.directory.follower import Entry, Follower, OutOfStep
 from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.rounds import Rounds
 from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State, are_apart
 from plumage.directory.snapshot import read_snapshot
 from plumage.directory.tasks import Mistakes, end, forever
@@ -81,6 +82,7 @@ class DirectorySync:
         self._pool = pool
         self._engine = engine
         self._client = connect(url)
+        self._rounds = Rounds(self._client)
         self._shown = redacted(url)
         self._mistakes = Mistakes(f"directory {self._shown}: reading a snapshot")
         self._poll_seconds = poll_seconds
@@ -162,6 +164,7 @@ class DirectorySync:
 
     async def close(self) -> None:
         await end(self._tasks)
+        await self._rounds.close()
         await close(self._client)
 
     # Heartbeats
@@ -315,8 +318,14 @@ class DirectorySync:
             await asyncio.sleep(BLOCK_MS / 1000)
             return []
         last: dict[Any, Any] = {key: f"{known.follower.seq}-0" for key, known in logs.items()}
-        got: Any = await self._client.xread(last, count=ENTRIES_AT_ONCE, block=BLOCK_MS)
-        return got or []
+        if isinstance(self._client, RedisCluster):
+            got: Any = await self._client.xread(last, count=ENTRIES_AT_ONCE, block=BLOCK_MS)
+            return got or []
+        command = ("XREAD", "COUNT", ENTRIES_AT_ONCE, "BLOCK", BLOCK_MS, "STREAMS", *last, *last.values())
+        (reply,) = await self._rounds.ask([command])
+        if isinstance(reply, ResponseError):
+            raise reply
+        return [(key, [(name, _fields(flat)) for name, flat in entries]) for key, entries in reply or ()]
 
     def _take(self, known: Followed, key: bytes, entries: list[Entry]) -> None:
         """Apply what was read, if this is still what is wanted: a snapshot may have begun since."""
@@ -334,3 +343,8 @@ class DirectorySync:
         except SchemaError as error:
             self._malformed(known, error)
             self._postpone(known, "malformed")
+
+
+def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Name, value, name, value, …"""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
