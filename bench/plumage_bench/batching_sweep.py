@@ -18,12 +18,12 @@ from plumage_bench.parallel import in_parallel
 __all__ = ["COMPARED", "sweep_tables", "sweeps"]
 
 COMPARED = tuple(one for one in CONTENDERS if one.label in ("FCFS", "tree order", "bandit, trial"))
-_COUNT = 1_000  # requests
+_STRANGERS = 600  # requests that share nothing
 
 
 def sweeps() -> Mapping[str, Sequence[tuple[str, Load]]]:
     """By parameter, labelled loads."""
-    base = replace(LOADS[0], count=_COUNT)
+    base = LOADS[0]  # with as many requests as learners need
     return {
         "requests a second": [(f"{rate}", replace(base, rate=float(rate))) for rate in (5, 20, 50, 100)],
         "a rate in steps": [
@@ -35,7 +35,9 @@ def sweeps() -> Mapping[str, Sequence[tuple[str, Load]]]:
         "output tokens": [(f"{tokens}", replace(base, output=tokens)) for tokens in (1, 10, 50, 100, 200)],
         "shared tokens": [(f"{tokens}", replace(base, prefix=tokens)) for tokens in (1_000, 2_000, 5_000, 10_000)],
         "levels of the tree, 8 groups": [(f"{count}", replace(base, groups=8, levels=count)) for count in (1, 2, 3, 4)],
-        "no sharing": [(f"batch {size}", replace(base, groups=_COUNT, batch=size)) for size in (64, 500)],
+        "no sharing": [
+            (f"batch {size}", replace(base, count=_STRANGERS, groups=_STRANGERS, batch=size)) for size in (64, 500)
+        ],
     }
 
 
