@@ -1,0 +1,321 @@
+"""Our form of LBGR against a slow model: every score from the whole history, by the formulas of its module's page.
+
+κ and θ are learned by the parts that do so in the policy itself: those have models of their own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import Any
+
+import pytest
+from support.slow_backlog import SlowBacklog
+
+from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState
+from plumage.routing.context_cost import ContextCost, Stretch
+from plumage.routing.interface import Ticket
+from plumage.routing.learned import Learned
+from plumage.routing.regression import RecursiveLeastSquares
+
+LEAST_MISS, GOOD_FAITH, SETTLED, TESTED, LESSONS, UNTAUGHT, REPORTED = 0.016, 4.0, 20.0, 20, 50.0, 20.0, 4
+Weights = tuple[float, ...]
+
+
+@dataclass
+class Sent:
+    """A request on its way: what was predicted of it, and what of it the replica still owes."""
+
+    replica: SlowReplica
+    x: tuple[float, float, float, float]
+    service: float
+    owed: float
+    at: float
+    hit: float
+    owing: bool = True
+
+
+@dataclass
+class SlowReplica:
+    backlog: SlowBacklog
+    ttft: RecursiveLeastSquares
+    latency: RecursiveLeastSquares
+    stretch: Stretch = field(default_factory=Stretch)
+    heard: float = 0.0
+    answers: int = 0
+    adopted: int = 0
+    lessons: float = UNTAUGHT
+    grades: list[tuple[float, float, float]] = field(default_factory=list)  # promised, kept, weight
+    trust: float = 1.0  # as of the last word of this replica
+
+    def look(self) -> None:
+        promised = sum(promised * weight for promised, _, weight in self.grades)
+        kept = sum(kept * weight for _, kept, weight in self.grades)
+        self.trust = (kept + GOOD_FAITH) / (promised + GOOD_FAITH)
+
+    def grade(self, promised: float, kept: float) -> None:
+        self.grades = [(one, other, weight * 0.95) for one, other, weight in self.grades]
+        self.grades.append((promised, min(kept, promised), 1.0))
+
+    def fade(self) -> None:
+        self.backlog.fade()
+        self.grades = [(one, other, weight / 2.0) for one, other, weight in self.grades]
+
+
+class SlowLbgr:
+    def __init__(self, settings: LbgrSettings, slots: int) -> None:
+        self.settings = settings
+        self.context = ContextCost()
+        self.arrivals: list[float] = []
+        self.computed: list[tuple[float, float, float]] = []  # anywhere: seconds, thousand tokens, weight
+        self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
+        self.turn = 0
+        self.replicas: list[SlowReplica] = []
+        for _ in range(slots):
+            self.replicas.append(self.newcomer())
+
+    # What is known
+
+    @property
+    def fleet_tokens(self) -> float:
+        return sum(tokens * weight for _, tokens, weight in self.computed)
+
+    @property
+    def fleet_c_miss(self) -> float:
+        tokens = self.fleet_tokens
+        return sum(took * weight for took, _, weight in self.computed) / tokens if tokens else self.settings.c_miss
+
+    def mean(self, kind: str) -> Weights:
+        tested = [getattr(one, kind).weights for one in self.replicas if getattr(one, kind).updates >= TESTED]
+        return tuple(sum(part) / len(tested) for part in zip(*tested, strict=True)) if tested else (0.0,) * 4
+
+    def newcomer(self) -> SlowReplica:
+        variance = self.settings.initial_variance
+        ttft, latency = (
+            RecursiveLeastSquares(
+                forgetting=self.settings.forgetting,
+                initial_variance=variance,
+                trace_limit=40.0 * variance,
+                weights=self.mean(kind),  # type: ignore[arg-type]
+            )
+            for kind in ("ttft", "latency")
+        )
+        return SlowReplica(SlowBacklog(self.fleet_c_miss), ttft, latency)
+
+    def observed(self, now: float, window: float) -> float:
+        """Seconds of the past that an average fading over `window` has seen."""
+        since = max(now - min(self.arrivals, default=inf), 0.5)
+        return window * (1.0 - exp(-since / window))
+
+    # Deciding
+
+    def parts(self, query: Query, replica: ReplicaState) -> tuple[float, float, float, float]:
+        """Thousand tokens found and computed there, ŝ, W."""
+        known = self.replicas[replica.slot]
+        found = query.hits.get(replica.slot, 0.0) * known.trust / 1000.0
+        miss = max(query.tokens / 1000.0 - found, LEAST_MISS)
+        done_at, behind = known.backlog.bounds
+        context = 1.0 + self.context.kappa * (found + miss / 2.0)
+        service = self.settings.c_hit * found + known.backlog.c_miss * miss * context
+        return found, miss, service, max(done_at - query.now, behind) + replica.foreign_work
+
+    def score(self, query: Query, replica: ReplicaState, candidates: int) -> float:
+        settings, now = self.settings, query.now
+        found, miss, service, work = self.parts(query, replica)
+        own = service + work
+        learned = self.replicas[replica.slot].ttft.predict((found, miss, work, 1.0))
+        own_time = own + min(max(learned, -settings.most_correction * own), settings.most_correction * own)
+        window = settings.arrival_seconds
+        arriving = sum(exp(-(now - at) / window) for at in self.arrivals) / self.observed(now, window) / candidates
+        window = settings.spread_seconds
+        here = sum(tokens * exp(-(now - at) / window) for slot, tokens, at in self.recent if slot == replica.slot)
+        crowding = settings.crowding * arriving * own * service
+        filling = settings.spread * self.fleet_c_miss * here / self.observed(now, window) * service
+        return own_time + crowding + filling
+
+    # Accounting
+
+    def routed(self, query: Query, replica: ReplicaState) -> tuple[Sent, float, float]:
+        """And the predicted times to the first token and to the end."""
+        slot, now = replica.slot, query.now
+        known = self.replicas[slot]
+        hits = min(query.hits.get(slot, 0.0), query.tokens)
+        found, miss, service, work = self.parts(Query(now, query.tokens, {slot: hits}), replica)
+        owed = service / max(known.backlog.c_miss, 1e-6)
+        ttft_learned = known.ttft.predict((found, miss, work, 1.0))
+        known.backlog.add(owed, now)
+        self.recent.append((slot, owed, now))
+        self.arrivals.append(now)
+        self.revisit(now)
+        known.look()
+        own = service + work
+        ttft = max(own + ttft_learned, own / 10.0)
+        latency = max(own + known.latency.predict((found, miss, work, 1.0)), ttft)
+        return Sent(known, (found, miss, work, 1.0), service, owed, now, hits), ttft, latency
+
+    def revisit(self, now: float) -> None:
+        self.turn = (self.turn + 1) % len(self.replicas)
+        one = self.replicas[self.turn]
+        one.backlog.prior = self.fleet_c_miss
+        if not one.backlog.waiting and now - one.heard > self.settings.stale_seconds:
+            one.heard = now
+            one.fade()
+            pairs = zip(one.ttft.weights, self.mean("ttft"), strict=True)
+            one.ttft.weights = tuple((mine + theirs) / 2.0 for mine, theirs in pairs)  # type: ignore[assignment]
+        one.look()
+
+    def first_token(self, sent: Sent, now: float) -> None:
+        one = sent.replica
+        if one not in self.replicas or not sent.owing:
+            return
+        sent.owing = False
+        took = one.backlog.first_token(sent.owed, now)
+        self.computed = [(seconds, tokens, weight * 0.995) for seconds, tokens, weight in self.computed]
+        self.computed.append((took, sent.owed, 1.0))
+        if self.fleet_tokens > SETTLED:
+            average = self.fleet_c_miss
+            one.stretch.add(sent.x[0], sent.x[1], took * average / max(one.backlog.c_miss, 1e-6))
+            self.context.learn(one.stretch, average)
+            one.lessons = min(one.lessons + (now - one.heard) * LESSONS, UNTAUGHT)
+            if one.lessons >= 1.0:
+                one.lessons -= 1.0
+                one.ttft.update(sent.x, now - sent.at - sent.service - sent.x[2])
+        one.heard = now
+        one.look()
+
+    def finished(self, sent: Sent, now: float, cached: float | None) -> None:
+        self.first_token(sent, now)
+        one = sent.replica
+        if one not in self.replicas:
+            return
+        one.answers += 1
+        if (one.answers % REPORTED == 0 or one.latency.updates < TESTED) and self.fleet_tokens > SETTLED:
+            one.latency.update(sent.x, now - sent.at - sent.service - sent.x[2])
+        if cached is not None and sent.hit > 0.0:
+            one.grade(sent.hit / 1000.0, cached / 1000.0)
+
+    def failed(self, sent: Sent, now: float) -> None:
+        if sent.replica in self.replicas and sent.owing:
+            sent.replica.backlog.give_up(sent.owed, now)
+            sent.replica.look()
+
+    def forget(self, slot: int) -> None:
+        self.replicas[slot] = self.newcomer()
+        self.recent = [one for one in self.recent if one[0] != slot]
+
+    def adopt(self, slot: int, learned: Learned, now: float) -> bool:
+        one = self.replicas[slot]
+        if one.ttft.updates or one.backlog.lessons or learned.updates < TESTED:
+            return False
+        self.computed.append((learned.c_miss * learned.experience, learned.experience, 1.0))
+        one.backlog.start_from(learned.c_miss, learned.experience, self.fleet_c_miss)
+        one.ttft.weights, one.latency.weights = learned.ttft, learned.latency
+        one.adopted = one.ttft.updates = one.latency.updates = learned.updates
+        one.heard = now
+        one.look()
+        return True
+
+
+class Both:
+    """The policy and its model, told alike. `on_their_way`: requests without an end yet."""
+
+    def __init__(self, settings: LbgrSettings, slots: int, rng: random.Random) -> None:
+        self.rng = rng
+        self.speed = rng.choice([0.1, 0.0005])  # seconds for a thousand tokens
+        self.policy = Lbgr(rng=random.Random(1), settings=settings)
+        self.states = [ReplicaState(slot) for slot in range(slots)]
+        self.policy.choose(Query(0.0, 1.0, {}), self.states)  # all slots at once, as the model has them
+        self.model = SlowLbgr(settings, slots)
+        self.on_their_way: list[tuple[Ticket, Sent]] = []
+
+    def route(self, now: float) -> None:
+        rng, slots = self.rng, range(len(self.states))
+        tokens = rng.choice([0.0, 10.0, 800.0, 4_000.0, 30_000.0])
+        held = rng.sample(slots, rng.randint(0, (len(slots) + 1) // 2))
+        query = Query(now, tokens, {slot: tokens * rng.choice([0.0, 0.3, 1.0, 1.1]) for slot in held})
+        for state in self.states:
+            state.foreign_work = rng.choice([0.0, 0.0, 0.4])
+        choice = self.policy.choose(query, self.states)
+        considered: Sequence[ReplicaState] = choice.considered or self.states
+        expected = [self.model.score(query, state, len(self.states)) for state in considered]
+        assert list(choice.scores) == pytest.approx(expected, rel=1e-7)
+        assert choice.scores[[state.slot for state in considered].index(choice.slot)] == min(choice.scores)
+        ticket = self.policy.routed(query, choice)
+        sent, ttft, latency = self.model.routed(query, self.states[choice.slot])
+        assert (ticket.predicted_ttft, ticket.predicted_latency) == pytest.approx((ttft, latency), rel=1e-7)
+        self.on_their_way.append((ticket, sent))
+
+    def end(self, now: float) -> None:
+        ticket, sent = self.on_their_way.pop(self.rng.randrange(len(self.on_their_way)))
+        if self.rng.random() < 0.1:
+            self.policy.failed(ticket, now)
+            self.model.failed(sent, now)
+            return
+        cached = self.rng.choice([None, 0.0, sent.hit / 2.0, sent.hit, 2.0 * sent.hit])
+        self.policy.finished(ticket, now, cached)
+        self.model.finished(sent, now, cached)
+
+    def first_token(self, now: float) -> float:
+        """After as long as a prompt takes that attends to what is before it; when that was."""
+        ticket, sent = self.rng.choice(self.on_their_way)
+        if sent.owing:
+            hit, miss, _, _ = sent.x
+            now += self.speed * miss * (1.0 + 0.2 * (hit + miss / 2.0)) * self.rng.uniform(0.8, 1.2)
+        self.policy.first_token(ticket, now)
+        self.model.first_token(sent, now)
+        return now
+
+    def replace(self, now: float) -> None:
+        slot = self.rng.randrange(len(self.states))
+        self.policy.forget(slot)
+        self.model.forget(slot)
+        if self.rng.random() < 0.7:
+            weights: Any = tuple(self.rng.uniform(-0.1, 0.1) for _ in range(4))
+            learned = Learned(self.rng.uniform(0.01, 2.0), self.rng.uniform(1.0, 30.0), weights, weights, 40)
+            assert self.policy.adopt(slot, learned, now) == self.model.adopt(slot, learned, now)
+
+
+def walk(seed: int, considered: int) -> tuple[Both, float]:
+    """Eight hundred steps of both, compared at each; and the highest κ on the way."""
+    rng, now, kappa = random.Random(f"{seed} {considered}"), 0.0, 0.0
+    settings = LbgrSettings(
+        c_hit=rng.choice([0.0, 0.02]),
+        c_miss=rng.choice([0.1, 1.0]),
+        crowding=rng.choice([0.0, 1.0, 2.0]),
+        spread=rng.choice([0.0, 6.0]),
+        most_correction=rng.choice([0.1, 0.25]),
+        considered=considered,
+    )
+    both = Both(settings, (1, 3, 7)[seed % 3], rng)
+    pace = 0.02 * both.speed * rng.choice([1.0, 50.0])
+    for _ in range(800):
+        now += rng.choice([0.0, pace, pace, 4.0 * pace]) if rng.random() < 0.99 else 45.0
+        move = rng.random()
+        if move < 0.4 or not both.on_their_way:
+            both.route(now)
+        elif move < 0.65:
+            now = both.first_token(now)
+        elif move < 0.995:
+            both.end(now)
+        else:
+            both.replace(now)
+        kappa = max(kappa, both.model.context.kappa)
+    return both, kappa
+
+
+@pytest.mark.parametrize("considered", [64, 4])
+@pytest.mark.parametrize("seed", range(6))
+def test_every_score_is_that_of_the_formulas(seed: int, considered: int) -> None:
+    walk(seed, considered)
+
+
+def test_the_walks_reach_what_they_test() -> None:
+    walks = [walk(seed, 64) for seed in range(6)]
+    replicas = [one for both, _ in walks for one in both.model.replicas]
+    assert any(kappa > 0.0 for _, kappa in walks)
+    assert any(one.trust < 1.0 for one in replicas)
+    assert any(one.ttft.updates - one.adopted > 2 * TESTED for one in replicas)
+    assert any(one.latency.updates - one.adopted > TESTED for one in replicas)
+    assert any(one.adopted for one in replicas)
