@@ -88,7 +88,7 @@ def lbgr(policy: str, spec: LbgrSpec) -> dict[str, Any]:
     hit = {"c_hit": spec.hit_milliseconds_per_kilotoken / 1000}
     match policy:
         case "Lbgr":
-            return learned | hit
+            return learned | hit | {"considered": spec.considered_replicas}
         case "LbgrPaper":
             return learned | hit | {"decay_interval": spec.decay_interval_milliseconds / 1000}
         case "LbgrCode":

@@ -300,3 +300,41 @@ def test_says_what_is_wrong_with_its_use() -> None:
     refill.commit()
     with pytest.raises(StateError, match="start another"):
         refill.add([])
+
+
+def test_what_is_kept_of_a_stride_ends_with_every_kind_of_change() -> None:
+    """Two owners of a chain that was matched often; then one of them changes, each time in another way."""
+    chain = [chunk << 50 for chunk in range(1, 17)]
+    told = [(chunk, 1, 64 * depth) for depth, chunk in enumerate(chain, 1)]
+
+    def both() -> Mirror:
+        mirror = Mirror()
+        mirror.apply(1, told)
+        mirror.hold_pending(chain, 0, 0.0, 5.0)
+        assert [mirror.match(chain) for _ in range(3)] == 3 * [{0: (16, 1024), 1: (16, 1024)}]
+        return mirror
+
+    mirror = both()
+    mirror.refill(0).commit()  # the hold is carried over to another lane
+    assert set(mirror.match(chain)) == {0, 1}
+
+    mirror = both()
+    mirror.hold_pending(chain, 2, 0.0, 5.0)
+    assert set(mirror.match(chain)) == {0, 1, 2}
+    mirror.lapse(5.0)
+    assert set(mirror.match(chain)) == {1}
+
+    mirror = both()
+    mirror.apply(1, [(chain[5], 0, 0)])
+    assert mirror.match(chain) == {0: (16, 1024), 1: (5, 320)}
+
+    mirror = both()
+    mirror.apply(1, [(chain[15], 1, 1030)])
+    assert mirror.match(chain)[1] == (16, 1030)
+
+    mirror = both()
+    mirror.forget(1)
+    while mirror.sweep():
+        pass
+    mirror.apply(3, [(7, 1, 64)])  # takes the lane that was wiped
+    assert set(mirror.match(chain)) == {0}

@@ -264,3 +264,20 @@ def test_a_hit_of_zero_is_no_hit() -> None:
             fleet.policy.choose(Query(120.0, tokens, hits), fleet.states).scores for hits in ({}, {0: 0.0, 2: 0.0})
         ]
         assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(("rate", "lessons"), [(20.0, 1000), (500.0, 120)])
+def test_of_very_many_outcomes_a_second_some_teach(rate: float, lessons: int) -> None:
+    """At most fifty a second and replica and twenty at once; an ordinary rate is learned from whole."""
+    policy, states = _policy(), _states(1)
+    now = 1000.0
+    for _ in range(40):  # until the fleet's speed is known
+        ticket = policy.routed(Query(now, 1000, {}), policy.choose(Query(now, 1000, {}), states))
+        policy.first_token(ticket, now + 0.1)
+        now += 1.0
+    known = policy._replicas[0].ttft.updates
+    for _ in range(1000):
+        query = Query(now, 1000, {})
+        policy.first_token(policy.routed(query, policy.choose(query, states)), now)
+        now += 1.0 / rate
+    assert policy._replicas[0].ttft.updates - known == pytest.approx(lessons, abs=2)
