@@ -32,6 +32,7 @@ from math import exp, expm1, inf
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog
 from plumage.routing.context_cost import ContextCost, Stretch
+from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -61,7 +62,7 @@ class LbgrSettings:
     initial_variance: of their weights, around the fleet's. crowding: how much the delay of others counts. spread: how
     much the tokens computed there in the last `spread_seconds` do. most_correction: see the module. arrival_seconds:
     over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves half way to the
-    fleet's. considered: the most candidates that are scored for one request."""
+    fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`."""
 
     c_hit: float = 0.0
     c_miss: float = 1.0
@@ -74,6 +75,7 @@ class LbgrSettings:
     arrival_seconds: float = 10.0
     stale_seconds: float = 30.0
     considered: int = 64
+    loyalty: float = 0.2
 
     def __post_init__(self) -> None:
         for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds"):
@@ -81,7 +83,7 @@ class LbgrSettings:
                 raise ConfigurationError(f"lbgr.{name} must be above 0, got {getattr(self, name)}")
         if not 0.5 <= self.forgetting <= 1.0:
             raise ConfigurationError(f"lbgr.forgetting must be between 0.5 and 1, got {self.forgetting}")
-        for name in ("c_hit", "crowding", "spread", "most_correction"):
+        for name in ("c_hit", "crowding", "loyalty", "spread", "most_correction"):
             if not getattr(self, name) >= 0.0:
                 raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
         if not self.considered >= 2:
@@ -152,6 +154,7 @@ class Lbgr:
         self._context = ContextCost()
         self._fleet_seconds = self._fleet_computed = 0.0
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
+        self._former = FormerHomes(self.settings.loyalty)
         self._shortlist = Shortlist(self.settings.considered, rng)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -164,6 +167,7 @@ class Lbgr:
         except IndexError:
             self._grow(1 + max(replica.slot for replica in replicas))
             scores = self._scores(query, considered, len(replicas))
+        self._former.prefer(query, considered, scores)
         best = considered[lowest_index(scores, self._rng)]
         self._foreign = best.foreign_work
         return Choice(best.slot, scores, () if few else considered)
@@ -237,6 +241,7 @@ class Lbgr:
         owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
         replica.backlog.add(owed, now)
         self._recent.add(slot, owed, now)
+        self._former.sent(query.chunks, slot)
         self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
         self._arrived = now
         self._began = min(self._began, now)
@@ -330,6 +335,7 @@ class Lbgr:
         if slot < len(self._replicas):
             self._replicas[slot] = self._newcomer()
             self._recent.clear(slot)
+            self._former.forget(slot)
             self._publish(slot)
 
     def _grow(self, slots: int) -> None:

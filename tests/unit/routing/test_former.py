@@ -1,0 +1,66 @@
+"""A prompt that nobody holds goes where its conversation was, if that is nearly as good as the best."""
+
+from __future__ import annotations
+
+import random
+
+from plumage.routing.former import FormerHomes
+from plumage.routing.interface import Query, ReplicaState
+from plumage.routing.lbgr import Lbgr, LbgrSettings
+
+REPLICAS = [ReplicaState(slot) for slot in range(4)]
+
+
+def lowered(homes: FormerHomes, chunks: list[int], **hits: float) -> list[float]:
+    scores = [1.0] * len(REPLICAS)
+    held = {int(slot.removeprefix("slot")): tokens for slot, tokens in hits.items()}
+    homes.prefer(Query(0.0, 1000.0, held, chunks), REPLICAS, scores)
+    return scores
+
+
+def test_the_slot_that_was_sent_the_longest_known_beginning_is_preferred() -> None:
+    homes = FormerHomes(0.25)
+    homes.sent([1, 2, 3], 2)
+    homes.sent([1, 2, 3, 4, 5], 3)
+    assert lowered(homes, [1, 2, 3, 9]) == [1.0, 1.0, 0.8, 1.0]
+    assert lowered(homes, [1, 2, 3, 4, 5, 6]) == [1.0, 1.0, 1.0, 0.8]
+    assert lowered(homes, [1, 2, 9]) == [1.0] * 4, "a beginning that many share is nobody's home"
+    assert lowered(homes, []) == [1.0] * 4
+
+
+def test_where_somebody_holds_half_of_the_prompt_the_scores_stay() -> None:
+    homes = FormerHomes(0.25)
+    homes.sent([1, 2, 3], 2)
+    assert lowered(homes, [1, 2, 3, 4], slot1=500.0) == [1.0] * 4
+    assert lowered(homes, [1, 2, 3, 4], slot1=499.0) == [1.0, 1.0, 0.8, 1.0]
+
+
+def test_what_is_remembered_is_bounded_and_goes_with_its_replica() -> None:
+    homes = FormerHomes(0.25, most=2)
+    for end in (1, 2, 1, 3):
+        homes.sent([end], end)
+    assert lowered(homes, [2]) == [1.0] * 4, "the longest unused went"
+    assert lowered(homes, [1]) == [1.0, 0.8, 1.0, 1.0]
+    homes.forget(1)
+    assert lowered(homes, [1]) == [1.0] * 4
+    assert lowered(homes, [3]) == [1.0, 1.0, 1.0, 0.8]
+
+
+def test_lbgr_returns_a_lost_conversation_to_its_former_home_unless_that_is_busy() -> None:
+    def chosen(loyalty: float, tokens_before: float) -> list[int]:
+        """Where the next turns of conversations go, each begun elsewhere in turn, after so much work at their homes."""
+        slots = []
+        for seed in range(20):
+            policy = Lbgr(rng=random.Random(seed), settings=LbgrSettings(loyalty=loyalty, spread=0.0))
+            first = Query(0.0, 2000.0, {}, [1, 2])
+            policy.finished(policy.routed(first, policy.choose(first, REPLICAS[:1])), 2.0, 0.0)
+            if tokens_before:
+                other = Query(100.0, tokens_before, {}, [7])
+                policy.routed(other, policy.choose(other, REPLICAS[:1]))
+            second = Query(100.0, 3000.0, {}, [1, 2, 3])
+            slots.append(policy.choose(second, REPLICAS).slot)
+        return slots
+
+    assert set(chosen(0.2, 0.0)) == {0}
+    assert len(set(chosen(0.0, 0.0))) > 1
+    assert 0 not in chosen(0.2, 9000.0)
