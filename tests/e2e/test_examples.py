@@ -8,6 +8,7 @@ import pytest
 from support.pool import Pool, leftovers, load, lost, prompts, whole
 
 from plumage_cli.files import read_pool
+from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
@@ -19,7 +20,7 @@ LOCAL = [path for path in EXAMPLES if path.name not in ("gateway.yaml", "local.y
 async def test_example_runs(path: Path, runtime: Path) -> None:
     manifest = read_pool(path)
     refuse_what_needs_a_cluster(manifest, path.name)
-    assert unused(manifest) == []
+    assert unused(manifest) == idle(manifest) == []
     pool = Pool(runtime, path.name)
     try:
         await pool.until(whole(manifest.spec.initial_replicas))

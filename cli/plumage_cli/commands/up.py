@@ -31,12 +31,19 @@ def up(
     """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends it."""
     from plumage_cli.checks import require
     from plumage_cli.files import read_pool
+    from plumage_cli.local.idle import idle
     from plumage_cli.local.plan import HOST, refuse_what_needs_a_cluster, unused
 
     pool = read_pool(manifest, changes or ())
     refuse_what_needs_a_cluster(pool, str(manifest))
     if left_out := unused(pool):
         typer.secho(f"set but not used on one machine: {', '.join(left_out)}", fg=typer.colors.YELLOW, err=True)
+    if left_out := idle(pool):
+        typer.secho(
+            f"set for what the manifest does not choose, and not used: {', '.join(left_out)}",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
     require("the router", "engines and agents")
     from plumage_cli.local.foreground import run
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
-from plumage.api.v1alpha1.feather import FeatherSpec
+from plumage.api.v1alpha1.feather import BanditSpec, FeatherSpec
 from plumage.api.v1alpha1.router import LbgrSpec
 
-__all__ = ["eviction", "feather", "host_tier", "lbgr"]
+__all__ = ["eviction", "feather", "host_tier", "lbgr", "ranks_by_hotness"]
 
 
 def feather(spec: FeatherSpec) -> dict[str, Any]:
@@ -28,10 +28,8 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
             return {
                 "exploration": float(spec.bandit.exploration),
                 "forgetting": spec.bandit.forgetting,
-                "discount": float(spec.bandit.discount),
-                "discount_interval": spec.bandit.discount_interval,
-                "window": spec.bandit.window,
                 "credit": spec.bandit.credit,
+                **_memory(spec.bandit),
             }
         case "QLearning":
             return {
@@ -48,6 +46,16 @@ def _stop_options(spec: FeatherSpec) -> dict[str, Any]:
                 "many_peers": spec.heuristic.relaxed_peers,
                 "max_floor": spec.heuristic.max_batch_floor,
             }
+        case _:
+            return {}
+
+
+def _memory(spec: BanditSpec) -> dict[str, Any]:
+    match spec.forgetting:
+        case "Discounted":
+            return {"discount": float(spec.discount), "discount_interval": spec.discount_interval}
+        case "SlidingWindow":
+            return {"window": spec.window}
         case _:
             return {}
 
@@ -72,14 +80,19 @@ def eviction(spec: EvictionSpec, block_tokens: int) -> dict[str, Any]:
 
 
 def host_tier(spec: HostMemorySpec) -> dict[str, Any]:
-    """For the simulator's host tier."""
-    return {
-        "minFrequency": spec.min_frequency,
+    """For the simulator's host tier; what its modes do not ask is left out."""
+    asked: dict[str, Any] = {} if spec.admission == "All" else {"minFrequency": spec.min_frequency}
+    return asked | {
         "admission": spec.admission,
         "promotion": spec.promotion,
-        "priority": spec.priority,
+        **({"priority": spec.priority} if ranks_by_hotness(spec) else {}),
         "record": spec.filter.model_dump(by_alias=True) | {"agingInterval": spec.aging_interval},
     }
+
+
+def ranks_by_hotness(spec: HostMemorySpec) -> bool:
+    """Whether the formula is asked; with admission All it says what goes."""
+    return spec.admission != "Frequency" or spec.promotion == "Hotness"
 
 
 def lbgr(policy: str, spec: LbgrSpec) -> dict[str, Any]:

@@ -26,6 +26,7 @@ __all__ = [
     "ReplicaPlan",
     "Role",
     "Site",
+    "is_set",
     "plan_replica",
     "plan_router",
     "refuse_what_needs_a_cluster",
@@ -139,15 +140,15 @@ def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
 def unused(pool: InferencePool) -> list[str]:
     """Fields that the manifest sets and that one machine makes no use of."""
     ways = [path.split(".") for path in WITHOUT_EFFECT]
-    return [".".join(["spec", *map(to_camel, way)]) for way in ways if _is_set(pool.spec, way)]
+    return [".".join(["spec", *map(to_camel, way)]) for way in ways if is_set(pool.spec, way)]
 
 
-def _is_set(struct: object, path: list[str]) -> bool:
+def is_set(struct: object, path: list[str]) -> bool:
     """Whether a person wrote the field at `path` (Python names); of a list, in any of its items."""
     if isinstance(struct, tuple):
-        return any(_is_set(item, path) for item in struct)
+        return any(is_set(item, path) for item in struct)
     return path[0] in getattr(struct, "model_fields_set", ()) and (
-        len(path) == 1 or _is_set(getattr(struct, path[0]), path[1:])
+        len(path) == 1 or is_set(getattr(struct, path[0]), path[1:])
     )
 
 

@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 from plumage.api.v1alpha1 import InferencePool, InferencePoolSpec, Quantity, parse_pool
 from plumage.api.v1alpha1.struct import Struct
 from plumage.errors import ManifestError
+from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import (
     WITHOUT_EFFECT,
     Site,
@@ -47,6 +48,7 @@ REFUSED = {
 CONTEXT: dict[str, dict[str, Any]] = {
     "model.adapters.": {"model.adapters": [{"name": "law", "uri": "file:///law"}]},
     "engine.feather.heuristic.": {"engine.feather.policy": "Heuristic"},
+    "engine.feather.bandit.window": {"engine.feather.bandit.forgetting": "SlidingWindow"},
     "engine.feather.q_learning.": {"engine.feather.policy": "QLearning"},
     "engine.eviction.hotness.": {"engine.eviction.policy": "Hotness"},
     "engine.eviction.hotness.priority": {"engine.eviction.hotness.form": "Paper"},
@@ -190,7 +192,48 @@ def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
     effect = plans(parsed(plain)) != plans(parsed(changed)) or path in ELSEWHERE
     told = named in unused(parsed(changed))
     assert told == (path in WITHOUT_EFFECT)
+    assert idle(parsed(changed)) == []
     assert effect != told, f"{named} has {'an' if effect else 'no'} effect on one machine, and is {told=}"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        *({"engine.feather.policy": policy} for policy in ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs")),
+        *({"engine.feather.bandit.forgetting": form} for form in ("SlidingWindow", "None")),
+        {"engine.feather.policy": "Fcfs", "engine.feather.bandit.forgetting": "SlidingWindow"},
+        {"engine.eviction.policy": "Rlt"},
+        {"engine.eviction.policy": "Lru", "engine.eviction.hotness.form": "Paper"},
+        {"engine.host_memory.admission": "All", "engine.host_memory.promotion": "Off"},
+        {"engine.host_memory.admission": "Frequency", "engine.host_memory.promotion": "Depth"},
+        {"engine.host_memory.admission": "Frequency", "engine.host_memory.promotion": "Hotness"},
+        *({"router.policy": policy} for policy in ("LbgrPaper", "LbgrCode", "RoundRobin")),
+        {},
+    ],
+    ids=str,
+)
+def test_whatever_is_chosen_a_field_without_effect_is_named(chosen: dict[str, Any]) -> None:
+    """Every field under every policy: it changes a process's settings, or `up` says that it does not."""
+    for path in set(FIELDS) - REFUSED - set(WITHOUT_EFFECT) - set(ELSEWHERE) - set(chosen):
+        plain = deepcopy(BASE)
+        for name, value in chosen.items():
+            put(plain, name, value)
+        changed = deepcopy(plain)
+        put(changed, path, another(path, FIELDS[path]))
+        if _not_together(changed):
+            continue
+        before, after = parsed(plain), parsed(changed)
+        named = "spec." + ".".join(map(to_camel, path.split(".")))
+        told = any(named == one or named.startswith(f"{one}.") for one in idle(after))
+        assert (plans(before) == plans(after)) == told, (named, idle(after))
+
+
+def _not_together(spec: dict[str, Any]) -> bool:
+    try:
+        parsed(spec)
+    except ManifestError:
+        return True
+    return False
 
 
 def test_what_is_read_elsewhere_is_read_there() -> None:

@@ -10,6 +10,7 @@ import pytest
 from plumage.api.v1alpha1 import load_pool
 from plumage.directory.ledger import ENTRY_BYTES
 from plumage.errors import ManifestError
+from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
@@ -103,6 +104,25 @@ def test_without_host_memory_there_is_no_second_tier() -> None:
 def test_host_memory_is_as_large_as_the_device_unless_said() -> None:
     spec = "  engine: {runtime: Simulator, simulator: {cacheBlocks: 70}, hostMemory: {}}"
     assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 70
+
+
+def test_settings_of_what_is_not_chosen_are_named() -> None:
+    spec = """
+  engine:
+    runtime: Simulator
+    feather: {policy: Fcfs, candidateOrder: Paper, bandit: {window: 64}}
+    eviction: {policy: Rlt, hotness: {form: Paper, filter: {clockBits: 16}}}
+    simulator: {hostBlocks: 9}
+  router: {policy: RoundRobin, lbgr: {forgetting: "0.9", pendingOwnerSeconds: 5}}
+"""
+    assert idle(pool(spec)) == [
+        "spec.engine.feather.candidateOrder",
+        "spec.engine.feather.bandit",
+        "spec.engine.eviction.hotness",
+        "spec.engine.simulator.hostBlocks",
+        "spec.router.lbgr.forgetting",
+    ]
+    assert idle(pool()) == []
 
 
 def test_what_one_machine_makes_no_use_of_is_named() -> None:

@@ -101,7 +101,8 @@ class HostMemorySpec(Struct):
     )
     priority: Priority = Field(
         "frequency * clock",
-        description="Formula of a prefix's hotness, highest is hottest; where admission or promotion is Hotness.",
+        description="Formula of a prefix's hotness, highest is hottest. Admission by Frequency, and promotion by "
+        "anything but Hotness, do not ask it.",
     )
     aging_interval: AgingInterval = Field(100, description="Requests after which every clock goes down by one.")
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
