@@ -37,10 +37,14 @@ class Usage:
 
 def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | None) -> int | None:
     """What the last match says. Looking for its name from behind spares reading all that comes before."""
-    found = pattern.findall(data, max(0, data.rfind(name)))
-    if not found:  # the last one is no number
-        found = pattern.findall(data)
-    return int(found[-1]) if found else known
+    at = data.rfind(name)
+    if at < 0:
+        return known
+    found = pattern.match(data, at)
+    if found is not None:
+        return int(found[1])
+    earlier = pattern.findall(data)  # the last one is no number
+    return int(earlier[-1]) if earlier else known
 
 
 class JsonTail:
