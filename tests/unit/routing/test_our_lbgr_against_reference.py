@@ -71,6 +71,7 @@ class SlowLbgr:
         self.arrivals: list[float] = []
         self.computed: list[tuple[float, float, float]] = []  # anywhere: seconds, thousand tokens, weight
         self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
+        self.prompts: list[tuple[Sequence[int], int]] = []  # and where they were sent last
         self.turn = 0
         self.replicas: list[SlowReplica] = []
         for _ in range(slots):
@@ -133,7 +134,18 @@ class SlowLbgr:
         here = sum(tokens * exp(-(now - at) / window) for slot, tokens, at in self.recent if slot == replica.slot)
         crowding = settings.crowding * arriving * own * service
         filling = settings.spread * self.fleet_c_miss * here / self.observed(now, window) * service
-        return own_time + crowding + filling
+        score = own_time + crowding + filling
+        return score / (1.0 + settings.loyalty) if self.home(query) == replica.slot else score
+
+    def home(self, query: Query) -> int | None:
+        """Who was last sent the longest prompt that this one goes on from, where nobody holds half of it."""
+        if query.hits and max(query.hits.values()) >= query.tokens / 2.0:
+            return None
+        for chunk in list(reversed(query.chunks))[:64]:
+            for chunks, slot in self.prompts:
+                if chunks[-1] == chunk:
+                    return slot
+        return None
 
     # Accounting
 
@@ -148,6 +160,9 @@ class SlowLbgr:
         known.backlog.add(owed, now)
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
+        if query.chunks:
+            self.prompts = [one for one in self.prompts if one[0][-1] != query.chunks[-1]]
+            self.prompts.append((query.chunks, slot))
         self.revisit(now)
         known.look()
         own = service + work
@@ -204,6 +219,7 @@ class SlowLbgr:
     def forget(self, slot: int) -> None:
         self.replicas[slot] = self.newcomer()
         self.recent = [one for one in self.recent if one[0] != slot]
+        self.prompts = [one for one in self.prompts if one[1] != slot]
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
         one = self.replicas[slot]
@@ -234,7 +250,10 @@ class Both:
         rng, slots = self.rng, range(len(self.states))
         tokens = rng.choice([0.0, 10.0, 800.0, 4_000.0, 30_000.0])
         held = rng.sample(slots, rng.randint(0, (len(slots) + 1) // 2))
-        query = Query(now, tokens, {slot: tokens * rng.choice([0.0, 0.3, 1.0, 1.1]) for slot in held})
+        conversation = 1000 * rng.randrange(12)
+        chunks = [conversation + depth for depth in range(rng.choice([0, 1, 3, 4, 80, 200]))]
+        hits = {slot: tokens * rng.choice([0.0, 0.3, rng.choice([0.4, 0.5, 0.55, 1.1])]) for slot in held}
+        query = Query(now, tokens, hits, chunks)
         for state in self.states:
             state.foreign_work = rng.choice([0.0, 0.0, 0.4])
         choice = self.policy.choose(query, self.states)
@@ -287,6 +306,7 @@ def walk(seed: int, considered: int) -> tuple[Both, float]:
         spread=rng.choice([0.0, 6.0]),
         most_correction=rng.choice([0.1, 0.25]),
         considered=considered,
+        loyalty=rng.choice([0.2, 1.0]),
     )
     both = Both(settings, (1, 3, 7)[seed % 3], rng)
     pace = 0.02 * both.speed * rng.choice([1.0, 50.0])
