@@ -12,7 +12,6 @@ from plumage_bench.workloads import LongdocShape
 __all__ = ["run"]
 
 _DEFAULT = Scenario(LongdocShape(), 12.0)
-QUICK_SEEDS = 1  # long prompts take long to serve: two would take more than a quick run may
 
 
 def _shape(factor: int) -> LongdocShape:
@@ -35,4 +34,4 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
 
 
 def run(context: Context) -> Report:
-    return run_routing(RoutingWorkload("longdoc", _shape, 12.0, 5.0, _sweeps(), QUICK_SEEDS), context)
+    return run_routing(RoutingWorkload("longdoc", _shape, 12.0, 5.0, _sweeps()), context)

@@ -35,9 +35,8 @@ from plumage_bench.routing_report import (
 )
 from plumage_bench.scenario import DEVICES, Figures, Scenario, Shape, measure, pooled
 
-__all__ = ["SEEDS", "RoutingWorkload", "run_routing"]
+__all__ = ["RoutingWorkload", "run_routing"]
 
-SEEDS = 3  # of the first round; a quick run has fewer
 _TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's brackets
 _STRIDE = 1.12
 _ABOVE = 1.15  # the first round's searches begin this far above what ours reaches on one seed
@@ -52,15 +51,13 @@ Search = tuple[Cell, Contender, int]  # and a seed
 @dataclass(frozen=True)
 class RoutingWorkload:
     """scaled: the shape for a fleet `k` times as large. default_rate: of the default setting, for 4 workers.
-    sustained_rate: where the search for the highest rate begins. sweeps: by parameter, labelled scenarios. quick_seeds:
-    of a quick run."""
+    sustained_rate: where the search for the highest rate begins. sweeps: by parameter, labelled scenarios."""
 
     name: str
     scaled: Callable[[int], Shape]
     default_rate: float
     sustained_rate: float
     sweeps: Mapping[str, Sequence[tuple[str, Scenario]]]
-    quick_seeds: int = 2
 
     def scenario(self, workers: int, device: str, rate: float) -> Scenario:
         factor = workers // 4
@@ -68,7 +65,7 @@ class RoutingWorkload:
 
 
 def run_routing(workload: RoutingWorkload, context: Context) -> Report:
-    seeds = [context.seed + offset for offset in range(workload.quick_seeds if context.quick else SEEDS)]
+    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     figures = _default_setting(workload, context, seeds)
     rates = _rates(workload, context, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
