@@ -146,6 +146,18 @@ def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
     assert list((tmp_path / "plumage").iterdir()) == []
 
 
+def test_up_says_what_is_set_in_vain(tmp_path: Path) -> None:
+    changes = (
+        "engine.simulator.hostBlocks=9",
+        "spec.router.slo={ttftMilliseconds: 5}",
+        "spec.model.uri=file:///no/such",
+    )
+    done = plumage("up", str(LOCAL), *(f"--set={change}" for change in changes), runtime=tmp_path)
+    assert "set but not used on one machine: spec.router.slo\n" in done.stderr
+    assert "set for what the manifest does not choose, and not used: spec.engine.simulator.hostBlocks\n" in done.stderr
+    assert "no such folder" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
