@@ -46,7 +46,8 @@ class Timed:
 
 
 def scenario(replicas: int = REPLICAS, requests: int = REQUESTS) -> Scenario:
-    shape = MultiturnShape(clients=requests // _ROUNDS_A_CLIENT)
+    """As many clients at once as there are of 10,000 requests: all of more would hold more than any cache keeps."""
+    shape = MultiturnShape(clients=requests // _ROUNDS_A_CLIENT, at_once=REQUESTS // _ROUNDS_A_CLIENT)
     return Scenario(shape, _RATE_A_REPLICA * replicas, workers=replicas)
 
 

@@ -59,7 +59,7 @@ class Scenario:
     def source(self, seed: int) -> Source:
         shape = self.shape
         if isinstance(shape, MultiturnShape):
-            return ClosedLoop(conversations(shape, seed), self.rate, seed)
+            return ClosedLoop(conversations(shape, seed), self.rate, seed, shape.at_once)
         if isinstance(shape, ArticleShape):
             if shape.kind == "agents":
                 return ClosedLoop(agent_sessions(shape, seed), self.rate, seed)

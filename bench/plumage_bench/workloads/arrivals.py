@@ -78,23 +78,29 @@ class Timed:
 
 class ClosedLoop:
     """Conversations: a client is ready when its answer is there, and who is ready waits, first come first served, for
-    the next place in a Poisson stream of `rate` a second."""
+    the next place in a Poisson stream of `rate` a second. With `at_once` the others begin as the first ones end."""
 
-    def __init__(self, conversations: Sequence[Sequence[Prompt]], rate: float, seed: int) -> None:
+    def __init__(
+        self, conversations: Sequence[Sequence[Prompt]], rate: float, seed: int, at_once: int | None = None
+    ) -> None:
         self._conversations = conversations
         self._rate = rate
         self._rng = random.Random(f"arrivals-{seed}")
         self._next_round = [0] * len(conversations)
         self._next_place = 0.0
+        count = len(conversations)
+        self._first = count if at_once is None else min(at_once, count)
+        self._waiting = iter(range(self._first, count))
 
     def initial(self) -> Iterator[Arrival]:
-        for client in range(len(self._conversations)):
+        for client in range(self._first):
             yield self._place(client, 0.0)
 
     def after(self, client: int, now: float) -> Arrival | None:
-        if self._next_round[client] == len(self._conversations[client]):
-            return None
-        return self._place(client, now)
+        if self._next_round[client] < len(self._conversations[client]):
+            return self._place(client, now)
+        following = next(self._waiting, None)
+        return None if following is None else self._place(following, now)
 
     def _place(self, client: int, ready: float) -> Arrival:
         at = max(self._next_place, ready)

@@ -18,12 +18,18 @@ __all__ = ["MultiturnShape", "conversation_rounds", "conversations"]
 
 @dataclass(frozen=True, slots=True)
 class MultiturnShape:
+    """at_once: so many clients talk at a time, and the next one begins when one has ended; None: all begin at once."""
+
     clients: int = 128
     rounds: tuple[int, ...] = (2, 4, 6, 8)
     input_tokens: int = 1024
     output_tokens: int = 4
     system_tokens: int = 0
     block_size: int = 16
+    at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        assert self.at_once is None or self.at_once > 0
 
 
 def conversations(shape: MultiturnShape, seed: int) -> list[list[Prompt]]:

@@ -172,3 +172,20 @@ def test_the_mix_drifts_from_what_is_shared_to_what_is_not() -> None:
     first, last = prompts[:1000], prompts[-1000:]
     assert _found_by_an_endless_cache(first) > 1.3 * _found_by_an_endless_cache(last)
     assert {24, 64, 4, 150, 200} == {prompt.output_tokens for prompt in prompts}, "all five are in it"
+
+
+def test_so_many_clients_talk_at_once_and_the_next_begin_as_they_end() -> None:
+    shape = MultiturnShape(clients=10, rounds=(2,))
+    source = ClosedLoop(conversations(shape, 1), 2.0, 1, at_once=3)
+    talking = [arrival.client for arrival in source.initial()]
+    assert talking == [0, 1, 2]
+    begun, served = set(talking), 3
+    while talking:
+        client = talking.pop(0)
+        if (arrival := source.after(client, 5.0)) is not None:
+            talking.append(arrival.client)
+            begun.add(arrival.client)
+            served += 1
+            assert len(talking) <= 3
+    assert begun == set(range(10))
+    assert served == len(source) == 20
