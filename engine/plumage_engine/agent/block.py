@@ -6,7 +6,7 @@ Children are linked without a container while there is one child: most blocks ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -42,7 +42,7 @@ class Block(msgspec.Struct, eq=False):
     reach: int = GONE  # slowest tier on the way from the prompt's start
     copies: int = 0  # tally of its own, by tier
     chunks: tuple[int, ...] = ()  # completed in this block
-    ids: Sequence[int] | None = None  # token ids, while `Heat` keeps them
+    ids: bytes | None = None  # token ids, packed, while `Heat` keeps them
     children: Block | set[Block] | None = None
 
     def __repr__(self) -> str:

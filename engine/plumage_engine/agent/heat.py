@@ -17,7 +17,10 @@ from heapq import nlargest
 from plumage_engine.agent.block import Block, Origin
 from plumage_engine.agent.tally import GONE
 
-__all__ = ["Heat"]
+__all__ = ["ID", "Heat"]
+
+ID = array("I").itemsize
+"""Bytes of a token id, packed."""
 
 
 class Heat:
@@ -30,7 +33,6 @@ class Heat:
         self._period = period
         self._total = 0
         self._uses: dict[Block, int] = {}
-        self._keepers: dict[Block, None] = {}
 
     def __len__(self) -> int:
         return len(self._uses)
@@ -59,7 +61,7 @@ class Heat:
             if ids is None:
                 continue
             path = set(_upwards(block))
-            cost = sum(len(part.ids or ()) for part in path - covered)
+            cost = sum(_kept(part) for part in path - covered)
             if cost > tokens:
                 continue
             tokens -= cost
@@ -75,51 +77,52 @@ class Heat:
             if part.ids is None:
                 return None
             parts.append(part.ids)
-        return [token for ids in reversed(parts) for token in ids]
+        return array("I", b"".join(reversed(parts))).tolist()
 
-    def pack(self, origin: Origin, ids: Sequence[int]) -> array[int] | None:
-        """Token ids as new blocks are to have them, who are then to be told of by `keep`; None where there is no room,
-        or where they must not be kept."""
+    def pack(self, origin: Origin, ids: Sequence[int], cached: Iterable[Block]) -> bytes | None:
+        """Token ids, `ID` bytes each, as new blocks are to have them; None where there is no room, or where they must
+        not be kept. `cached`: all blocks there are, some of which may lose theirs."""
         if origin.salt:
             return None
         if self.ids + len(ids) > self._max_ids:
-            self._shed()
-        return array("I", ids) if self.ids + len(ids) <= self._max_ids else None
-
-    def keep(self, blocks: Iterable[Block], ids: int) -> None:
-        """These new blocks have ids, so many in all."""
-        self._keepers.update(dict.fromkeys(blocks))
-        self.ids += ids
+            self._shed(cached)
+            if self.ids + len(ids) > self._max_ids:
+                return None
+        self.ids += len(ids)
+        return array("I", ids).tobytes()
 
     def forget(self, block: Block) -> None:
         """The block left the cache."""
         self._uses.pop(block, None)
-        if block.ids is not None:
-            del self._keepers[block]
-            self._take_back(block)
+        self._take_back(block)
 
     def clear(self) -> None:
         self.ids = 0
         self._uses.clear()
-        self._keepers.clear()
 
-    def _shed(self) -> None:
+    def _shed(self, cached: Iterable[Block]) -> None:
         """Take ids back from all but the hottest prefixes, which may use half of the room."""
         spared: set[Block] = set()
         room = self._max_ids // 2
         for block, _ in self.hottest(self._max_prefixes):
             path = [part for part in _upwards(block) if part.ids is not None and part not in spared]
-            room -= sum(len(part.ids or ()) for part in path)
+            room -= sum(_kept(part) for part in path)
             if room < 0:
                 break
             spared.update(path)
-        for block in [block for block in self._keepers if block not in spared]:
-            del self._keepers[block]
-            self._take_back(block)
+        for block in cached:
+            if block not in spared:
+                self._take_back(block)
 
     def _take_back(self, block: Block) -> None:
-        self.ids -= len(block.ids or ())
-        block.ids = None
+        if block.ids is not None:
+            self.ids -= _kept(block)
+            block.ids = None
+
+
+def _kept(block: Block) -> int:
+    """How many ids it has."""
+    return len(block.ids) // ID if block.ids is not None else 0
 
 
 def _upwards(block: Block) -> Iterator[Block]:

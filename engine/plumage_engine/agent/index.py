@@ -29,7 +29,7 @@ from plumage.hashing.chunks import CHUNK, Link, chain, seed
 from plumage.rendering.bytetable import ByteTable
 from plumage_engine.agent.block import Block, Origin, adopt, children_of, disown
 from plumage_engine.agent.checkpoint import VERSION, Checkpoint, block_of, row_of
-from plumage_engine.agent.heat import Heat
+from plumage_engine.agent.heat import ID, Heat
 from plumage_engine.agent.tally import BITS, GONE, best, count, minus, of_medium, plus
 from plumage_engine.agent.wire import BlockHash, Cleared, Event, Removed, Row, Stored
 
@@ -207,7 +207,7 @@ class CacheIndex:
             return False
         if not len(ids) == size * len(new) == size * len(hashes) or not self._blocks.keys().isdisjoint(new):
             return False
-        pieces, packed, grown = table.parts(ids, above.fresh), self.heat.pack(above.origin, ids), []
+        pieces, packed = table.parts(ids, above.fresh), self.heat.pack(above.origin, ids, self._blocks.values())
         parent, origin, tokens = above if above.tokens else None, above.origin, above.tokens
         reach, copies, fresh = max(tier, above.reach), 1 << (tier - 1) * BITS, False
         for number, key in enumerate(hashes):
@@ -216,16 +216,13 @@ class CacheIndex:
             tokens += size
             if table.prefix == "each":
                 fresh = table.starts_fresh(ids[end - 1])
-            own_ids = packed[start:end] if packed is not None else None
+            own_ids = packed[start * ID : end * ID] if packed is not None else None
             block = Block(key, parent, origin, link, tokens, fresh, reach, copies, chunks, own_ids)
             self._blocks[key] = block
             if parent is not None:
                 adopt(parent, block)
-            grown.append(block)
             parent = block
-        if packed is not None:
-            self.heat.keep(grown, len(ids))
-        self.counters.stored += len(grown)
+        self.counters.stored += len(hashes)
         return True
 
     def _drop(self, above: Block | None, ids: Sequence[int], blocks: int) -> None:
@@ -264,12 +261,10 @@ class CacheIndex:
             parts = self._table.parts(ids, above.fresh)
             block.fresh = self._table.starts_fresh(ids[-1])
             block.link, block.chunks = self._advance(above.link, parts, above.tokens, block.reach)
+        block.ids = self.heat.pack(block.origin, ids, self._blocks.values())
         self._blocks[key] = block
         if parent is not None:
             adopt(parent, block)
-        block.ids = self.heat.pack(block.origin, ids)
-        if block.ids is not None:
-            self.heat.keep((block,), len(ids))
         self.counters.stored += 1
         return block
 

@@ -10,7 +10,7 @@ chunk is never changed, only delayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from plumage.directory.schema import Change
 
@@ -37,9 +37,12 @@ class Throttle:
     def clear(self) -> None:
         self._back.clear()
 
-    def pass_on(self, changes: Iterable[Change], now: float) -> list[Change]:
+    def pass_on(self, changes: Sequence[Change], now: float) -> Sequence[Change]:
         """The changes that may be published now, with withheld ones that there is room for."""
         self._refill(now)
+        if not self._back and self._room >= len(changes):
+            self._room -= sum(change.tier != 0 for change in changes)
+            return changes
         out = [change for change in changes if self._passes(change)]
         while self._back and self._room >= 1.0:
             self._room -= 1.0
