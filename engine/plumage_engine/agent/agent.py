@@ -177,8 +177,9 @@ class Agent:
 
     def _pace(self) -> float:
         """The load goes out with the heartbeat only; what is quick is to see a change of state through."""
+        quick = self.config.load_seconds
         calm = self.state is State.READY and not self._misses
-        return self.config.load_seconds * (CALM if calm else 1)
+        return max(quick, min(CALM * quick, self.config.stalled_seconds / 4)) if calm else quick
 
     async def _look(self) -> None:
         try:
