@@ -3,6 +3,7 @@ router's sync, each a process of its own.
 
 Each chunk's clock starts when the event that completes it leaves the publisher, and stops when the router's mirror has
 it. Blocks are stored at the stated rate in steps of 20 ms per engine; once an engine's cache is full it drops as many.
+CPU is counted from then on, until the last event: each block that comes drives another one out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO
 
@@ -46,10 +48,24 @@ AFTER = 1.0  # seconds for the last events to arrive
 START = 60.0  # seconds for the agents to start
 SETTLE = 0.5  # seconds for what a start still does
 
+_HISTOGRAMS = (
+    "time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds",
+    "e2e_request_latency_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
+    "request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total", "request_inference_time_seconds",
+)  # fmt: skip
+_COUNTS = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total",
+           "prefix_cache_hits_total", "prompt_tokens_total", "generation_tokens_total")  # fmt: skip
+_LABELS = 'engine="0",model_name="tiny"'
+METRICS = "".join(
+    [f"vllm:{name}{{{_LABELS}}} {number}.0\n" for number, name in enumerate(_COUNTS)]
+    + [f'vllm:{name}_bucket{{{_LABELS},le="{2**edge}"}} 7.0\n' for name in _HISTOGRAMS for edge in range(20)]
+).encode()  # a page as long as vLLM's
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Seconds from event to match, sorted. Microseconds of CPU are of whole processes, per block event."""
+    """Seconds from event to match, sorted. rate: blocks stored a second, in all. Microseconds of CPU are of whole
+    processes, per block event: stored or removed."""
 
     engines: int
     rate: float
@@ -70,12 +86,13 @@ class _Step:
     events: int
 
 
-def measure_lag(rate: int, seconds: float, seed: int) -> Lag:
-    """`rate`: blocks stored a second, in all. RuntimeError when a chunk never arrived."""
+def measure_lag(rate: int, seconds: float, seed: int, number: int = ENGINES) -> Lag:
+    """`rate`: blocks stored a second by `number` engines in all. The clock runs `seconds`, and at least that long after
+    the caches are full. RuntimeError when a chunk never arrived."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plumage-lag-")))
         server = stack.enter_context(LocalServer())
-        names = [f"r{number}" for number in range(ENGINES)]
+        names = [f"r{each}" for each in range(number)]
         engines = [stack.enter_context(_Engine(folder, name)) for name in names]
         agents = [stack.enter_context(_agent(folder, engine, server.url)) for engine in engines]
         router = stack.enter_context(_router(server.url, names))
@@ -86,15 +103,16 @@ def _drive(
     server_url: str, engines: Sequence[_Engine], agents: Sequence[psutil.Process], router: subprocess.Popen[str],
     rate: int, seconds: float, seed: int,
 ) -> Lag:  # fmt: skip
-    steps = int((WARM_UP + seconds) / STEP)
     blocks = round(rate * STEP / len(engines))
+    full = CACHE // blocks + 1
+    steps = max(int(WARM_UP / STEP), full) + int(seconds / STEP)
     table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
     made = [list(_steps(table, random.Random(seed * 100 + n), steps, blocks)) for n in range(len(engines))]
     _wait_for(server_url, [engine.name for engine in engines])
-    used = sum(_cpu(agent) for agent in agents)
     sent: dict[int, float] = {}
-    started = time.monotonic()
+    started, used = time.monotonic(), 0.0
     for number in range(steps):
+        used = _cpu(agents) if number == full else used
         for phase, engine in enumerate(engines):
             due = started + STEP * (number + phase / len(engines))
             time.sleep(max(0.0, due - time.monotonic()))
@@ -103,14 +121,17 @@ def _drive(
             engine.publish(step.payload)
             if number * STEP >= WARM_UP:
                 sent.update(dict.fromkeys(step.chunks, now))
-    elapsed = time.monotonic() - started
+    elapsed, agent_cpu = time.monotonic() - started, _cpu(agents) - used
     time.sleep(AFTER)
-    agent_cpu = sum(_cpu(agent) for agent in agents) - used
     told = json.loads(router.communicate("")[0])
-    events = sum(step.events for engine_steps in made for step in engine_steps)
     lags = _lags(sent, dict(told["usable"]))
     stored = steps * blocks * len(engines)
-    return Lag(len(engines), stored / elapsed, lags, agent_cpu / events * 1e6, told["cpu"] / events * 1e6)
+    agent_micros = agent_cpu / _events(made, full) * 1e6
+    return Lag(len(engines), stored / elapsed, lags, agent_micros, told["cpu"] / _events(made) * 1e6)
+
+
+def _events(made: Sequence[Sequence[_Step]], first: int = 0) -> int:
+    return sum(step.events for steps in made for step in steps[first:])
 
 
 def _wait_for(url: str, names: Sequence[str]) -> None:
@@ -134,28 +155,50 @@ def _lags(sent: dict[int, float], usable: dict[int, float]) -> list[float]:
 # The engine's side
 
 
+class _Surface(BaseHTTPRequestHandler):
+    """An engine's HTTP side as far as an agent of a stock engine asks: its metrics, on a connection that is kept."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = METRICS if self.path == "/metrics" else b""
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
 class _Engine:
-    """The two sockets of an engine's KV events."""
+    """The two sockets of an engine's KV events, and its metrics."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Surface)
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self.endpoint, self.replay_endpoint = f"ipc://{folder}/{name}.e", f"ipc://{folder}/{name}.r"
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=10_000)
         self._next = 0
         self._context = zmq.Context()
         self._live = self._context.socket(zmq.PUB)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._replay)
+        self._threads = [threading.Thread(target=work) for work in (self._replay, self._http.serve_forever)]
 
     def __enter__(self) -> _Engine:
         self._live.bind(self.endpoint)
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         self.publish(msgspec.msgpack.encode([time.time(), [], 0]))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._http.shutdown()
+        self._http.server_close()
+        for thread in self._threads:
+            thread.join()
         self._live.close(linger=0)
         self._context.term()
 
@@ -238,10 +281,10 @@ def _completed(prompt: _Prompt) -> list[int]:
 
 @contextmanager
 def _agent(folder: Path, engine: _Engine, url: str) -> Iterator[psutil.Process]:
-    """An agent without an engine's HTTP side: it reports the engine as unhealthy and its cache all the same."""
+    """The agent beside an engine, as it is deployed, but that no chunk is held back and no peer asked for a warm-up."""
     config = {
         "pool": POOL, "replica": engine.name, "model": MODEL, "modelFolder": "builtin://tiny-chat",
-        "engineUrl": "http://127.0.0.1:9", "eventsEndpoint": engine.endpoint, "replayEndpoint": engine.replay_endpoint,
+        "engineUrl": engine.url, "eventsEndpoint": engine.endpoint, "replayEndpoint": engine.replay_endpoint,
         "directoryUrl": url, "listen": {"port": 0}, "warmup": {"enabled": False}, "publishRate": 1e6,
     }  # fmt: skip
     path = folder / f"{engine.name}.json"
@@ -274,6 +317,6 @@ def _ended(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> Iterator
             process.wait()
 
 
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+def _cpu(processes: Sequence[psutil.Process]) -> float:
+    """Seconds of all their threads, in user and in kernel mode."""
+    return float(sum(times.user + times.system for times in (process.cpu_times() for process in processes)))
