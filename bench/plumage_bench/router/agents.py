@@ -65,8 +65,10 @@ class Replica:
         self._own: deque[list[int]] = deque()
 
     def step(self, reports: list[tuple[int, int]]) -> None:
-        """One engine step: the requests it answered, as (prefix, number)."""
-        changes = [change for prefix, number in reports for change in self._stored(prefix, number)]
+        """One engine step: the requests it answered, as (prefix, number). Those of further prefixes came past all
+        routers, 60,000 a second: their events would be published long after, beside what is measured then."""
+        known = len(self._prompts)
+        changes = [c for prefix, number in reports if prefix < known for c in self._stored(prefix, number)]
         while len(self._own) > KEPT:
             changes += [Change(chunk, Tier.GONE) for chunk in self._own.popleft()]
         self.writer.publish(self._throttle.pass_on(changes, time.monotonic()))

@@ -88,13 +88,15 @@ class Rig:
         engine, _ = self._compile("engine"), self._compile("load")
         for index, messages in enumerate(self._messages):
             write_bodies(self._bodies(messages), make_bodies(messages, self._seed), index * PREFIXES)
+            # The mock tells requests that no router sent apart by their prefixes: agents pass them over.
+            write_bodies(self._direct(messages), make_bodies(messages, self._seed), len(self._messages) * PREFIXES)
         self._stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
         os.sched_setaffinity(0, {self._other_core})  # children inherit it; routers are moved
         server = self._stack.enter_context(LocalServer())
         fifo = self._folder / "reports"
         os.mkfifo(fifo)
         self._ports["mock"] = _free_ports(REPLICAS)
-        command = [engine, self._ports["mock"], REPLICAS, PREFIXES * len(self._messages), fifo]
+        command = [engine, self._ports["mock"], REPLICAS, PREFIXES * (len(self._messages) + 1), fifo]
         self._engine = self._launch("engine", command, self._other_core)
         self._launch_agents(server.url, fifo)
         members = self._write_members()
@@ -117,7 +119,8 @@ class Rig:
     def drive(self, target: str, messages: int, *, seconds: float, connections: int, seed: int) -> Drive:
         """Runs the load generator against "mock", "router" or "plain", as fast as they answer."""
         before = self._cpu(target)
-        arguments = (connections, seconds, 0, seed, self._next, self._bodies(messages), "-")
+        bodies = self._direct(messages) if target == "mock" else self._bodies(messages)
+        arguments = (connections, seconds, 0, seed, self._next, bodies, "-")
         found = self._load(self._ports[target], *arguments)
         cpu = (self._cpu(target) - before) / max(1, found["requests"]) * 1e6
         return Drive(
@@ -171,6 +174,9 @@ class Rig:
 
     def _bodies(self, messages: int) -> Path:
         return self._folder / f"bodies-{messages}"
+
+    def _direct(self, messages: int) -> Path:
+        return self._folder / f"direct-{messages}"
 
     def _write_members(self) -> Path:
         path = self._folder / "members.json"
