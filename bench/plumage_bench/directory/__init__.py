@@ -37,7 +37,7 @@ def run(context: Context) -> Report:
             advance(1)
         lag = measure_lag(RATE, seconds, context.seed)
         advance(1)
-        alone = measure_lag(RATE // 2, seconds, context.seed, number=1)
+        alone = measure_lag(RATE // 2, seconds / 2, context.seed, number=1)
         advance(1)
     return _report(sizes, lag, alone, event_cost(8_000 if context.quick else 40_000, context.seed))
 
