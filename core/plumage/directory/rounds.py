@@ -32,6 +32,7 @@ class Rounds:
         self._client = client
         self._seconds = seconds
         self._kept: Any = None  # a connection of redis-py; its classes share no public type
+        self._patience: float | None = None  # what the client bounds its waits by, which go on over this connection
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """The raw replies, in order; where the server refused a command, its ResponseError. Raises what `AWAY` names
@@ -51,12 +52,13 @@ class Rounds:
         """Give the connection back, closed: a new one asks the Sentinels who is the primary now."""
         kept, self._kept = self._kept, None
         if kept is not None:
+            kept.socket_timeout = self._patience
             await kept.disconnect(nowait=True)
             await self._client.connection_pool.release(kept)  # type: ignore[union-attr]
 
     async def _keep(self, pool: Any) -> Any:
         kept = await pool.get_connection()
-        kept.socket_timeout = None  # `ask` has its own timer
+        self._patience, kept.socket_timeout = kept.socket_timeout, None  # `ask` has its own timer
         self._kept = kept
         return kept
 

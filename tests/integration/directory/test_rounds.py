@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from plumage.directory.connection import AWAY, close, connect
 from plumage.directory.rounds import Rounds
+from plumage.directory.tasks import end
 
 pytestmark = pytest.mark.redis
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.redis
 @pytest.fixture
 async def rounds(relay: Any) -> AsyncIterator[Rounds]:
     client = connect(relay.url)
-    found = Rounds(client, seconds=0.5)
+    found = Rounds(client, seconds=2.0)
     yield found
     await found.close()
     await close(client)
@@ -61,3 +62,20 @@ async def test_a_connection_that_was_cut_between_two_rounds_costs_one_of_them(ro
     with pytest.raises(AWAY):
         await rounds.ask([("GET", "a")])
     assert await rounds.ask([("GET", "a")]) == [b"1"]
+
+
+async def test_a_connection_that_is_given_back_is_waited_for_no_longer_than_before(relay: Any) -> None:
+    client = connect(f"{relay.url}?socket_timeout=1")
+    rounds = Rounds(client, seconds=1.0)
+    await rounds.ask([("SET", "a", "1")])
+    relay.flowing.clear()
+    with pytest.raises(AWAY):
+        await rounds.ask([("GET", "a")])
+    task = asyncio.create_task(client.get("a"))
+    try:
+        done, _ = await asyncio.wait([task], timeout=20.0)
+        assert done, "nothing else bounds the client's own commands"
+        assert isinstance(task.exception(), AWAY)
+    finally:
+        await end([task])
+        await close(client)
