@@ -294,11 +294,12 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
 
-async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine) -> None:
+async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
     """A restart between two looks: whoever asks must not hear of the life that has ended."""
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0)  # one look, the rest is by who asks
     engine = make_engine()
     async with (
-        running(settings(directory, pool, engine, loadSeconds=5)) as agent,
+        running(settings(directory, pool, engine)) as agent,
         served(agent, free_port()) as url,
         httpx.AsyncClient() as client,
     ):
