@@ -82,7 +82,7 @@ class Heat:
     def pack(self, origin: Origin, ids: Sequence[int], cached: Iterable[Block]) -> bytes | None:
         """Token ids, `ID` bytes each, as new blocks are to have them; None where there is no room, or where they must
         not be kept. `cached`: all blocks there are, some of which may lose theirs."""
-        if origin.salt:
+        if origin.salt or len(ids) > self._max_ids:  # an event that can't fit is no reason to look at all blocks
             return None
         if self.ids + len(ids) > self._max_ids:
             self._shed(cached)

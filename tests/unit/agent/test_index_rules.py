@@ -175,6 +175,16 @@ class TestHeat:
         assert one.heat.prefix(hot) == stored([1, 2]).token_ids
         assert one.heat.prefix(one.block(100)) is None  # type: ignore[arg-type]
 
+    def test_an_event_that_can_never_fit_takes_no_ids_from_others(self) -> None:
+        one = CacheIndex("m", TABLE, heat=Heat(max_ids=3 * SIZE))
+        one.apply(stored([1]))
+        one.apply(stored([10, 11, 12, 13]))
+        first, long = one.block(1), one.block(13)
+        assert first is not None
+        assert long is not None
+        assert one.heat.prefix(first) == stored([1]).token_ids
+        assert one.heat.prefix(long) is None
+
     def test_uses_fade(self) -> None:
         one = CacheIndex("m", TABLE, heat=Heat(period=4))
         for key in (1, 2, 2, 2):
