@@ -32,7 +32,7 @@ VIEW: dict[str, Any] = {
 }  # fmt: skip
 COMMANDS = {
     "status": (status.app, []),
-    "scale": (scale.app, ["1", "--timeout", "0.5"]),
+    "scale": (scale.app, ["1"]),
     "explain": (explain.app, ["x"]),
 }
 Answering = Callable[[bytes], None]
@@ -118,7 +118,7 @@ def test_a_pool_that_says_nothing(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / SOCKET))
         server.listen()
-        assert "did not answer within 0.5 s: it is busy or halted" in refused("scale")
+        assert "did not answer within 0.5 s: it is busy or halted" in refused("scale", "1", "--timeout", "0.5")
 
 
 def test_a_pool_that_starts(answering: Answering) -> None:
