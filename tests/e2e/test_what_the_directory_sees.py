@@ -79,7 +79,7 @@ async def send(pool: Pool, texts: list[str]) -> None:
 
 async def until_all_kinds(recorder: Recorder) -> None:
     """Until every part of the product has told the directory something."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while missing := [kind for kind in KINDS if not any(kind.encode() in part(command) for command in recorder.sent)]:
         assert time.monotonic() < deadline, f"nobody wrote {missing}"
         await asyncio.sleep(0.1)
