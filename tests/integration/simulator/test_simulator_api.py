@@ -267,12 +267,12 @@ def test_the_cache_is_reset_in_dev_mode_alone(engine: Engine) -> None:
     with running(devMode=True, device=SLOW) as dev, ThreadPoolExecutor() as threads:
         dev.chat("reset " + WORDS * 5, max_tokens=1)
         assert dev.stats()["cachedBlocks"] > 0
-        busy = threads.submit(dev.chat, "busy " + WORDS * 5, max_tokens=40, ignore_eos=True)
+        busy = threads.submit(dev.chat, "busy " + WORDS * 5, max_tokens=250, ignore_eos=True)
         dev.until(lambda stats: stats["running"] == 1)
         assert dev.client.post("/reset_prefix_cache").status_code == 200
         assert dev.stats()["cachedBlocks"] > 0, "a request holds blocks"
         assert dev.client.post("/reset_prefix_cache?reset_running_requests=true").status_code == 200
-        assert busy.result()["usage"]["completion_tokens"] == 40
+        assert busy.result()["usage"]["completion_tokens"] == 250
         assert dev.stats()["preemptions"] == 1
         before = dev.stats()["nextSequence"]
         assert dev.client.post("/reset_prefix_cache").status_code == 200
