@@ -84,7 +84,7 @@ class DirectorySync:
         self._client = connect(url)
         self._rounds = Rounds(self._client)
         self._shown = redacted(url)
-        self._mistakes = Mistakes(f"directory {self._shown}: reading a snapshot")
+        self._mistakes = Mistakes(f"directory {self._shown}: reading what a replica wrote")
         self._poll_seconds = poll_seconds
         self._rng = rng or random.Random()
         self._replicas: dict[str, Followed] = {}
@@ -343,6 +343,10 @@ class DirectorySync:
         except SchemaError as error:
             self._malformed(known, error)
             self._postpone(known, "malformed")
+        except Exception as error:  # a mistake of ours: it would come again, before all other replicas' entries
+            self._mistakes.tell(error)
+            self.counts["failures"] += 1
+            self._postpone(known, "failed")
 
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -193,6 +193,26 @@ async def test_garbage_of_one_replica_harms_no_other(world: Any, until: Any, cli
     await until(lambda: router.counts["malformed"] > 0 and router.mirror.match(CHAIN) == {0: WHOLE})
 
 
+async def test_a_mistake_of_ours_with_one_replicas_log_harms_no_other(
+    world: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await world.writer("r0"), await world.writer("r1")
+    router = await world.router("r0", "r1")
+    await until(lambda: in_step(one, router) and in_step(other, router))
+
+    def broken(*_: Any) -> int:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(router._replicas["r0"].follower, "take", broken)
+    for chunk in CHAIN:
+        one.publish([Change(chunk, Tier.GPU, 64)])
+        other.publish([Change(chunk, Tier.GPU, 64)])
+        await until(lambda: in_step(other, router))
+    await until(lambda: router.counts["failures"] > 0)
+    monkeypatch.undo()
+    await until(lambda: in_step(one, router))
+
+
 async def test_a_torn_snapshot_is_not_used(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer(heartbeat_seconds=0.05)
     writer.publish(held(CHAIN))
