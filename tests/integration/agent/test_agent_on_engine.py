@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from redis.asyncio import Redis
+from support.agents import BOS, ask, running, served, settings, until
 from support.ports import free_port
 
 from plumage.directory.hotness import HotnessShare
@@ -26,15 +26,10 @@ from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.app import make_app
 from plumage_engine.agent.block import last_chunk
-from plumage_engine.agent.config import AgentConfig
-from plumage_engine.agent.tokenizer import read_tokenizer
 from plumage_router.config import ModelConfig
 from plumage_router.model import load_model
 
 pytestmark = pytest.mark.redis
-
-BOS = ModelFolder.load(resolve("builtin://tiny-chat")).around[0]
-TEXT = read_tokenizer("builtin://tiny-chat")
 
 
 def prose(number: int, words: int = 500) -> str:
@@ -72,37 +67,6 @@ async def router(directory: LocalServer, pool: str) -> AsyncIterator[Router]:
     async with DirectorySync(directory.url, pool=pool, mirror=Mirror(10_000), poll_seconds=0.05) as sync:
         sync.set_replicas({"chat-0": 0})
         yield Router(sync)
-
-
-def settings(directory: LocalServer, pool: str, engine: Any, **changes: Any) -> AgentConfig:
-    base = {
-        "pool": pool, "replica": "chat-0", "model": "tiny", "modelFolder": "builtin://tiny-chat",
-        "engineUrl": engine.url, "eventsEndpoint": engine.events, "replayEndpoint": engine.replay,
-        "directoryUrl": directory.url, "listen": {"port": 0}, "heartbeatSeconds": 0.2, "loadSeconds": 0.05,
-    }  # fmt: skip
-    return AgentConfig.model_validate({**base, **changes})
-
-
-@asynccontextmanager
-async def running(config: AgentConfig) -> AsyncIterator[Agent]:
-    agent = Agent(config, TEXT, random.Random(1))
-    agent.start()
-    try:
-        yield agent
-    finally:
-        await agent.close()
-
-
-async def until(condition: Callable[[], bool], what: Callable[[], object] = str) -> None:
-    for _ in range(4000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"did not happen within 40 s: {what()}")
-
-
-async def ask(engine: Any, prompt: str, **fields: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(engine.ask, prompt, **fields)
 
 
 async def test_a_router_learns_what_the_engine_holds(directory, pool, router, shared_engine) -> None:
@@ -327,21 +291,6 @@ async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tm
                 await until(lambda: late.ready, late.stats)
                 assert late.warmth is not None
                 assert "stopped" in late.warmth.reason
-
-
-@asynccontextmanager
-async def served(agent: Agent, port: int) -> AsyncIterator[str]:
-    """The agent's own HTTP surface, as its process serves it."""
-    from plumage_engine.agent.__main__ import make_server
-
-    server = make_server(make_app(agent), "127.0.0.1", port)
-    task = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.stop()
-        await task
 
 
 class TestHttp:
