@@ -82,6 +82,8 @@ class Agent:
         self._cold = asyncio.Event()  # the engine began a life in which it was not warmed yet
         self._answered = False
         self._misses = MISSES  # unhealthy until it answers
+        self._looked = 0.0  # when the last whole look began
+        self._asking = asyncio.Lock()
         self._stalled = False
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -164,9 +166,13 @@ class Agent:
         return self.state is State.READY
 
     async def serves(self) -> bool:
-        """Ready, asked of the engine now: what the last look saw may be a life that has ended since."""
+        """Ready, asked of the engine now: what the last look saw may be a life that has ended since. Those who ask at
+        once share a look: anybody may ask, and four that fail are an engine that is lost."""
         if self.ready:
-            await self._look()
+            asked = time.monotonic()
+            async with self._asking:
+                if self._looked < asked:
+                    await self._look()
         return self.ready and not self._misses
 
     async def _watch(self) -> None:
@@ -182,6 +188,7 @@ class Agent:
         return max(quick, min(CALM * quick, self.config.stalled_seconds / 4)) if calm else quick
 
     async def _look(self) -> None:
+        began = time.monotonic()
         try:
             self.load = await self._engine.load()
         except EngineDownError as error:
@@ -193,6 +200,7 @@ class Agent:
             if self._life.look(self.load):
                 self.warmth = None
                 self._cold.set()
+        self._looked = began
         self._stalled = self._stall.look(self.load, self.stream.counters.batches, time.monotonic())
         self._report()
 

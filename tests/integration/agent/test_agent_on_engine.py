@@ -26,6 +26,7 @@ from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.app import make_app
 from plumage_engine.agent.block import last_chunk
+from plumage_engine.agent.load import EngineLoad
 from plumage_router.config import ModelConfig
 from plumage_router.model import load_model
 
@@ -275,6 +276,24 @@ async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make
         await asyncio.to_thread(engine.start)
         assert (await client.get(f"{url}/readyz")).json() == {"state": "Warming"}
         await until(lambda: agent.ready, agent.stats)
+
+
+async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
+    directory, pool, shared_engine, monkeypatch
+) -> None:
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0)
+    async with running(settings(directory, pool, shared_engine)) as agent:
+        await until(lambda: agent.ready, agent.stats)
+        load, looks = agent._engine.load, 0
+
+        async def counted() -> EngineLoad:
+            nonlocal looks
+            looks += 1
+            return await load()
+
+        monkeypatch.setattr(agent._engine, "load", counted)
+        assert await asyncio.gather(*(agent.serves() for _ in range(50))) == [True] * 50
+        assert 1 <= looks <= 2, "the first, and one that began after the last had asked"
 
 
 async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tmp_path: Path) -> None:
