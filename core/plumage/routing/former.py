@@ -31,25 +31,25 @@ class FormerHomes:
         self._most = most
         self._ends: dict[int, int] = {}
 
-    def prefer(self, query: Query, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
-        """Lower the former home's score, of those of `replicas`, where nobody holds much of the prompt."""
+    def of(self, query: Query) -> int | None:
+        """The slot that was sent the longest known beginning of the prompt; None when none of its end is known, or
+        somebody holds much of it."""
         if query.hits and max(query.hits.values()) >= _MOST_HELD * query.tokens:
-            return
-        home = self._of(query.chunks)
+            return None
+        ends = self._ends
+        for chunk in query.chunks[: -_LOOKED_AT - 1 : -1]:
+            slot = ends.get(chunk)
+            if slot is not None:
+                return slot
+        return None
+
+    def prefer(self, home: int | None, replicas: Sequence[ReplicaState], scores: list[float]) -> None:
+        """Lower the score of `home`, as `of` tells it, if it is one of `replicas`."""
         if home is None:
             return
         for index, replica in enumerate(replicas):
             if replica.slot == home:
                 scores[index] /= 1.0 + self._loyalty
-
-    def _of(self, chunks: Sequence[int]) -> int | None:
-        """The slot that was sent the longest known beginning of the prompt; None when none of its end is known."""
-        ends = self._ends
-        for chunk in chunks[: -_LOOKED_AT - 1 : -1]:
-            slot = ends.get(chunk)
-            if slot is not None:
-                return slot
-        return None
 
     def sent(self, chunks: Sequence[int], slot: int) -> None:
         """The prompt goes to `slot`."""

@@ -18,7 +18,7 @@ context) and W the seconds of prefill still owed there. What differs from the pa
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
   so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
-- Of more than `considered` candidates so many are scored: those that hold most, and a random sample (`shortlist`).
+- Of more than `considered` candidates so many are scored: who holds most, the former home, a sample (`shortlist`).
 - Equals are drawn at random, a new slot starts from what the fleet has learned, and an estimate that nothing has tested
   for long drifts back to the fleet's.
 """
@@ -160,17 +160,17 @@ class Lbgr:
     # --- deciding ---------------------------------------------------------------------------------------------------
 
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        few = len(replicas) <= self.settings.considered
-        considered = replicas if few else self._shortlist.of(query.hits, replicas)
+        home = self._former.of(query)
+        considered = self._shortlist.of(query.hits, replicas, home)
         try:
             scores = self._scores(query, considered, len(replicas))
         except IndexError:
             self._grow(1 + max(replica.slot for replica in replicas))
             scores = self._scores(query, considered, len(replicas))
-        self._former.prefer(query, considered, scores)
+        self._former.prefer(home, considered, scores)
         best = considered[lowest_index(scores, self._rng)]
         self._foreign = best.foreign_work
-        return Choice(best.slot, scores, () if few else considered)
+        return Choice(best.slot, scores, () if considered is replicas else considered)
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int) -> list[float]:
         """Of `replicas`, which are all `candidates` or some. Written out in one loop: it runs once per replica and

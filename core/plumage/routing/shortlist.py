@@ -1,9 +1,10 @@
 """Which replicas of a large fleet are worth a score.
 
 A score costs under a microsecond, and at a thousand replicas all of them cost more than the rest of a decision. So no
-more than `most` are scored: up to half of them those that hold most of the prompt, the others drawn from all. Replicas
-that hold nothing differ by what waits there, and the best of a few dozen draws is nearly the best of all: with d draws
-the longest queue is ln ln n ÷ ln d + O(1) (Azar, Broder, Karlin, Upfal: Balanced Allocations, SIAM J. Comput. 1999).
+more than `most` are scored: up to half of them those that hold most of the prompt, then its former home, the others
+drawn from all. Replicas that hold nothing differ by what waits there, and the best of a few dozen draws is nearly the
+best of all: with d draws the longest queue is ln ln n ÷ ln d + O(1) (Azar, Broder, Karlin, Upfal: Balanced Allocations,
+SIAM J. Comput. 1999).
 """
 
 from __future__ import annotations
@@ -27,13 +28,20 @@ class Shortlist:
         self._replicas: Sequence[ReplicaState] = ()
         self._by_slot: dict[int, ReplicaState] = {}
 
-    def of(self, hits: Mapping[int, float], replicas: Sequence[ReplicaState]) -> list[ReplicaState]:
-        """Some of `replicas`, which are more than `most`, each once: first those that hold much. `hits`: tokens of the
-        prompt that each slot holds. A list that comes again must be what it was."""
+    def of(
+        self, hits: Mapping[int, float], replicas: Sequence[ReplicaState], home: int | None = None
+    ) -> Sequence[ReplicaState]:
+        """`replicas` itself when it is no longer than `most`, else some of it, each once: first those that hold much.
+        `hits`: tokens of the prompt that each slot holds. `home`: a slot that is to be among them, if it is one of
+        theirs. A list that comes again must be what it was."""
+        if len(replicas) <= self._most:
+            return replicas
         if replicas is not self._replicas:
             self._replicas, self._by_slot = replicas, {replica.slot: replica for replica in replicas}
         known = self._by_slot
         kept = {slot: known[slot] for slot in self._deepest(hits, self._most // 2) if slot in known}
+        if home in known:
+            kept[home] = known[home]
         for replica in self._draw(replicas, self._most - len(kept)):
             kept[replica.slot] = replica
         return list(kept.values())
@@ -50,5 +58,7 @@ class Shortlist:
     def _draw(self, things: Sequence[Some], count: int) -> list[Some]:
         """`count` of them, each as likely as any other: from a random place on, at a random distance."""
         size = len(things)
+        if not count:
+            return []
         start, step = self._rng.randrange(size), 1 + self._rng.randrange(size // count)
         return [things[place % size] for place in range(start, start + count * step, step)]

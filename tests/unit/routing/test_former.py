@@ -14,7 +14,7 @@ REPLICAS = [ReplicaState(slot) for slot in range(4)]
 def lowered(homes: FormerHomes, chunks: list[int], **hits: float) -> list[float]:
     scores = [1.0] * len(REPLICAS)
     held = {int(slot.removeprefix("slot")): tokens for slot, tokens in hits.items()}
-    homes.prefer(Query(0.0, 1000.0, held, chunks), REPLICAS, scores)
+    homes.prefer(homes.of(Query(0.0, 1000.0, held, chunks)), REPLICAS, scores)
     return scores
 
 
@@ -64,3 +64,15 @@ def test_lbgr_returns_a_lost_conversation_to_its_former_home_unless_that_is_busy
     assert set(chosen(0.2, 0.0)) == {0}
     assert len(set(chosen(0.0, 0.0))) > 1
     assert 0 not in chosen(0.2, 9000.0)
+
+
+def test_in_a_fleet_too_large_to_be_scored_whole_the_former_home_is_always_scored() -> None:
+    fleet = [ReplicaState(slot) for slot in range(200)]
+    first, second = Query(0.0, 2000.0, {}, [1, 2]), Query(100.0, 3000.0, {}, [1, 2, 3])
+    for seed in range(20):
+        policy = Lbgr(rng=random.Random(seed), settings=LbgrSettings(considered=8, spread=0.0))
+        policy.finished(policy.routed(first, policy.choose(first, fleet[150:151])), 2.0, 0.0)
+        choice = policy.choose(second, fleet)
+        assert choice.slot == 150
+        assert len(choice.considered) == len(choice.scores) <= 8
+        assert policy.choose(second, fleet[:150]).slot != 150, "it is no longer one of them"

@@ -23,19 +23,27 @@ def _fleets(draw: st.DrawFn) -> tuple[int, list[ReplicaState], dict[int, float]]
     return most, [ReplicaState(slot) for slot in slots], hits
 
 
-@given(_fleets(), st.integers(0, 99))
-def test_as_many_as_wanted_each_once_the_deepest_holders_among_them(
-    fleet: tuple[int, list[ReplicaState], dict[int, float]], seed: int
+@given(_fleets(), st.none() | st.integers(0, 310), st.integers(0, 99))
+def test_as_many_as_wanted_each_once_the_deepest_holders_and_the_former_home_among_them(
+    fleet: tuple[int, list[ReplicaState], dict[int, float]], home: int | None, seed: int
 ) -> None:
     most, replicas, hits = fleet
     shortlist = Shortlist(most, random.Random(seed))
     for _ in range(2):  # the second time with the same list
-        chosen = [replica.slot for replica in shortlist.of(hits, replicas)]
+        chosen = [replica.slot for replica in shortlist.of(hits, replicas, home)]
         assert len(set(chosen)) == len(chosen) <= most
         assert set(chosen) <= {replica.slot for replica in replicas}
         bound = sorted(hits.values(), reverse=True)[most // 2 - 1] if len(hits) >= most // 2 else -1.0
         deeper = {slot for slot, tokens in hits.items() if tokens > bound}
         assert deeper & {replica.slot for replica in replicas} <= set(chosen)
+        assert (home in chosen) or home not in {replica.slot for replica in replicas}
+
+
+def test_of_no_more_than_that_the_list_itself_comes_back_and_nothing_is_drawn() -> None:
+    rng = random.Random(1)
+    before, replicas = rng.getstate(), [ReplicaState(slot) for slot in range(8)]
+    assert Shortlist(8, rng).of({3: 9.0}, replicas, 5) is replicas
+    assert rng.getstate() == before
 
 
 def test_without_holders_exactly_so_many_are_drawn_and_everyone_as_often() -> None:
