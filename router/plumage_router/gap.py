@@ -4,7 +4,8 @@ Contract: `look` is called often; once a window it compares, replica by replica,
 those that engines reported, as a share of the prompt tokens. Some error is always there (the last chunk, evictions on
 the way); one beyond `LARGE` in `LASTING` windows in a row is told once in the log, until it closes, and is a metric.
 Prompts are then rendered otherwise than the engine does, or events are lost or misread. Replicas whose cache is unknown
-promise nothing and are left out, as are windows with few tokens. Pure but for the log.
+promise nothing and are left out. A window with few tokens goes on, and after as long as `LASTING` windows says nothing:
+what was known of that replica's gap is forgotten then. Pure but for the log.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ LEAST: Final = 4096  # prompt tokens that say something
 
 @dataclass(slots=True)
 class _Seen:
-    """compared, error: the replica's totals when the window began. ratio: the last whole window's, predicted minus
-    actual. windows: so many in a row were beyond LARGE."""
+    """began: when the window did, in seconds. compared, error: the replica's totals then. ratio: the last whole
+    window's, predicted minus actual. windows: so many in a row were beyond LARGE. since: when the first one began."""
 
+    began: float
     compared: int
     error: int
     ratio: float = 0.0
     windows: int = 0
+    since: float = 0.0
 
 
 class GapWatch:
@@ -61,23 +64,27 @@ class GapWatch:
             return
         self._next = now + WINDOW
         known = {replica: self._seen.get(replica) for replica in replicas if replica.cache_known}
-        self._seen = {replica: seen or _began(replica) for replica, seen in known.items()}
+        self._seen = {replica: seen or _began(replica, now) for replica, seen in known.items()}
         for replica, seen in self._seen.items():
-            self._judge(replica, seen)
+            self._judge(replica, seen, now)
 
-    def _judge(self, replica: Replica, seen: _Seen) -> None:
+    def _judge(self, replica: Replica, seen: _Seen, now: float) -> None:
         totals = replica.totals
         compared = totals.compared_tokens - seen.compared
         if compared < LEAST:
-            return  # the window goes on
+            if now - seen.began >= LASTING * WINDOW:
+                self._seen[replica] = _began(replica, now)
+            return
         seen.ratio = (totals.hit_error - seen.error) / compared
-        seen.compared, seen.error = totals.compared_tokens, totals.hit_error
+        if not seen.windows:
+            seen.since = seen.began
         seen.windows = seen.windows + 1 if abs(seen.ratio) > LARGE else 0
+        seen.began, seen.compared, seen.error = now, totals.compared_tokens, totals.hit_error
         if seen.windows == LASTING:
             log.warning(
-                "%s: hits predicted and hits found differ by %.0f %% of the prompt tokens, and have for %d minutes: is "
-                "its template or tokenizer another one, or are events lost?",
-                replica.id, 100 * seen.ratio, LASTING * WINDOW / 60,
+                "%s: hits predicted and hits found differ by %.0f %% of the prompt tokens, and have for %.0f minutes: "
+                "is its template or tokenizer another one, or are events lost?",
+                replica.id, 100 * seen.ratio, (now - seen.since) / 60,
             )  # fmt: skip
 
     def lines(self) -> Iterator[str]:
@@ -97,5 +104,5 @@ class GapWatch:
                 yield f'plumage_router_{name}{{replica="{escaped(replica)}"}} {float(value):.6g}'
 
 
-def _began(replica: Replica) -> _Seen:
-    return _Seen(replica.totals.compared_tokens, replica.totals.hit_error)
+def _began(replica: Replica, now: float) -> _Seen:
+    return _Seen(now, replica.totals.compared_tokens, replica.totals.hit_error)

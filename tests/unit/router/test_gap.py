@@ -67,6 +67,35 @@ def test_who_promises_nothing_and_whom_hardly_anybody_asked_is_not_judged() -> N
     assert watch.ratios == {"idle": 0.0}
 
 
+def test_without_enough_tokens_what_was_known_of_a_gap_ends() -> None:
+    watch, replica = GapWatch(), make()
+    pass_windows(watch, replica, LASTING, 0.5)
+    for number in range(LASTING + 1, 2 * LASTING):
+        watch.look([replica], number * WINDOW)
+        assert watch.lasting == [replica.id], "a window may go on for a while"
+        replica.totals.compared_tokens += LEAST // 10
+    watch.look([replica], 2 * LASTING * WINDOW)
+    assert watch.lasting == []
+    assert watch.ratios == {replica.id: 0.0}
+    pass_windows(watch, replica, LASTING - 1, 0.5, start=2 * LASTING)
+    assert watch.lasting == [], "it begins at none again"
+    pass_windows(watch, replica, 1, 0.5, start=3 * LASTING - 1)
+    assert watch.lasting == [replica.id]
+
+
+def test_the_log_says_for_how_long_when_windows_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    watch, replica = GapWatch(), make()
+    for number in range(2 * LASTING):
+        watch.look([replica], number * WINDOW)
+        replica.totals.compared_tokens += LEAST // 2
+        replica.totals.hit_error += LEAST // 2
+    assert watch.lasting == []
+    watch.look([replica], 2 * LASTING * WINDOW)
+    assert watch.lasting == [replica.id]
+    [told] = caplog.records
+    assert f"have for {2 * LASTING * WINDOW / 60:.0f} minutes" in told.getMessage()
+
+
 def test_a_successor_of_the_same_name_begins_anew() -> None:
     watch, first = GapWatch(), make("a")
     pass_windows(watch, first, LASTING, 0.5)
