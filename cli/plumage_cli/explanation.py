@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from rich.console import Console
 from rich.table import Table
@@ -37,7 +37,8 @@ class _Failure(TypedDict):
 
 
 class Explanation(TypedDict):
-    """What is shown of the router's record; seconds and tokens. A newer router may tell more."""
+    """What is shown of the router's record; seconds and tokens. A newer router may tell more. An older one,
+    which considered every replica, does not tell `available`."""
 
     requestId: str
     model: str
@@ -51,7 +52,7 @@ class Explanation(TypedDict):
     latency: _Pair
     candidates: list[_Candidate]
     considered: int
-    available: int
+    available: NotRequired[int]
     degraded: bool
     decisionMicroseconds: float
     failures: list[_Failure]
@@ -82,9 +83,9 @@ def _figures(record: Explanation) -> Table:
 
 
 def _candidates(record: Explanation) -> Table:
-    chunks = record["chunks"]
+    chunks, considered = record["chunks"], record["considered"]
     table = Table(
-        caption=f"{record['considered']} of {record['available']} considered; "
+        caption=f"{considered} of {record.get('available', considered)} considered; "
         f"{chunks['matched']} of {chunks['prompt']} chunks known; "
         f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins",
         caption_justify="left",

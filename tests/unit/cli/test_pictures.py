@@ -13,6 +13,7 @@ from plumage_cli.checks import Finding, Verdict, check_machine, check_pool
 from plumage_cli.demo.client import Outcome
 from plumage_cli.demo.load import LoadShape, make_load
 from plumage_cli.demo.summary import comparison, summarise
+from plumage_cli.local.view import check
 from plumage_cli.table import last_requests, line, pool_picture, process_table
 
 
@@ -138,6 +139,10 @@ def test_an_explanation_for_people() -> None:
         "8 of 9 chunks known",
     ):
         assert words in shown
+    del record["available"]  # an older router tells none
+    check(record, "chat", explanation.Explanation)
+    explanation.show(record, console)
+    assert "2 of 2 considered" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_load_is_the_seeds() -> None:
