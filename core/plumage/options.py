@@ -13,7 +13,7 @@ import msgspec
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "refuse_given"]
 
 
 def check_options(
@@ -31,3 +31,10 @@ def check_options(
             msgspec.convert(value, types[name])
         except msgspec.ValidationError as error:
             raise ConfigurationError(f"{what}, option {name}: {error}, got {value!r}") from error
+
+
+def refuse_given(what: str, options: Collection[str], given: Collection[str]) -> None:
+    """ConfigurationError, in words that begin with `what`, where one of `options` is among `given`: parameters that a
+    caller of a factory fills in itself. Passed on as keywords beside its own they would be a TypeError."""
+    if taken := sorted(name for name in options if name in given):
+        raise ConfigurationError(f"{what} has no option {', '.join(taken)}: that is not the settings' to give")

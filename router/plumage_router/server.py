@@ -21,6 +21,7 @@ from typing import Any
 
 from plumage.directory.mirror import Mirror
 from plumage.errors import ConfigurationError
+from plumage.options import refuse_given
 from plumage.routing import make_policy
 from plumage_router.app import make_app
 from plumage_router.auth import Auth, read_secret
@@ -215,7 +216,9 @@ class Router:
 
 
 def _options(policy: PolicyConfig) -> dict[str, Any]:
-    return {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
+    options = {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
+    refuse_given(f"routing policy {policy.name}", options, ("name", "rng"))
+    return options
 
 
 async def serve(config: RouterConfig) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from plumage.options import refuse_given
 from plumage.tiering.admission import PRIORITY
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
@@ -117,6 +118,7 @@ class SimulatorConfig(Section):
 
     def engine_settings(self) -> EngineSettings:
         """The engine that the file describes; ConfigurationError where its parts don't fit together."""
+        refuse_given(f"device {self.device.preset}", self.device.overrides, ("preset", "time_scale"))
         wait = {} if self.feather.max_wait_seconds is None else {"max_wait": self.feather.max_wait_seconds}
         return EngineSettings(
             block_size=self.block_size,

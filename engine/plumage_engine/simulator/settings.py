@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumage.errors import ConfigurationError
+from plumage.options import refuse_given
 from plumage_engine.simulator.device import GPU, Device
 
 __all__ = ["EngineSettings"]
@@ -41,6 +42,8 @@ class EngineSettings:
     device: Device = GPU
 
     def __post_init__(self) -> None:
+        refuse_given(f"eviction policy {self.eviction}", self.eviction_options, ("name", "capacity", "rng"))
+        refuse_given(f"batching policy {self.queue}", self.queue_options, ("policy", "rng"))
         for name in ("block_size", "cache_blocks", "max_num_seqs", "max_batched_tokens", "chunk_blocks"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")

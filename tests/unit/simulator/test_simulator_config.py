@@ -39,3 +39,20 @@ def test_events_never_travel_over_a_network(tmp_path: Path, name: str, endpoint:
 def test_a_replay_needs_events(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="needs eventsEndpoint"):
         read(tmp_path, replayEndpoint="ipc:///run/r")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"eviction": {"policy": "Rlt", "options": {"capacity": 9}}}, "eviction policy Rlt has no option capacity: "),
+        ({"eviction": {"options": {"rng": 1, "name": "x"}}}, "eviction policy Lru has no option name, rng: "),
+        ({"feather": {"policy": "QLearning", "options": {"rng": 1}}}, "batching policy QLearning has no option rng: "),
+        ({"feather": {"options": {"policy": "x"}}}, "batching policy Fcfs has no option policy: "),
+        ({"device": {"overrides": {"time_scale": 2.0}}}, "device gpu has no option time_scale: "),
+    ],
+)
+def test_an_option_that_the_engine_gives_itself_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{told}"):
+        read(tmp_path, **changes).engine_settings()
