@@ -69,6 +69,7 @@ class Metrics:
         self.aborted = 0
         self.truncated = 0
         self.usage_missing = 0
+        self.background_failures = 0
         self.predicted_hit_tokens = 0.0
         self.actual_hit_tokens = 0.0
         self.prompt_tokens = 0.0
@@ -103,6 +104,7 @@ class Metrics:
             ("aborted_total", "Clients that left early.", self.aborted),
             ("truncated_total", "Answers cut short by an engine's failure.", self.truncated),
             ("usage_missing_total", "Answers without cached_tokens.", self.usage_missing),
+            ("background_failures_total", "Background tasks that failed and began again.", self.background_failures),
             ("prompt_tokens_total", "Prompt tokens as engines counted them.", self.prompt_tokens),
             ("hit_tokens_predicted_total", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
             ("hit_tokens_actual_total", "Prompt tokens that were in the cache.", self.actual_hit_tokens),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from plumage.directory.mirror import Mirror
+from plumage.directory.tasks import Mistakes
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
 from plumage.routing import make_policy
@@ -190,12 +191,15 @@ class Router:
                 known = resident()
 
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs a background task; one that fails is named and begun again, for requests must not depend on it."""
+        """Runs a background task; one that fails is counted, told of once a kind and begun again, for requests must not
+        depend on it."""
+        mistakes = Mistakes(f"the router's background task {work.__qualname__}", foreseen=())
         while True:
             try:
                 await work()
-            except Exception:
-                log.exception("a background task of the router failed; it is begun again")
+            except Exception as error:
+                self.gateway.metrics.background_failures += 1
+                mistakes.tell(error)
             await asyncio.sleep(RESTART)
 
     def _read_engine_key(self) -> None:
@@ -232,6 +236,6 @@ async def serve(config: RouterConfig) -> None:
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again: shorter pauses
     gc.set_threshold(50_000, 20, 50)
-    collapse()
+    await asyncio.to_thread(collapse)
     await stopping.wait()
     await router.stop()

@@ -50,16 +50,17 @@ async def forever(
 
 
 class Mistakes:
-    """Tells the log of errors of ours, once of each kind: its type and the line that raised it."""
+    """Tells the log of errors of ours, once of each kind: its type and the line that raised it. foreseen: errors that
+    are no mistake, such as those of a server that is away."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, foreseen: tuple[type[Exception], ...] = AWAY) -> None:
+        self._what, self._foreseen = what, foreseen
         self._kinds: set[str] = set()
 
     def tell(self, error: Exception) -> None:
-        """Say what it is, unless a server that is away explains it or it was said before."""
+        """Say what it is, unless it was foreseen or said before."""
         kind = _kind(error)
-        if not isinstance(error, AWAY) and kind not in self._kinds and len(self._kinds) < KINDS:
+        if not isinstance(error, self._foreseen) and kind not in self._kinds and len(self._kinds) < KINDS:
             self._kinds.add(kind)
             log.error("%s: unforeseen error, going on; it is told once of each kind", self._what, exc_info=error)
 
