@@ -199,7 +199,10 @@ class DirectorySync:
         found = await pipe.execute() if replicas else []
         now = time.monotonic()
         for known, beat in zip(replicas, found, strict=True):
-            self._hear(known, beat, now)
+            try:
+                self._hear(known, beat, now)
+            except Exception as error:  # a mistake of ours: it would hide all heartbeats behind this one
+                self._mistake(error)
 
     def _hear(self, known: Followed, found: Mapping[bytes, bytes], now: float) -> None:
         """One replica's heartbeat, or its absence."""
@@ -344,9 +347,12 @@ class DirectorySync:
             self._malformed(known, error)
             self._postpone(known, "malformed")
         except Exception as error:  # a mistake of ours: it would come again, before all other replicas' entries
-            self._mistakes.tell(error)
-            self.counts["failures"] += 1
+            self._mistake(error)
             self._postpone(known, "failed")
+
+    def _mistake(self, error: Exception) -> None:
+        self._mistakes.tell(error)
+        self.counts["failures"] += 1
 
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:

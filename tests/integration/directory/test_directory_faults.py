@@ -213,6 +213,27 @@ async def test_a_mistake_of_ours_with_one_replicas_log_harms_no_other(
     await until(lambda: in_step(one, router))
 
 
+async def test_a_mistake_of_ours_with_one_replicas_heartbeat_hides_no_other(
+    world: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await world.writer("r0"), await world.writer("r1")
+    router = await world.router("r0", "r1")
+    await until(lambda: in_step(one, router) and in_step(other, router))
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(router._replicas["r0"], "heard", broken)
+    for writer in (one, other):
+        writer.publish(held(CHAIN))
+        writer.report(state=State.READY)
+    await until(lambda: router.view("r1").state is State.READY and router.counts["failures"] > 0)
+    assert router.view("r0").state is not State.READY
+    assert not router.degraded, "the server answers"
+    monkeypatch.undo()
+    await until(lambda: router.view("r0").state is State.READY and in_step(one, router) and in_step(other, router))
+
+
 async def test_a_torn_snapshot_is_not_used(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer(heartbeat_seconds=0.05)
     writer.publish(held(CHAIN))
