@@ -30,9 +30,10 @@ class RollingSnapshot:
 
     def due(self, logged: int, held: int) -> list[int]:
         """Buckets to rewrite after `logged` more bytes of log, with `held` chunks in the snapshot: none until several
-        are owed."""
-        self._debt += logged
-        price = AT_ONCE * max(LOG_LEAST, held * RECORD.size // LOG_SHARE) / BUCKETS
+        are owed. After a large write more may be owed: ask again, with 0, until none are. One round is all there is."""
+        target = max(LOG_LEAST, held * RECORD.size // LOG_SHARE)
+        price = AT_ONCE * target / BUCKETS
+        self._debt = min(self._debt + logged, target)
         if self._debt < price:
             return []
         self._debt -= price

@@ -345,6 +345,8 @@ class DirectoryWriter:
             self._judge(await self._rounds.ask(commands))
         if batch and generation == self._generation:
             self._sent(batch)
+        while generation == self._generation and (commands := self._roll(epoch, ())):  # a large batch owes more of them
+            self._judge(await self._rounds.ask(commands))
 
     def _roll(self, epoch: str, batch: Sequence[Entry]) -> list[Command]:
         logged = sum(len(entry.records) + ENTRY_OVERHEAD for entry in batch)

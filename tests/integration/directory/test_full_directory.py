@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from support.following import in_step
 
 from plumage.directory.ledger import capacity_within
-from plumage.directory.schema import Change, Tier
+from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.writer import ENTRIES_AT_ONCE, DirectoryWriter
 
 STEP = 50  # chunks that a prompt of the flood brings
 
@@ -47,6 +47,19 @@ async def test_routers_keep_what_is_hot_when_a_replica_holds_more_than_its_share
     assert router.mirror.match(hot) == {0: (STEP, 64 * STEP)}
     assert writer.count == 3_000
     assert writer.left_out > 30_000
+
+
+async def test_a_log_stays_short_when_each_write_of_it_is_large(world: Any, until: Any, client: Redis) -> None:
+    writer, router = await world.writer(), await world.router()
+    await until(lambda: writer.epoch is not None and not writer.behind)
+    chunks = [change.chunk for seed in range(4) for change in prompt(random.Random(seed))]
+    for _ in range(6):
+        for number in range(ENTRIES_AT_ONCE):
+            writer.publish([Change(chunk, (Tier.GPU, Tier.HOST)[number % 2], 64) for chunk in chunks])
+        await until(lambda: not writer.behind)
+    await until(lambda: in_step(writer, router))
+    left = sum(len(fields[b"r"]) for _, fields in await client.xrange(writer.keys.log(writer.epoch)))
+    assert left < ENTRIES_AT_ONCE * len(chunks) * RECORD.size, "less than one of the writes"
 
 
 async def test_a_servers_memory_is_enough_for_the_shares_of_all(
