@@ -31,6 +31,7 @@ def in_parallel(
     # Not fork: the progress bar has a thread, and a forked thread's locks may be held for ever.
     context = multiprocessing.get_context("spawn")
     workers = min(2, os.cpu_count() or 1)
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _begin, (os.getpid(), begin, given)) as pool:
         try:
             futures: list[Future[T]] = [pool.submit(function, *call) for call in calls]
@@ -38,7 +39,7 @@ def in_parallel(
                 done.result()
                 advance(1)
         except BaseException:
-            for worker in multiprocessing.active_children():
+            for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # the pool then gives up the calls that are left
             raise
         return [future.result() for future in futures]

@@ -38,6 +38,18 @@ def test_the_first_error_ends_the_rest() -> None:
     assert multiprocessing.active_children() == []
 
 
+def test_an_error_ends_no_process_of_others() -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(LONG,))
+    other.start()
+    try:
+        with pytest.raises(ValueError, match="non-negative"):
+            in_parallel(time.sleep, [(LONG,), (-1.0,)], lambda _: None)
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.kill()
+        other.join()
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, (143,)), (signal.SIGKILL, (-9,)), (signal.SIGINT, (1, -2, 130))]
 )
