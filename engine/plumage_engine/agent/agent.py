@@ -173,7 +173,7 @@ class Agent:
             async with self._asking:
                 if self._looked < asked:
                     await self._look()
-        return self.ready and not self._misses
+        return self.ready and not self._misses and not self._life.doubtful
 
     async def _watch(self) -> None:
         while True:
@@ -184,7 +184,7 @@ class Agent:
     def _pace(self) -> float:
         """The load goes out with the heartbeat only; what is quick is to see a change of state through."""
         quick = self.config.load_seconds
-        calm = self.state is State.READY and not self._misses
+        calm = self.state is State.READY and not self._misses and not self._life.doubtful
         return max(quick, min(CALM * quick, self.config.stalled_seconds / 4)) if calm else quick
 
     async def _look(self) -> None:

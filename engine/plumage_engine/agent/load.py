@@ -87,12 +87,21 @@ class LifeWatch:
 
     def __init__(self) -> None:
         self._last: EngineLoad | None = None
+        self.doubtful = False  # whether the last look was unlike the life of `_last`: the next one decides
 
     def look(self, load: EngineLoad) -> bool:
-        """Whether this is another life than the last look's. Where no start is told, counters that fell tell it."""
-        last, self._last = self._last, load
+        """Whether this is another life than before. Where no start is told, counters that are lower than they were tell
+        it, in two looks on end: a page may come without some of its lines."""
+        last, doubted = self._last, self.doubtful
+        self.doubtful = False
         if last is None:
+            self._last = load
             return True
         if last.started and load.started:
+            self._last = load
             return load.started != last.started
-        return load.steps < last.steps
+        fell = load.steps < last.steps
+        self.doubtful = fell and not doubted
+        if not self.doubtful:
+            self._last = load
+        return fell and doubted
