@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 
 from plumage.errors import ManifestError
 from plumage.models import resolve
@@ -139,7 +140,9 @@ def test_up_refuses_what_one_machine_can_not_run(tmp_path: Path) -> None:
 
 
 def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
-    done = plumage("up", str(LOCAL), "--set=spec.model.uri=file:///no/such/model", "--port=18999", runtime=tmp_path)
+    done = plumage(
+        "up", str(LOCAL), "--set=spec.model.uri=file:///no/such/model", f"--port={free_port()}", runtime=tmp_path
+    )
     assert done.returncode == 1
     assert "no such folder" in done.stderr
     assert "Traceback" not in done.stderr
@@ -171,7 +174,7 @@ def test_up_with_a_damaged_model_says_so_once(tmp_path: Path, name: str, content
     (model / name).write_bytes(content)
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
-    words = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", "--port=18998")
+    words = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", f"--port={free_port()}")
     done = plumage("up", str(LOCAL), *words, runtime=runtime)
     assert done.returncode == 1
     assert "can't work with its settings" in done.stderr
@@ -186,7 +189,7 @@ def test_up_without_a_directory_server_says_what_to_install(tmp_path: Path) -> N
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = plumage("up", str(LOCAL), "--port=18999", runtime=runtime, PYTHONPATH=path, PATH="/nowhere")
+    done = plumage("up", str(LOCAL), f"--port={free_port()}", runtime=runtime, PYTHONPATH=path, PATH="/nowhere")
     assert done.returncode == 1
     assert "install redis-server or valkey-server" in done.stderr
     assert "Traceback" not in done.stderr
@@ -200,10 +203,11 @@ def test_commands_for_a_pool_say_when_none_is_up(tmp_path: Path) -> None:
 
 
 def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
-    done = plumage("doctor", "--port", "18999", runtime=tmp_path)
+    port = free_port()
+    done = plumage("doctor", "--port", str(port), runtime=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "the directory's server is" in done.stdout
-    assert "port 18999 is free" in done.stdout
+    assert f"port {port} is free" in done.stdout
 
 
 def test_bench_names_and_unknown_names() -> None:
@@ -235,7 +239,7 @@ sys.meta_path.insert(0, Hidden())
     ("words", "hidden", "extra"),
     [
         (("up", str(LOCAL)), "httpx psutil", "local"),
-        (("up", str(LOCAL), "--port=18999"), "uvloop orjson zmq httptools fastapi", "local"),
+        (("up", str(LOCAL)), "uvloop orjson zmq httptools fastapi", "local"),
         (("demo",), "openai", "bench"),
         (("bench", "cht", "--quick"), "matplotlib", "bench"),
         (("bench", "router", "--quick"), "numpy", "bench"),
@@ -246,7 +250,8 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDE)
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    done = plumage(*words, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
+    port = (f"--port={free_port()}",) if words[0] == "up" else ()
+    done = plumage(*words, *port, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
     assert done.returncode == 1
     assert f"which is not installed: pip install 'plumage-llm[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr

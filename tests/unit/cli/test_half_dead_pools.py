@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 from typer.testing import CliRunner
 
 from plumage.errors import PlumageError
@@ -177,10 +178,11 @@ def test_a_request_id_that_fits_no_address(folder: Path, answering: Answering) -
 
 def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
     answering(b"5\n")
-    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    port = free_port()
+    done = CliRunner().invoke(doctor.app, ["--port", str(port)])
     assert done.exit_code == 1
     assert " bad  pool chat is run by another version of plumage" in done.output
-    assert "port 18999 is free" in done.output
+    assert f"port {port} is free" in done.output
 
 
 def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +190,7 @@ def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "chat" / "lock").mkdir(parents=True)
     assert "chat/lock: Is a directory; something else lies there: remove it" in refused("status")
-    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
     assert done.exit_code == 1
     assert "chat/lock: Is a directory" in done.output
 
@@ -196,7 +198,8 @@ def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_doctor_tells_of_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o755)
-    done = CliRunner().invoke(doctor.app, ["--port", "18999"])
+    port = free_port()
+    done = CliRunner().invoke(doctor.app, ["--port", str(port)])
     assert done.exit_code == 1
     assert " bad  no folder for state" in done.output
 
