@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agents import until
 from support.ports import free_port
 from tests.integration.agent.conftest import answers, settings_of
 
@@ -118,11 +118,3 @@ def test_a_port_in_use_is_named(directory, stock, start_publisher, start_agent) 
 
 def test_the_builtin_model_loses_nothing() -> None:
     assert read_tokenizer("builtin://tiny-chat").lossy == ()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(4000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("did not happen within 40 s")

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from support.agents import until
 
 from plumage_engine.agent.events import EventStream
 from plumage_engine.agent.wire import EventBatch, Removed, Row, Snapshot, Stored
@@ -74,14 +75,6 @@ async def following(publisher: Any, sink: Held, snapshot: Snapshot | None = None
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def until(condition: Callable[[], bool], what: Callable[[], object] = str) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"did not happen within 30 s: {what()}")
 
 
 async def at(stream: EventStream, seq: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
+from support.agents import until
 
 from plumage.batching.stop.shared import LearnedTable
 from plumage.directory.offers import HEAD
@@ -44,12 +45,6 @@ async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -
         await end([task])
         await link.close()
         await client.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 def table(engine: Any) -> dict[str, Any]:
