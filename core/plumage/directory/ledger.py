@@ -16,7 +16,7 @@ when `rank` says that it is hot.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from plumage.directory.schema import BUCKET_SHIFT, BUCKETS, MAX_TOKENS, RECORD, Change, Op, pack_bucket
@@ -25,6 +25,7 @@ __all__ = ["DIGEST_MASK", "Ledger", "capacity_within"]
 
 DIGEST_MASK = (1 << 64) - 1
 SAMPLE = 1024  # chunks that are looked at to find the coldest 64 of them
+RANKED = 2048  # chunks told to be hot that are weighed at a time: ten milliseconds where all of them come in
 LEFT_OUT = 65_536  # chunks left out that are remembered: about 200 bytes each
 ENTRY_BYTES = 40  # of a server's memory for one chunk of one replica, log and all, at most; it measures half of that
 SERVER_BYTES = 8 << 20  # for itself, work in flight, learned tables
@@ -79,13 +80,19 @@ class Ledger:
             self._let_in()
         return bytes(records)
 
-    def rank(self, uses: Mapping[int, int]) -> bytes:
-        """How often chunks were used, from now on; the records of those that come in for it, for others that go."""
+    def rank(self, uses: Mapping[int, int]) -> Iterator[bytes]:
+        """How often chunks were used, from now on, hottest first. Yields the records of those that come in for it, for
+        others that go, of `RANKED` chunks at a time; the ledger may change in between."""
         self._uses = uses
         self._coldest = []
-        hot = [(chunk, self._left_out[chunk]) for chunk in uses if chunk in self._left_out]
-        hot.sort(key=lambda held: _heat(uses, *held), reverse=True)
-        return self.record([Change(chunk, word >> 24, word & MAX_TOKENS) for chunk, word in hot])
+        chunks = iter(uses)
+        while some := list(islice(chunks, RANKED)):
+            yield self._let_hot_in(some)
+
+    def _let_hot_in(self, chunks: Iterable[int]) -> bytes:
+        hot = [(chunk, self._left_out[chunk]) for chunk in chunks if chunk in self._left_out]
+        hot.sort(key=lambda held: _heat(self._uses, *held), reverse=True)
+        return self.record([Change(chunk, word >> 24, word & MAX_TOKENS) for chunk, word in hot]) if hot else b""
 
     def _hold(self, bucket: dict[int, int], chunk: int, old: int | None, word: int) -> int | None:
         if old == word:

@@ -118,11 +118,13 @@ class DirectoryWriter:
         if records:
             self._put(records)
 
-    def rank(self, uses: Mapping[int, int]) -> None:
-        """How often chunks were used: at capacity the coldest go for hotter ones. See `Ledger`."""
-        records = self._ledger.rank(uses)
-        if records:
-            self._put(records)
+    async def rank(self, uses: Mapping[int, int]) -> None:
+        """How often chunks were used, hottest first: at capacity the coldest go for hotter ones. See `Ledger`. Others
+        get the loop now and then: there may be hundreds of thousands."""
+        for records in self._ledger.rank(uses):
+            if records:
+                self._put(records)
+            await asyncio.sleep(0)
 
     def report(self, *, state: State | None = None, load: Load | None = None) -> None:
         """The next heartbeat's news; a new state is told at once."""

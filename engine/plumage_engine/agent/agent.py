@@ -147,7 +147,7 @@ class Agent:
         while True:
             await asyncio.sleep(RANK)
             if self.writer.full:
-                self.writer.rank(self.hotness.chunk_uses(self.config.max_chunks))
+                await self.writer.rank(await self.hotness.chunk_uses(self.config.max_chunks))
 
     # State
 

@@ -19,6 +19,7 @@ __all__ = ["HotnessLink"]
 
 CLOSING = 2.0
 RANKED = 1000  # prefixes that are looked up in the pool's view at a time
+WALKED = 4096  # blocks on their way that are counted at a time: some five milliseconds
 
 
 class HotnessLink:
@@ -46,16 +47,19 @@ class HotnessLink:
         """This engine's hottest prefixes with the pool's uses of them."""
         return {block: max(own, self._pool_wide(block)) for block, own in self._heat.hottest(RANKED)}
 
-    def chunk_uses(self, most: int) -> dict[int, int]:
-        """Uses of the hottest prefixes' chunks, until there are `most`. Who used a prefix used all chunks on the way to
-        its end, so along a chain uses never rise."""
+    async def chunk_uses(self, most: int) -> dict[int, int]:
+        """Uses of the hottest prefixes' chunks, hottest first, until there are `most`. Who used a prefix used all
+        chunks on the way to its end, so along a chain uses never rise. Others get the loop every `WALKED` blocks."""
         found: dict[int, int] = {}
         seen: set[Block] = set()
         for block, uses in sorted(self.uses().items(), key=lambda entry: entry[1], reverse=True):
             at: Block | None = block
             while at is not None and at not in seen:
                 seen.add(at)
-                found.update((chunk, max(uses, found.get(chunk, 0))) for chunk in at.chunks)
+                for chunk in at.chunks:
+                    found.setdefault(chunk, uses)
+                if len(seen) % WALKED == 0:
+                    await asyncio.sleep(0)
                 at = at.parent
             if len(found) >= most:
                 break

@@ -40,7 +40,7 @@ async def test_routers_keep_what_is_hot_when_a_replica_holds_more_than_its_share
     await until(lambda: in_step(writer, router))
     assert writer.full
     assert router.mirror.match(hot).get(0, (0, 0))[0] < len(hot), "its end is as deep as any, and nobody used it"
-    writer.rank(dict.fromkeys(hot, 4))
+    await writer.rank(dict.fromkeys(hot, 4))
     await until(lambda: router.mirror.match(hot) == {0: (STEP, 64 * STEP)})
     await flood([writer], 30_000, rng)
     await until(lambda: in_step(writer, router))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+
+import pytest
 
 from plumage.hashing.chunks import Link
 from plumage.hotness.fleet import HotnessDelta
+from plumage_engine.agent import hotness
 from plumage_engine.agent.block import Block, Origin, adopt
 from plumage_engine.agent.heat import Heat
 from plumage_engine.agent.hotness import HotnessLink
@@ -45,6 +49,23 @@ async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() 
         for _ in range(uses):
             heat.used(block)
     assert cold.reach == 1
-    assert link.chunk_uses(100) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9, 3: 2}
-    assert link.chunk_uses(4) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9}, "the hottest, and then no more"
+    assert await link.chunk_uses(100) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9, 3: 2}
+    assert await link.chunk_uses(4) == {1: 9, 2: 9, 4: 9, 5: 9, 6: 9}, "the hottest, and then no more"
+    await link.close()
+
+
+async def test_others_get_the_loop_while_a_long_chain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hotness, "WALKED", 10)
+    heat, turns, at = Heat(), 0, None
+    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    for number in range(300):
+        at = _block(at, number)
+    assert at is not None
+    heat.used(at)
+    counted = asyncio.create_task(link.chunk_uses(1000))
+    while not counted.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 25
+    assert counted.result() == dict.fromkeys(range(300), 1)
     await link.close()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plumage.directory import ledger as module
 from plumage.directory import schema
 from plumage.directory.ledger import DIGEST_MASK, ENTRY_BYTES, MOST, Ledger, capacity_within
 from plumage.directory.schema import BUCKETS, RECORD, Change, Tier
@@ -30,13 +31,13 @@ def test_what_was_used_more_goes_last_and_comes_back_when_it_is_found_hot() -> N
     ledger = Ledger(capacity=4)
     ledger.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in (7, 8, 1, 2)])
     ledger.record([Change(3, Tier.GPU, 100), Change(4, Tier.GPU, 100)])
-    changes, _, _ = schema.unpack_records(ledger.rank({7: 5, 8: 5}))
+    changes, _, _ = schema.unpack_records(ranked(ledger, {7: 5, 8: 5}))
     assert {(chunk, tier) for chunk, tier, _ in changes[1::2]} == {(7, Tier.GPU), (8, Tier.GPU)}
     assert [tier for _, tier, _ in changes] == [Tier.GONE, Tier.GPU] * 2
     assert ledger.record([Change(9, Tier.GPU, 1), Change(10, Tier.GPU, 1), Change(11, Tier.GPU, 1)]) != b""
     left, _ = replay(ledger)
     assert {7, 8} <= left, "the rest goes for the new ones, these do not"
-    ledger.rank({})
+    ranked(ledger, {})
     ledger.record([Change(12, Tier.GPU, 1), Change(13, Tier.GPU, 1)])
     assert not {7, 8} & replay(ledger)[0], "hot no longer, and the deepest"
 
@@ -53,11 +54,30 @@ def test_what_was_left_out_comes_in_when_there_is_room() -> None:
     assert replay(ledger) == (set(), 0)
 
 
+def ranked(ledger: Ledger, uses: dict[int, int]) -> bytes:
+    """Ranked to the end."""
+    return b"".join(ledger.rank(uses))
+
+
 def replay(ledger: Ledger) -> tuple[set[int], int]:
     """What a router reads in a snapshot: the chunks, and their sum."""
     buckets = (schema.unpack_bucket(ledger.bucket(number, 1))[1] for number in range(BUCKETS))
     held = {chunk for bucket in buckets for chunk, _ in RECORD.iter_unpack(bucket)}
     return held, sum(held) & DIGEST_MASK
+
+
+def test_between_parts_of_a_ranking_the_ledger_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RANKED", 2)
+    ledger = Ledger(capacity=4)
+    ledger.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in range(1, 11)])
+    parts = ledger.rank({chunk: 20 - chunk for chunk in (5, 6, 7, 8, 9, 10)})
+    next(parts)
+    assert replay(ledger)[0] == {1, 2, 5, 6}, "two at a time"
+    ledger.record([Change(7, Tier.GONE), Change(6, Tier.HOST, 384)])
+    rest = [schema.unpack_records(part)[0] for part in parts]
+    assert [len(part) for part in rest] == [2, 2], "one for another, in each part"
+    assert replay(ledger)[0] == {5, 6, 8, 9}, "not what the engine dropped meanwhile"
+    assert ledger.count == 4
 
 
 @settings(max_examples=200, deadline=None)
@@ -76,7 +96,7 @@ def test_a_full_ledger_stays_true_to_its_records(steps: list[Any], capacity: int
     told: dict[int, tuple[int, int]] = {}
     for step in steps:
         if isinstance(step, dict):
-            data = ledger.rank({spread(number): uses for number, uses in step.items()})
+            data = ranked(ledger, {spread(number): uses for number, uses in step.items()})
         else:
             changes = [Change(spread(number), tier, tokens) for number, tier, tokens in step]
             data = ledger.record(changes)
@@ -103,7 +123,7 @@ def test_hot_chains_outlive_a_flood_many_times_the_ledgers_size() -> None:
     hot = [[rng.getrandbits(64) for _ in range(40)] for _ in range(25)]
     ledger = Ledger(capacity=10_000)
     ledger.record(Change(chunk, Tier.GPU, 64 * depth) for chain in hot for depth, chunk in enumerate(chain, 1))
-    ledger.rank({chunk: 3 for chain in hot for chunk in chain})
+    ranked(ledger, {chunk: 3 for chain in hot for chunk in chain})
     for _ in range(2_000):
         ledger.record(Change(rng.getrandbits(64), Tier.GPU, 64 * depth) for depth in range(1, 51))
     held, _ = replay(ledger)
