@@ -33,7 +33,8 @@ class LbgrSpec(Struct):
         Quantity("0.992"), description="λ of the recursive least squares: weight kept by the past at each answer."
     )
     considered_replicas: Annotated[int, Field(ge=2, le=100_000)] = Field(
-        64, description="Of a larger fleet, so many are scored for a request: those that hold most, and a sample."
+        64,
+        description="Of a larger fleet, so many are scored for a request: who holds most, the former home, a sample.",
     )
     decay_interval_milliseconds: Milli = Field(
         20, description="How often queued work decays by 1/32, in the paper's form; for LbgrPaper."
