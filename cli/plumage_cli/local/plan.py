@@ -227,7 +227,9 @@ def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_por
     }
     if pool.spec.directory.redis_ref is None:
         memory = int(pool.spec.directory.managed.max_memory)
-        settings["maxChunks"] = capacity_within(memory, max(pool.spec.initial_replicas, index + 1))
+        replicas = pool.spec.initial_replicas
+        settings["maxChunks"] = capacity_within(memory, max(replicas, index + 1))
+        settings["share"] = {"memory": memory, "replicas": replicas, "membersFile": str(site.membership)}
     ready_seconds = 60.0 + warmup.timeout_seconds * warmup.enabled
     return ProcessPlan(
         f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds

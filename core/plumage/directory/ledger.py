@@ -25,7 +25,7 @@ __all__ = ["DIGEST_MASK", "Ledger", "capacity_within"]
 
 DIGEST_MASK = (1 << 64) - 1
 SAMPLE = 1024  # chunks that are looked at to find the coldest 64 of them
-RANKED = 2048  # chunks told to be hot that are weighed at a time: ten milliseconds where all of them come in
+RANKED = 2048  # chunks that are weighed at a time where many are: ten milliseconds if each goes for another
 LEFT_OUT = 65_536  # chunks left out that are remembered: about 200 bytes each
 ENTRY_BYTES = 40  # of a server's memory for one chunk of one replica, log and all, at most; it measures half of that
 SERVER_BYTES = 8 << 20  # for itself, work in flight, learned tables
@@ -89,6 +89,24 @@ class Ledger:
         while some := list(islice(chunks, RANKED)):
             yield self._let_hot_in(some)
 
+    def resize(self, capacity: int) -> Iterator[bytes]:
+        """So many chunks at most from now on. Yields the records of those that go, coldest first, or that come in,
+        `RANKED` of them at a time; the ledger may change in between."""
+        while self.capacity < capacity:
+            step = max(self.capacity, self.count) + RANKED if self._left_out else capacity
+            self.capacity = min(capacity, step)
+            yield self.record(())
+        self.capacity = capacity
+        while self.count > capacity:
+            yield self._shed()
+
+    def _shed(self) -> bytes:
+        records = self._records = bytearray()
+        for _ in range(min(RANKED, self.count - self.capacity)):
+            if self._coldest_held() is not None:
+                self._let_go()
+        return bytes(records)
+
     def _let_hot_in(self, chunks: Iterable[int]) -> bytes:
         hot = [(chunk, self._left_out[chunk]) for chunk in chunks if chunk in self._left_out]
         hot.sort(key=lambda held: _heat(self._uses, *held), reverse=True)
@@ -134,13 +152,16 @@ class Ledger:
         victim = self._coldest_held()
         if victim is None or _heat(self._uses, chunk, word) <= victim[:2]:
             return False
-        self._coldest.pop()
-        key = victim[2]
-        bucket = self._buckets[key >> BUCKET_SHIFT]
-        self._leave_out(key, bucket[key])
-        self._records += RECORD.pack(key, self._drop(bucket, key) << 28)
-        self.displaced += 1
+        self._let_go()
         return True
+
+    def _let_go(self) -> None:
+        """The coldest, which was just found."""
+        _, _, chunk = self._coldest.pop()
+        bucket = self._buckets[chunk >> BUCKET_SHIFT]
+        self._leave_out(chunk, bucket[chunk])
+        self._records += RECORD.pack(chunk, self._drop(bucket, chunk) << 28)
+        self.displaced += 1
 
     def _coldest_held(self) -> tuple[int, int, int] | None:
         """The coldest of the sample that is still as it was seen; of a new sample where that one is used up."""

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 OUTBOX_BYTES = 4 << 20  # beyond it a whole snapshot is cheaper than the changes
 ENTRIES_AT_ONCE = 256
 BUCKETS_AT_ONCE = 8
+RESIZE_PACE = 0.02  # seconds between steps of a ledger that shrinks: some hundred thousand chunks a second
 ENTRY_OVERHEAD = 24  # bytes of a stream entry beside its records
 REPEATED = "equal or smaller"  # the server's answer to a log entry it already has
 
@@ -125,6 +126,13 @@ class DirectoryWriter:
             if records:
                 self._put(records)
             await asyncio.sleep(0)
+
+    async def resize(self, capacity: int) -> None:
+        """So many chunks at most from now on: the coldest of too many go, at a pace that a server follows."""
+        for records in self._ledger.resize(capacity):
+            if records:
+                self._put(records)
+            await asyncio.sleep(RESIZE_PACE)
 
     def report(self, *, state: State | None = None, load: Load | None = None) -> None:
         """The next heartbeat's news; a new state is told at once."""

@@ -30,6 +30,7 @@ from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.hotness import HotnessLink
 from plumage_engine.agent.index import CacheIndex
 from plumage_engine.agent.load import EngineLoad, LifeWatch, StallWatch
+from plumage_engine.agent.share import follow_share
 from plumage_engine.agent.tables import TablesLink
 from plumage_engine.agent.throttle import Throttle
 from plumage_engine.agent.tokenizer import TokenText
@@ -99,6 +100,8 @@ class Agent:
         self._spawn("load", self._watch())
         self._spawn("ranking", self._rank())
         self._spawn("warm-up", self._warm())
+        if self.config.share is not None:
+            self._spawn("share", follow_share(self.config.share, self.writer))
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"agent {name}"))
@@ -147,7 +150,7 @@ class Agent:
         while True:
             await asyncio.sleep(RANK)
             if self.writer.full:
-                await self.writer.rank(await self.hotness.chunk_uses(self.config.max_chunks))
+                await self.writer.rank(await self.hotness.chunk_uses(self.writer.count))
 
     # State
 

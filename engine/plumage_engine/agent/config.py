@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 
-__all__ = ["AgentConfig", "ListenConfig", "WarmupConfig"]
+__all__ = ["AgentConfig", "ListenConfig", "ShareConfig", "WarmupConfig"]
 
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/|$)")]
 
@@ -35,6 +35,15 @@ class WarmupConfig(Section):
     concurrency: int = Field(4, ge=1, le=256)
 
 
+class ShareConfig(Section):
+    """The directory's server is the pool's own and all agents share its memory (bytes), by as many replicas as the
+    membership file names, or by `replicas` while it names fewer."""
+
+    memory: int = Field(ge=1)
+    replicas: int = Field(1, ge=0)
+    members_file: Path
+
+
 class AgentConfig(Section):
     """One agent beside one engine.
 
@@ -44,6 +53,7 @@ class AgentConfig(Section):
     its peers'.
     state_file: where the index is kept beside an engine that has no snapshot route, on the pod's own emptyDir.
     max_blocks: blocks the index keeps (about 500 bytes each). max_ids: token ids kept for warming peers (4 bytes each).
+    max_chunks: that it may hold in the directory; with `share`, until the membership file was read.
     publish_rate: chunks a second up to which every new chunk is published; above it only those seen twice are.
     stalled_seconds: running requests and no step for so long is a stalled engine.
     """
@@ -69,6 +79,7 @@ class AgentConfig(Section):
     load_seconds: float = Field(0.25, gt=0, le=5)
     max_blocks: int = Field(500_000, ge=1, le=50_000_000)
     max_chunks: int = Field(1_000_000, ge=1, le=50_000_000)
+    share: ShareConfig | None = None
     max_ids: int = Field(8_000_000, ge=0, le=1_000_000_000)
     publish_rate: float = Field(5_000.0, gt=0)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.agents import BOS, ask, running, settings, until
 
+from plumage.directory.ledger import ENTRY_BYTES, SERVER_BYTES
 from plumage.directory.mirror import Mirror
 from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent import agent as agents
+from plumage_engine.agent import share as shares
 
 pytestmark = pytest.mark.redis
 
@@ -55,3 +58,23 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         await until(lambda: router.view("chat-0").chunks == agent.writer.count == ROOM, agent.stats)
         assert known() >= len(chunks) - 1
         assert agent.stats()["chunksLeftOut"] > 5 * ROOM
+
+
+async def test_the_share_follows_the_pools_size(
+    directory: LocalServer, make_engine: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "LOOK", 0.05)
+    members = tmp_path / "membership.json"
+    members.write_text('{"replicas": [{"id": "chat-0"}]}')
+    memory = SERVER_BYTES + ROOM * ENTRY_BYTES * 4 // 3 + 1
+    share = {"memory": memory, "membersFile": str(members)}
+    engine = make_engine(device={"timeScale": 0.05})
+    async with running(settings(directory, "grown", engine, share=share)) as agent:
+        await until(lambda: agent.ready, agent.stats)
+        for number in range(12):
+            await ask(engine, prose(number))
+        await until(lambda: agent.writer.full and agent.writer.count == ROOM, agent.stats)
+        members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}, {"id": "chat-2"}, {"id": "chat-3"}]}')
+        await until(lambda: agent.writer.count == ROOM // 4, agent.stats)
+        members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}]}')
+        await until(lambda: agent.writer.count == ROOM // 2, agent.stats)

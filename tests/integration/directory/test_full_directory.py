@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 from support.following import in_step
 
 from plumage.directory.ledger import capacity_within
 from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server import LocalServer
+from plumage.directory.tasks import end
 from plumage.directory.writer import ENTRIES_AT_ONCE, DirectoryWriter
+from plumage_engine.agent import share as shares
+from plumage_engine.agent.config import ShareConfig
 
 STEP = 50  # chunks that a prompt of the flood brings
 
@@ -85,4 +90,42 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
             await writer.close()
     finally:
         await client.aclose()
+        server.stop()
+
+
+async def test_a_pool_that_grows_stays_within_its_servers_memory(
+    binary: Path, world_at: Callable[[str], Any], until: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one replica to ten, each of which holds more than all of the server's memory has room for."""
+    monkeypatch.setattr(shares, "LOOK", 0.02)
+    memory, rng, members = 16 << 20, random.Random(8), tmp_path / "membership.json"
+    config = ShareConfig(memory=memory, replicas=1, members_file=members)
+    server = LocalServer(binary=binary, max_memory=memory)
+    server.start()
+    following: list[asyncio.Task[None]] = []
+    try:
+        world, writers = world_at(server.url), []
+
+        async def grow(first: int, size: int) -> None:
+            members.write_text(json.dumps({"replicas": list(range(size))}))
+            for number in range(first, size):
+                writers.append(await world.writer(f"r{number}", capacity=capacity_within(memory, number + 1)))
+                following.append(asyncio.create_task(shares.follow_share(config, writers[-1])))
+
+        whole, share = capacity_within(memory, 1), capacity_within(memory, 10)
+        await grow(0, 1)
+        await flood(writers, whole + 5_000, rng)
+        await until(lambda: writers[0].full and not writers[0].behind)
+        assert writers[0].count == whole
+        await grow(1, 10)
+        for number, writer in enumerate(writers[1:], 1):
+            await flood([writer], whole // (number + 1) + 1_000, rng)
+        await until(lambda: all(writer.count == share and not writer.behind for writer in writers), 20.0)
+        router = await world.router(*(writer.keys.replica for writer in writers))
+        await until(lambda: all(in_step(writer, router) for writer in writers))
+        assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 10
+        for writer in writers:
+            await writer.close()
+    finally:
+        await end(following)
         server.stop()

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from plumage.directory.ledger import capacity_within
 from plumage.errors import ConfigurationError
-from plumage_engine.agent.config import AgentConfig, WarmupConfig
+from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
+from plumage_engine.agent.share import share_of
 from plumage_engine.agent.warmup import find_peers
 from plumage_engine.configuration import read_secret
 
@@ -94,3 +96,15 @@ def test_a_membership_file_that_is_none_is_nobody_to_ask(tmp_path: Path, text: s
     if text is not None:
         path.write_text(text)
     assert find_peers(WarmupConfig(peers_file=path), "chat-0") == []
+
+
+def test_a_share_follows_the_membership_file(tmp_path: Path) -> None:
+    members = tmp_path / "membership.json"
+    share = ShareConfig(memory=16 << 20, replicas=2, members_file=members)
+    assert share_of(share) is None, "not there yet"
+    for torn in ("{", "[]", '{"replicas": 7}', "{}"):
+        members.write_text(torn)
+        assert share_of(share) is None
+    for count, among in ((0, 2), (1, 2), (8, 8)):
+        members.write_text(json.dumps({"replicas": [{"id": f"chat-{number}"} for number in range(count)]}))
+        assert share_of(share) == capacity_within(16 << 20, among)

@@ -12,7 +12,7 @@ from plumage.directory.ledger import ENTRY_BYTES
 from plumage.errors import ManifestError
 from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
-from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.config import AgentConfig, ShareConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_router.config import RouterConfig
 
@@ -92,6 +92,11 @@ def test_each_replica_has_its_share_of_the_directorys_memory() -> None:
     assert chunks(f"{small}  replicas: 1") == (16 << 20) * 3 // 4 // ENTRY_BYTES
     assert chunks(f"{small}  replicas: 4") == (16 << 20) * 3 // 4 // ENTRY_BYTES // 4
     assert chunks(f"{small}  replicas: 4", index=7) == (16 << 20) * 3 // 4 // ENTRY_BYTES // 8, "scaled up by hand"
+    told = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{small}  replicas: 4"), SITE, 7, 1, 2).agent.settings
+    share = AgentConfig.model_validate(dict(told)).share
+    assert share == ShareConfig(memory=24 << 20, replicas=4, members_file=SITE.membership), (
+        "and follows the pool's size"
+    )
     assert chunks("  directory: {managed: {maxMemory: 1Ti}}") == chunks("") == 1_000_000
     assert chunks("  directory: {redisRef: {url: 'redis://other:1'}}") == 1_000_000, "nobody knows how large it is"
 

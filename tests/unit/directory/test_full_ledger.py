@@ -66,6 +66,20 @@ def replay(ledger: Ledger) -> tuple[set[int], int]:
     return held, sum(held) & DIGEST_MASK
 
 
+def test_a_smaller_share_lets_the_coldest_go_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RANKED", 2)
+    ledger = Ledger(capacity=9)
+    ledger.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in range(1, 11)])
+    ranked(ledger, {9: 3})
+    smaller = [schema.unpack_records(part)[0] for part in ledger.resize(4)]
+    assert smaller == [[(8, 0, 0), (7, 0, 0)], [(6, 0, 0), (5, 0, 0)], [(4, 0, 0)]], "the deepest, and not the hot one"
+    assert replay(ledger)[0] == {1, 2, 3, 9}
+    larger = [len(schema.unpack_records(part)[0]) for part in ledger.resize(100)]
+    assert sum(larger) == 6
+    assert max(larger) == 2
+    assert replay(ledger)[0] == set(range(1, 11)), "they come back"
+
+
 def test_between_parts_of_a_ranking_the_ledger_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RANKED", 2)
     ledger = Ledger(capacity=4)
@@ -84,7 +98,8 @@ def test_between_parts_of_a_ranking_the_ledger_may_change(monkeypatch: pytest.Mo
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(1, 9)), max_size=8)
-        | st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=6),
+        | st.dictionaries(st.integers(0, 30), st.integers(1, 3), max_size=6)
+        | st.integers(1, 12),
         max_size=30,
     ),
     st.integers(1, 12),
@@ -97,6 +112,9 @@ def test_a_full_ledger_stays_true_to_its_records(steps: list[Any], capacity: int
     for step in steps:
         if isinstance(step, dict):
             data = ranked(ledger, {spread(number): uses for number, uses in step.items()})
+        elif isinstance(step, int):
+            capacity = step
+            data = b"".join(ledger.resize(capacity))
         else:
             changes = [Change(spread(number), tier, tokens) for number, tier, tokens in step]
             data = ledger.record(changes)
