@@ -45,6 +45,7 @@ MISSES = 4  # looks in a row without an answer until the engine is unhealthy: tw
 CALM = 4  # times the pace of looks, while the engine answers and is ready
 CHECKPOINT = 60.0  # seconds; the engine's replay covers more than that
 RANK = 5.0  # seconds between two looks at what is hot, as the pool's hotness comes down
+RANK_SHARE = 50  # seconds from one look to the next ÷ what the look took, at least
 QUIET = 0.5  # seconds without requests that end a drain; a router may have sent one just before it heard
 
 
@@ -146,11 +147,15 @@ class Agent:
                 await asyncio.to_thread(checkpoint.write, path, rows)  # half a million blocks take a second
 
     async def _rank(self) -> None:
-        """While the directory has no room for all that is held, tell the writer what is hot."""
+        """While the directory has no room for all that is held, tell the writer what is hot: for 1/RANK_SHARE of the
+        time at most, since a look at all that is held may take a second."""
+        pause = RANK
         while True:
-            await asyncio.sleep(RANK)
+            await asyncio.sleep(pause)
+            began = time.monotonic()
             if self.writer.full:
                 await self.writer.rank(await self.hotness.chunk_uses(self.writer.count))
+            pause = max(RANK, RANK_SHARE * (time.monotonic() - began))
 
     # State
 

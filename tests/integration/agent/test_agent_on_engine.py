@@ -261,7 +261,8 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
 
 async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
     """A restart between two looks: whoever asks must not hear of the life that has ended."""
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0)  # one look, the rest is by who asks
+    # Looks until it is warm, which may take two on a busy machine; the rest is by who asks.
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmth is not None else 0.1)
     engine = make_engine()
     async with (
         running(settings(directory, pool, engine)) as agent,
@@ -281,7 +282,7 @@ async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make
 async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
     directory, pool, shared_engine, monkeypatch
 ) -> None:
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0)
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmth is not None else 0.1)
     async with running(settings(directory, pool, shared_engine)) as agent:
         await until(lambda: agent.ready, agent.stats)
         load, looks = agent._engine.load, 0
@@ -293,7 +294,7 @@ async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
 
         monkeypatch.setattr(agent._engine, "load", counted)
         assert await asyncio.gather(*(agent.serves() for _ in range(50))) == [True] * 50
-        assert 1 <= looks <= 2, "the first, and one that began after the last had asked"
+        assert 1 <= looks <= 3, "the first, one that began after the last had asked, and the agent's own"
 
 
 async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tmp_path: Path) -> None:
