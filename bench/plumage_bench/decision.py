@@ -30,7 +30,6 @@ from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
 from plumage_router.body import parse_body
 from plumage_router.decide import Decider, Decision
-from plumage_router.largepages import collapse
 from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
 from plumage_router.replicas import Load
 from plumage_router.usage import Usage
@@ -115,8 +114,6 @@ def time_decisions(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes], adv
     wall, thread = [], []
     rate = REQUESTS_A_SECOND * len(fleet.loads)
     for number, data in enumerate(raw):
-        if number == WARM_UP:
-            collapse()  # a router does so within ten seconds of growing
         now = number / rate
         mine, started = thread_time_ns(), perf_counter_ns()
         decision = fleet.decider.decide(reader.read(CHAT_PATH, data), fleet.loads, now)
@@ -169,12 +166,11 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
 
 @contextmanager
 def _as_in_the_router() -> Iterator[None]:
-    """The router's settings of Python's garbage collector, which the slowest decisions feel, and its large pages."""
+    """The router's settings of Python's garbage collector, which the slowest decisions feel."""
     threshold = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    collapse()
     try:
         yield
     finally:

@@ -33,7 +33,6 @@ from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
 from plumage_router.gateway import TICK, Gateway
 from plumage_router.hottest import Hottest
-from plumage_router.largepages import collapse, resident
 from plumage_router.listening import address, bind, unbind
 from plumage_router.membership import MembershipFile
 from plumage_router.model import load_model
@@ -47,8 +46,6 @@ log = logging.getLogger(__name__)
 
 RESTART = 1.0  # seconds until a background task that failed is begun again
 ROTATION = 2.0  # seconds between looks at key files
-MEMORY = 10.0  # seconds between looks at how far the process has grown
-GROWN = 2048  # pages of 4 KB, that large ones are worth asking for
 SPARE_FILES = 512  # descriptors for engines, the directory and the process itself
 
 
@@ -115,7 +112,7 @@ class Router:
         self._listening = bind(self.config.listen)
         await self._accept()
         works = (
-            self.membership.run, self.directory.run, self._prober.run, self._tick, self._rotate, self._enlarge_pages,
+            self.membership.run, self.directory.run, self._prober.run, self._tick, self._rotate,
         )  # fmt: skip
         for work in works:
             self._tasks.append(self._loop.create_task(self._forever(work)))
@@ -182,14 +179,6 @@ class Router:
             except ConfigurationError as error:
                 log.warning("%s; keeping the key known before", error)
 
-    async def _enlarge_pages(self) -> None:
-        known = resident()
-        while True:
-            await asyncio.sleep(MEMORY)
-            if resident() > known + GROWN:
-                await asyncio.to_thread(collapse)
-                known = resident()
-
     async def _forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a background task; one that fails is counted, told of once a kind and begun again, for requests must not
         depend on it."""
@@ -236,6 +225,5 @@ async def serve(config: RouterConfig) -> None:
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again: shorter pauses
     gc.set_threshold(50_000, 20, 50)
-    await asyncio.to_thread(collapse)
     await stopping.wait()
     await router.stop()

@@ -1,13 +1,9 @@
-"""A router's life beside the requests: settings that it refuses, tasks that fail, what does not hold up its loop."""
+"""A router's life beside the requests: settings that it refuses, tasks that fail."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,30 +51,3 @@ async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind
     assert [record.exc_info[0] for record in told if record.exc_info] == [ValueError, OSError]
     assert all("work" in record.getMessage() for record in told)
     assert "plumage_router_background_failures_total 4" in list(router.gateway.metrics.lines())
-
-
-async def test_a_router_that_listens_asks_for_large_pages_in_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = asyncio.Event()
-    threads: list[threading.Thread] = []
-    loop, thresholds = asyncio.get_running_loop(), gc.get_threshold()
-
-    def collapse() -> None:
-        threads.append(threading.current_thread())
-        loop.call_soon_threadsafe(asked.set)
-
-    monkeypatch.setattr(server, "collapse", collapse)
-    serving = asyncio.create_task(server.serve(config(tmp_path)))
-    try:
-        async with asyncio.timeout(60):
-            await asked.wait()
-            os.kill(os.getpid(), signal.SIGTERM)
-            await serving
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
-        for name in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(name)
-    [thread] = threads
-    assert thread is not threading.main_thread()
