@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 from zlib import crc32
@@ -24,7 +25,7 @@ def vector(text: str) -> tuple[int, ...]:
     return tuple(crc32(text[:level].encode()) for level in range(1, len(text) + 1))
 
 
-class Slow:
+class Slow(ABC):
     """What every queue promises. `waiting` in order of arrival, `active` in order of admission, `front` next first."""
 
     def __init__(self) -> None:
@@ -42,8 +43,9 @@ class Slow:
             return self.waiting[0].request_id
         return self.pick()
 
+    @abstractmethod
     def pick(self) -> Any:
-        raise NotImplementedError
+        """Who is next of those that wait, where nobody waited too long."""
 
     def insert(self, candidate: Candidate) -> None:
         self.waiting.append(candidate)
@@ -88,8 +90,9 @@ class SlowSorted(Slow):
         self.order = [name for name in self.order if name in there] or [one.request_id for one in self.sorted()]
         return self.order[0]
 
+    @abstractmethod
     def sorted(self) -> list[Candidate]:
-        raise NotImplementedError
+        """All that wait, next first."""
 
 
 class SlowLpm(SlowSorted):
