@@ -10,6 +10,8 @@ from plumage.directory.schema import Beat, Keys
 
 __all__ = ["Followed"]
 
+PATIENCE = 0.5  # seconds in which entries that a heartbeat named come, if they are there
+
 
 class Followed:
     """`wanted`: why a snapshot has to be read, or None. `not_before`: no snapshot is read earlier. `unreadable`: an
@@ -27,6 +29,8 @@ class Followed:
         self.unreadable: str | None = None
         self.load: asyncio.Task[None] | None = None
         self.feed: asyncio.Task[None] | None = None
+        self._short_at = 0  # the last log entry read when a heartbeat named later ones …
+        self._short_since = float("inf")  # … and since when it is
 
     @property
     def live(self) -> bool:
@@ -70,6 +74,18 @@ class Followed:
             self.want("epoch")
         elif not self.follower.agrees(beat):
             self.want("digest")
+        elif self._falls_short(beat, now):
+            self.want("gap")
+
+    def _falls_short(self, beat: Beat, now: float) -> bool:
+        """Entries that it has written do not come: they were trimmed away before they were read. A later entry would
+        show the hole, but an engine may be quiet for hours."""
+        read = self.follower.seq
+        if beat.epoch != self.follower.epoch or beat.seq <= read:
+            self._short_since = float("inf")
+        elif self._short_since > now or self._short_at != read:
+            self._short_at, self._short_since = read, now
+        return now - self._short_since >= PATIENCE
 
     def cancel_load(self) -> None:
         if self.load is not None:

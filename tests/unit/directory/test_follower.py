@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumage.directory.backoff import Backoff
+from plumage.directory.followed import Followed
 from plumage.directory.follower import Entry, Follower, OutOfStep
 from plumage.directory.ledger import Ledger
 from plumage.directory.mirror import Mirror
@@ -120,6 +122,32 @@ def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
     assert not follower.agrees(Beat("1.a", **{**now, "count": 7}))
     assert follower.agrees(Beat("1.a", **{**now, "count": 7, "seq": follower.seq + 1}))
     assert follower.agrees(Beat("2.b", **{**now, "count": 7}))
+
+
+def followed() -> tuple[Replica, Followed]:
+    replica, follower, _ = following()
+    known = Followed("p", "r0", follower, Backoff(random.Random(1)))
+    known.loaded()
+    return replica, known
+
+
+def test_entries_that_a_heartbeat_names_and_that_never_come_are_a_gap() -> None:
+    _, known = followed()
+    ahead = Beat("1.a", seq=known.follower.seq + 3)
+    for now in (10.0, 10.1, 10.4):  # they may be on their way
+        known.heard(ahead, now)
+        assert known.live
+    known.heard(ahead, 10.6)
+    assert known.wanted == "gap"
+
+
+def test_a_router_that_reads_on_misses_nothing() -> None:
+    replica, known = followed()
+    for now in range(10, 20):
+        known.heard(Beat("1.a", seq=known.follower.seq + 3), float(now))
+        replica.check()
+        known.follower.take(replica.log)
+    assert known.live
 
 
 def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
