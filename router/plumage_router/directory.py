@@ -87,13 +87,19 @@ class DirectoryLink:
         """Looks at the agents' words for ever."""
         while True:
             self.look()
+            if self.sync is None:
+                await self._lapse()
             await asyncio.sleep(LOOK)
+
+    async def _lapse(self) -> None:
+        """What the sync would do: a prompt that never came to an engine is not expected there for ever."""
+        for _ in self._decider.mirror.lapse(monotonic()):
+            await asyncio.sleep(0)
 
     def look(self) -> None:
         self._note_freshness()
         sync, now = self.sync, monotonic()
         if sync is None or self.work is None:
-            self._decider.mirror.lapse(now)
             return
         foreign = self.work.foreign(now)
         for replica in self._fleet:

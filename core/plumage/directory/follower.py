@@ -24,12 +24,26 @@ from plumage.directory.schema import (
     unpack_records,
 )
 
-__all__ = ["Entry", "Follower", "OutOfStep"]
+__all__ = ["Entry", "Follower", "OutOfStep", "in_pieces"]
 
-PIECE = 1024 * RECORD.size  # bytes of a snapshot taken in at once: about a millisecond of the event loop
+PIECE = 1024 * RECORD.size  # bytes of a snapshot or log taken in at once: about a millisecond of the event loop
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 Changes = list[tuple[int, int, int]]
+
+
+def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Log entries in their order, about `PIECE` bytes at a time; an entry is never cut."""
+    piece: list[Entry] = []
+    room = PIECE
+    for entry in entries:
+        piece.append(entry)
+        room -= sum(map(len, entry[1].values())) + RECORD.size  # an empty one takes its time too
+        if room <= 0:
+            yield piece
+            piece, room = [], PIECE
+    if piece:
+        yield piece
 
 
 class OutOfStep(Exception):  # noqa: N818 - it is an answer, not a failure

@@ -20,10 +20,10 @@ take 32 bytes and longer ones 48. A chain is walked with one look-up and one `&`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice
 
+from plumage.directory.pending import Holds, Pending
 from plumage.directory.refill import Refill
 from plumage.directory.strides import KEY, OWNERS, SHIFT, Strides
 from plumage.errors import ConfigurationError
@@ -36,9 +36,10 @@ SHARDS = 64
 SPARE = 64  # a shard at its bound makes room for this fraction at once
 REMEMBERED = 64  # matched chains that wait for their move to the warm end
 EXPANSIONS = 4096  # masks whose slots are kept expanded
+LAPSES = 8  # decisions whose holds end at one step: about a millisecond
 
 _NO_MATCH: tuple[Sequence[int], dict[int, tuple[int, int]]] = (), {}
-_NO_HOLDS: dict[int, float] = {}
+_NO_HOLDS: Holds = {}
 _SET = bytes(byte == ord("1") for byte in range(256))  # digits of a mask to false and true
 
 Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to and with this chunk
@@ -67,10 +68,7 @@ class Mirror:
         self._sweep_at = 0
         self._expanded: dict[int, tuple[int, ...]] = {}
         self._touched: dict[int, tuple[Sequence[int], int]] = {}
-        self._holds: dict[int, dict[int, float]] = {}  # slot -> chunk -> when the hold lapses
-        self._lapsing: list[tuple[float, int, int, tuple[int, ...]]] = []
-        self._hold_count = 0
-        self._hold_number = 0
+        self._pending = Pending()
         self._matched = _NO_MATCH  # the last one, until something is written
 
     def __len__(self) -> int:
@@ -79,7 +77,7 @@ class Mirror:
     @property
     def pending(self) -> int:
         """(chunk, slot) pairs that are owners by expectation only."""
-        return self._hold_count
+        return self._pending.count
 
     # Reading
 
@@ -173,12 +171,12 @@ class Mirror:
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._open(slot)
-        holds = self._holds.get(slot, _NO_HOLDS)
+        holds = self._pending.of(slot)
         before = len(holds)
         self._write(lane, changes, holds)
-        self._hold_count -= before - len(holds)
+        self._pending.count -= before - len(holds)
 
-    def _write(self, lane: int, changes: Iterable[Change], holds: dict[int, float] = _NO_HOLDS) -> None:
+    def _write(self, lane: int, changes: Iterable[Change], holds: Holds = _NO_HOLDS) -> None:
         """An engine's word ends a hold; a removal does not: the engine dropped what the hold expects it to compute."""
         self._matched = _NO_MATCH
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
@@ -217,11 +215,7 @@ class Mirror:
         lane = self._lanes.pop(slot, None)
         if lane is not None:
             self._close(lane)
-        self._end_holds(slot)
-
-    def _end_holds(self, slot: int) -> None:
-        """Expect nothing of the slot any more; the lane that they stand in is on its way out."""
-        self._hold_count -= len(self._holds.pop(slot, ()))
+        self._pending.forget(slot)  # the lane that they stand in is on its way out
 
     # Lanes
 
@@ -253,7 +247,7 @@ class Mirror:
         """`lane` is whole: the slot is read from it, with the holds that are still open."""
         old = self._lanes.get(slot)
         if reborn:
-            self._end_holds(slot)
+            self._pending.forget(slot)
         if old is not None:
             self._close(old)
         self._filling &= ~(1 << lane + TOKEN_BITS)
@@ -262,16 +256,17 @@ class Mirror:
 
     def _carry_holds(self, slot: int, bit: int) -> None:
         """Of the open holds, those that the new lane confirms end; the others are written into it."""
-        holds = self._holds.get(slot, {})
-        for chunk in list(holds):
+        confirmed = []
+        for chunk in self._pending.of(slot):
             shard, key = self._shards[chunk >> SHIFT], chunk & KEY
             value = shard.get(key, 0)
             if value & bit:
-                del holds[chunk]
-                self._hold_count -= 1
+                confirmed.append(chunk)
             elif value:
                 shard[key] = value | bit
                 self._strides.changed((key,))
+        if confirmed:
+            self._pending.end(slot, confirmed)
 
     def sweep(self) -> bool:
         """Wipe closed lanes out of one shard; True while there is more to do. Call it now and then when idle."""
@@ -302,20 +297,19 @@ class Mirror:
         """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
         its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
         same chain object: what that found, up to the last chunk that an engine told of, is not walked again."""
-        if self._lapsing and self._lapsing[0][0] <= now:
-            self.lapse(now)
+        pending = self._pending
+        self._lapse_some(now)
         lane = self._lanes.get(slot)
         if lane is None:
             lane = self._open(slot)
-        holds = self._holds.setdefault(slot, {})
+        holds = pending.open(slot)
         held = self._hold_each(chain, self._first_hoped(chain, slot, holds), lane, holds, now + ttl)
         if held:
-            self._hold_number += 1
-            heappush(self._lapsing, (now + ttl, self._hold_number, slot, tuple(held)))
-        while self._hold_count > self.capacity // 4 and self._lapsing:
-            self._lapse_first()
+            pending.lapse_at(now + ttl, slot, held)
+        while pending.over(self.capacity // 4):
+            self._release(*pending.lapsed())
 
-    def _first_hoped(self, chain: Sequence[int], slot: int, holds: dict[int, float]) -> int:
+    def _first_hoped(self, chain: Sequence[int], slot: int, holds: Holds) -> int:
         """Behind the last chunk that the slot's engine has confirmed, as far as the last match tells."""
         matched, found = self._matched
         depth = found[slot][0] if matched is chain and slot in found else 0
@@ -323,9 +317,7 @@ class Mirror:
             depth -= 1
         return depth
 
-    def _hold_each(
-        self, chain: Sequence[int], first: int, lane: int, holds: dict[int, float], until: float
-    ) -> Sequence[int]:
+    def _hold_each(self, chain: Sequence[int], first: int, lane: int, holds: Holds, until: float) -> Sequence[int]:
         """Those of `chain[first:]` that are only expected. Mostly nobody knows them: no engine has counted their
         tokens, and the chain is taken to go on as it began."""
         shards, share, bit = self._shards, self._share, 1 << lane + TOKEN_BITS
@@ -344,7 +336,7 @@ class Mirror:
             holds[chunk] = until
             if len(shard) > share:
                 self._make_room(shard)
-        self._hold_count += len(holds) - before
+        self._pending.count += len(holds) - before
         return expected
 
     def _hold_known(
@@ -376,24 +368,24 @@ class Mirror:
 
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
         """The request that was to fill `slot` failed: its holds end now."""
-        holds = self._holds.get(slot)
-        if holds:
-            self._release(slot, holds, [chunk for chunk in chain if chunk in holds])
+        holds = self._pending.of(slot)
+        self._release(slot, [chunk for chunk in chain if chunk in holds])
 
-    def lapse(self, now: float) -> None:
-        """End the holds whose time is over."""
-        while self._lapsing and self._lapsing[0][0] <= now:
-            self._lapse_first()
+    def lapse(self, now: float) -> Iterator[None]:
+        """End the holds whose time is over, those of some decisions at a step."""
+        while self._lapse_some(now):
+            yield
 
-    def _lapse_first(self) -> None:
-        until, _, slot, chunks = heappop(self._lapsing)
-        holds = self._holds.get(slot)
-        if holds:
-            self._release(slot, holds, [chunk for chunk in chunks if holds.get(chunk) == until])
+    def _lapse_some(self, now: float) -> bool:
+        """True while there are more."""
+        pending = self._pending
+        for _ in range(LAPSES):
+            if not pending.due(now):
+                return False
+            self._release(*pending.lapsed())
+        return pending.due(now)
 
-    def _release(self, slot: int, holds: dict[int, float], chunks: list[int]) -> None:
-        for chunk in chunks:
-            del holds[chunk]
-        self._hold_count -= len(chunks)
+    def _release(self, slot: int, chunks: Sequence[int]) -> None:
         if chunks:
+            self._pending.end(slot, chunks)
             self._write(self._lanes[slot], [(chunk, 0, 0) for chunk in chunks])

@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from plumage.directory.connection import Client
-from plumage.directory.follower import Follower, OutOfStep
+from plumage.directory.follower import Follower, OutOfStep, in_pieces
 from plumage.directory.schema import BUCKETS, Keys, sequence
 
 __all__ = ["read_snapshot"]
@@ -54,8 +54,9 @@ async def _catch_up(client: Client, key: str, follower: Follower) -> None:
         entries: Any = await client.xrange(key, min=f"{follower.seq + 1}-0", count=ENTRIES_AT_ONCE)
         if not entries:
             raise OutOfStep("gap")  # trimmed away while the buckets were read
-        follower.take(entries)
-        await asyncio.sleep(0)
+        for piece in in_pieces(entries):
+            follower.take(piece)
+            await asyncio.sleep(0)
     raise OutOfStep("gap")
 
 

@@ -30,7 +30,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from plumage.directory.backoff import Backoff
 from plumage.directory.connection import close, connect, redacted
 from plumage.directory.followed import Followed
-from plumage.directory.follower import Entry, Follower, OutOfStep
+from plumage.directory.follower import Entry, Follower, OutOfStep, in_pieces
 from plumage.directory.mirror import SHARDS, Mirror
 from plumage.directory.rounds import Rounds
 from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State, are_apart
@@ -176,7 +176,8 @@ class DirectorySync:
         await self._poll()
         self._polled = True
         self.mirror.settle()
-        self.mirror.lapse(time.monotonic())
+        for _ in self.mirror.lapse(time.monotonic()):
+            await asyncio.sleep(0)
         for _ in range(SHARDS):
             if not self.mirror.sweep():
                 break
@@ -313,7 +314,9 @@ class DirectorySync:
         replicas = self._replicas.values() if only is None else (only,)
         logs = {known.log.encode(): known for known in replicas if known.live}
         for key, entries in await self._read(logs):
-            self._take(logs[key], key, entries)
+            for piece in in_pieces(entries):
+                self._take(logs[key], key, piece)
+                await asyncio.sleep(0)
         await asyncio.sleep(PACE)
 
     async def _read(self, logs: Mapping[bytes, Followed]) -> list[tuple[bytes, list[Entry]]]:

@@ -154,6 +154,8 @@ class Relay:
         assert self._server is not None
         self._server.close()
         self.flowing.set()
+        for _ in range(5):  # the loop takes some turns from accepting a connection to serving it
+            await asyncio.sleep(0)
         while self._serving:  # one that was accepted a moment ago is not open yet
             self.cut()
             await asyncio.wait(self._serving, timeout=0.05)

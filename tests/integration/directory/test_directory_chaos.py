@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from support.following import in_step
 
 from plumage.directory.schema import Change, Tier
 from plumage.directory.server import LocalServer
@@ -104,9 +105,8 @@ class Chaos:
         return all(self._in_step(router, slot) for slot in range(len(NAMES))) and not router.degraded
 
     def _in_step(self, router: DirectorySync, slot: int) -> bool:
-        writer, follower = self.writers[slot], router._replicas[NAMES[slot]].follower
-        known = (follower.epoch, follower.count, follower.digest) == (writer.epoch, writer.count, writer.digest)
-        return known and writer.count == len(self.truth[slot]) and not writer.behind
+        writer = self.writers[slot]
+        return in_step(writer, router) and writer.count == len(self.truth[slot]) and not writer.behind
 
 
 @pytest.mark.parametrize("seed", range(4))

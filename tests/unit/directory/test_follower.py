@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.followed import Followed
-from plumage.directory.follower import Entry, Follower, OutOfStep
+from plumage.directory.follower import Entry, Follower, OutOfStep, in_pieces
 from plumage.directory.ledger import Ledger
 from plumage.directory.mirror import Mirror
 from plumage.directory.schema import BUCKETS, Beat, Change, NewerSchemaError, SchemaError, Tier, pack_entry
@@ -124,6 +124,18 @@ def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
     assert follower.agrees(Beat("2.b", **{**now, "count": 7}))
 
 
+def test_a_long_log_comes_in_pieces() -> None:
+    replica, follower, mirror = following()
+    for _ in range(40):
+        replica.step(*(Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(100)))
+    sizes = []
+    for piece in in_pieces(replica.log):
+        sizes.append(len(piece))
+        follower.take(piece)
+    assert (follower.seq, len(mirror)) == (replica.seq, 4020)
+    assert max(sizes) * 100 <= 1200, "about a thousand records at once"
+
+
 def followed() -> tuple[Replica, Followed]:
     replica, follower, _ = following()
     known = Followed("p", "r0", follower, Backoff(random.Random(1)))
@@ -180,4 +192,4 @@ def test_what_was_expected_of_a_dead_engine_ends_with_its_life() -> None:
     load(follower, replica, "2.b")
     assert mirror.match(expected) == {}
     assert mirror.pending == 0
-    mirror.lapse(2e9)
+    list(mirror.lapse(2e9))

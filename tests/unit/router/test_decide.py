@@ -145,7 +145,7 @@ def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
         decider.decide(_prompt(), loads, 0.0)
         if renewed:
             decider.decide(_prompt(), loads, 8.0)
-        decider.mirror.lapse(12.0)
+        list(decider.mirror.lapse(12.0))
         assert bool(decider.look_up(_prompt())[0]) is renewed
 
 
@@ -155,9 +155,9 @@ def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> Non
     assert first.ticket.predicted_ttft is not None
     assert 50.0 < first.ticket.predicted_ttft < 200.0
     decider.decide(_prompt(), loads, 0.1)
-    decider.mirror.lapse(first.ticket.predicted_ttft)
+    list(decider.mirror.lapse(first.ticket.predicted_ttft))
     assert decider.look_up(_prompt())[0]
-    decider.mirror.lapse(first.ticket.predicted_ttft * 2.0 + 11.0)
+    list(decider.mirror.lapse(first.ticket.predicted_ttft * 2.0 + 11.0))
     assert not decider.look_up(_prompt())[0]
 
 
