@@ -89,10 +89,13 @@ class Follower:
     def buckets_done(self) -> None:
         self.seq, self._settled = min(self._bucket_seqs), max(self._bucket_seqs)
 
-    def commit(self, epoch: str) -> None:
-        """The snapshot and the log up to now are in: routers see them from here on."""
+    def commit(self, epoch: str) -> Iterator[None]:
+        """The snapshot and the log up to now are in: routers see them from the last step on."""
         if self._refill is not None:
-            self._refill.commit(reborn=self._life not in (None, epoch))
+            reborn = self._life not in (None, epoch)
+            if not reborn:
+                yield from self._refill.carry()
+            self._refill.commit(reborn=reborn)
             self._refill = None
         self.epoch = self._life = epoch
 

@@ -69,6 +69,7 @@ class Mirror:
         self._expanded: dict[int, tuple[int, ...]] = {}
         self._touched: dict[int, tuple[Sequence[int], int]] = {}
         self._pending = Pending()
+        self._carrying: dict[int, Refill] = {}  # by slot: snapshots that take over what is expected just now
         self._matched = _NO_MATCH  # the last one, until something is written
 
     def __len__(self) -> int:
@@ -208,13 +209,15 @@ class Mirror:
         """A snapshot of the slot's replica, given in pieces; until `commit` the slot keeps what it had."""
         lane = self._free_lane()
         self._filling |= 1 << lane + TOKEN_BITS
-        return Refill(self, slot, lane)
+        return Refill(self, slot, lane, 1 << lane + TOKEN_BITS)
 
     def forget(self, slot: int) -> None:
         """Nothing is known of this slot any more: its replica is gone, or its agent is silent."""
         lane = self._lanes.pop(slot, None)
         if lane is not None:
             self._close(lane)
+        if slot in self._carrying:
+            self._carrying[slot].abandon()
         self._pending.forget(slot)  # the lane that they stand in is on its way out
 
     # Lanes
@@ -244,7 +247,7 @@ class Mirror:
         self._expanded.clear()
 
     def _replace(self, slot: int, lane: int, reborn: bool) -> None:
-        """`lane` is whole: the slot is read from it, with the holds that are still open."""
+        """`lane` is whole: the slot is read from it."""
         old = self._lanes.get(slot)
         if reborn:
             self._pending.forget(slot)
@@ -252,21 +255,6 @@ class Mirror:
             self._close(old)
         self._filling &= ~(1 << lane + TOKEN_BITS)
         self._give(lane, slot)
-        self._carry_holds(slot, 1 << lane + TOKEN_BITS)
-
-    def _carry_holds(self, slot: int, bit: int) -> None:
-        """Of the open holds, those that the new lane confirms end; the others are written into it."""
-        confirmed = []
-        for chunk in self._pending.of(slot):
-            shard, key = self._shards[chunk >> SHIFT], chunk & KEY
-            value = shard.get(key, 0)
-            if value & bit:
-                confirmed.append(chunk)
-            elif value:
-                shard[key] = value | bit
-                self._strides.changed((key,))
-        if confirmed:
-            self._pending.end(slot, confirmed)
 
     def sweep(self) -> bool:
         """Wipe closed lanes out of one shard; True while there is more to do. Call it now and then when idle."""
@@ -306,6 +294,8 @@ class Mirror:
         held = self._hold_each(chain, self._first_hoped(chain, slot, holds), lane, holds, now + ttl)
         if held:
             pending.lapse_at(now + ttl, slot, held)
+            if slot in self._carrying:
+                self._carrying[slot].expect(held)
         while pending.over(self.capacity // 4):
             self._release(*pending.lapsed())
 
@@ -389,3 +379,5 @@ class Mirror:
         if chunks:
             self._pending.end(slot, chunks)
             self._write(self._lanes[slot], [(chunk, 0, 0) for chunk in chunks])
+            if slot in self._carrying:
+                self._carrying[slot].release(chunks)

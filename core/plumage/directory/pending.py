@@ -50,7 +50,7 @@ class Pending:
         return self.count > bound and bool(self._lapsing)
 
     def end(self, slot: int, chunks: Iterable[int]) -> None:
-        holds = self._holds[slot]
+        holds = self.of(slot)
         before = len(holds)
         for chunk in chunks:
             del holds[chunk]

@@ -28,7 +28,8 @@ async def read_snapshot(client: Client, keys: Keys, epoch: str, follower: Follow
     try:
         await _read_buckets(client, keys.snap(epoch), follower)
         await _catch_up(client, keys.log(epoch), follower)
-        follower.commit(epoch)
+        for _ in follower.commit(epoch):
+            await asyncio.sleep(0)
     finally:
         follower.abandon()
 

@@ -47,7 +47,7 @@ def load(follower: Follower, replica: Replica, epoch: str = "1.a") -> None:
     for number in range(BUCKETS):
         list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
     follower.buckets_done()
-    follower.commit(epoch)
+    list(follower.commit(epoch))
 
 
 def following() -> tuple[Replica, Follower, Mirror]:
@@ -82,7 +82,7 @@ def test_buckets_of_different_moments_and_the_log_make_one_whole(
             list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
     follower.buckets_done()
     follower.take(replica.log)
-    follower.commit("1.a")
+    list(follower.commit("1.a"))
     assert {chunk for chunk in UNIVERSE if mirror.match([chunk])} == truth
     assert (follower.count, follower.digest) == (replica.ledger.count, replica.ledger.digest)
 

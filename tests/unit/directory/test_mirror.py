@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from plumage.directory import refill as refill_module
 from plumage.directory.mirror import SHARDS, Mirror
 from plumage.directory.strides import Strides
 from plumage.errors import ConfigurationError, StateError
@@ -59,7 +61,7 @@ class MirrorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.fast, self.slow, self.now = Mirror(), SlowMirror(), 0.0
-        self.filling: dict[int, tuple[object, set[int]]] = {}
+        self.filling: int | None = None  # the slot whose snapshot is being made whole
 
     @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
     def add(self, slot: int, chunk: int) -> None:
@@ -118,6 +120,42 @@ class MirrorMachine(RuleBasedStateMachine):
         for chunk in chunks:
             self.slow.hoped.get(slot, {}).pop(chunk, None)
 
+    @precondition(lambda self: self.filling is None)
+    @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
+    def begin_to_carry(self, slot: int, chunks: set[int]) -> None:
+        refill = self.fast.refill(slot)
+        refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
+        self.filling, self.chunks, self.snapshot, self.steps = slot, chunks, refill, refill.carry()
+
+    @precondition(lambda self: self.filling is not None)
+    @rule(steps=st.integers(1, 4))
+    def carry(self, steps: int) -> None:
+        """The router goes on to decide, and its requests to fail, between the steps."""
+        for _ in islice(self.steps, steps):
+            pass
+        self.confirmed_by_snapshot()
+
+    def confirmed_by_snapshot(self) -> None:
+        """An engine's word ends what was only expected."""
+        hoped, left = self.slow.hoped.get(self.filling, {}), self.fast._pending.of(self.filling)
+        for chunk in [chunk for chunk in hoped if chunk in self.chunks and chunk not in left]:
+            del hoped[chunk]
+            self.slow.said.setdefault(self.filling, set()).add(chunk)
+
+    @precondition(lambda self: self.filling is not None)
+    @rule(whole=st.booleans())
+    def end_carrying(self, whole: bool) -> None:
+        if whole:
+            for _ in self.steps:
+                pass
+            self.snapshot.commit()
+            self.slow.said[self.filling] = set(self.chunks)
+            for chunk in self.chunks:
+                self.slow.hoped.get(self.filling, {}).pop(chunk, None)
+        else:
+            self.snapshot.abandon()
+        self.filling = None
+
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
     def give_up_a_snapshot(self, slot: int, chunks: set[int]) -> None:
         refill = self.fast.refill(slot)
@@ -127,6 +165,8 @@ class MirrorMachine(RuleBasedStateMachine):
     @rule(slot=SLOTS)
     def forget(self, slot: int) -> None:
         self.fast.forget(slot)
+        if slot == self.filling:
+            self.filling = None
         self.slow.said.pop(slot, None)
         self.slow.hoped.pop(slot, None)
 
@@ -147,8 +187,13 @@ class MirrorMachine(RuleBasedStateMachine):
         assert self.fast.pending == sum(map(len, self.slow.hoped.values()))
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refill_module, "PIECE", 2)
+
+
 TestMirrorAgainstSlowMirror = MirrorMachine.TestCase
-TestMirrorAgainstSlowMirror.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestMirrorAgainstSlowMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 class StridingMachine(MirrorMachine):
