@@ -1,0 +1,202 @@
+"""The router's mirror against a slow dictionary: whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from plumage.directory import refill as refill_module
+from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.strides import Strides
+
+RNG = random.Random(7)
+# A tree of chains that share prefixes: what prompts look like. 64-bit values in all shards.
+ROOTS = [[RNG.getrandbits(64) for _ in range(3)] for _ in range(3)]
+CHAINS = [root + [RNG.getrandbits(64) for _ in range(4)] for root in ROOTS for _ in range(3)]
+CHUNKS = sorted({chunk for chain in CHAINS for chunk in chain})
+SLOTS = st.integers(0, 4)
+DEPTHS = {chunk: depth + 1 for chain in CHAINS for depth, chunk in enumerate(chain)}
+
+
+def tokens_at(chunk: int) -> int:
+    return DEPTHS[chunk] * 61
+
+
+class SlowMirror:
+    """The contract, written down without any thought of speed."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, set[int]] = {}  # slot -> chunks its engine holds
+        self.hoped: dict[int, dict[int, float]] = {}  # slot -> pending chunk -> until
+
+    def holds(self, slot: int, chunk: int) -> bool:
+        return chunk in self.said.get(slot, ()) or chunk in self.hoped.get(slot, ())
+
+    def match(self, chain: Sequence[int]) -> dict[int, int]:
+        found = {}
+        for slot in {*self.said, *self.hoped}:
+            depth = 0
+            while depth < len(chain) and self.holds(slot, chain[depth]):
+                depth += 1
+            if depth:
+                found[slot] = depth
+        return found
+
+
+class MirrorMachine(RuleBasedStateMachine):
+    """Whatever happens in whatever order, fast and slow mirror match alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow, self.now = Mirror(), SlowMirror(), 0.0
+        self.filling: int | None = None  # the slot whose snapshot is being made whole
+
+    @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
+    def add(self, slot: int, chunk: int) -> None:
+        self.fast.apply(slot, [(chunk, 1, tokens_at(chunk))])
+        self.slow.said.setdefault(slot, set()).add(chunk)
+        self.slow.hoped.get(slot, {}).pop(chunk, None)
+
+    @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), depth=st.integers(1, 7))
+    def add_prefix(self, slot: int, chain: list[int], depth: int) -> None:
+        for chunk in chain[:depth]:
+            self.add(slot, chunk)
+
+    @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
+    def remove(self, slot: int, chunk: int) -> None:
+        self.fast.apply(slot, [(chunk, 0, 0)])
+        self.slow.said.setdefault(slot, set()).discard(chunk)
+
+    @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), ttl=st.sampled_from([1.0, 3.0]), after_match=st.booleans())
+    def hold(self, slot: int, chain: list[int], ttl: float, after_match: bool) -> None:
+        self.lapse()
+        hoped, said = self.slow.hoped.setdefault(slot, {}), self.slow.said.get(slot, ())
+        first = 0
+        if after_match:
+            self.fast.match(chain)
+            first = self.slow.match(chain).get(slot, 0)
+            while first and chain[first - 1] not in said:
+                first -= 1
+        else:
+            chain = list(chain)  # one that was not matched
+        self.fast.hold_pending(chain, slot, self.now, ttl)
+        hoped.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in said})
+
+    @rule(slot=SLOTS, chain=st.sampled_from(CHAINS))
+    def drop(self, slot: int, chain: list[int]) -> None:
+        self.fast.drop_pending(chain, slot)
+        for chunk in chain:
+            self.slow.hoped.get(slot, {}).pop(chunk, None)
+
+    @rule(passed=st.sampled_from([0.5, 1.0, 2.0]))
+    def wait(self, passed: float) -> None:
+        self.now += passed
+        self.lapse()
+
+    def lapse(self) -> None:
+        list(self.fast.lapse(self.now))
+        for hoped in self.slow.hoped.values():
+            for chunk in [chunk for chunk, until in hoped.items() if until <= self.now]:
+                del hoped[chunk]
+
+    @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
+    def replace(self, slot: int, chunks: set[int]) -> None:
+        refill = self.fast.refill(slot)
+        refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
+        refill.commit()
+        self.slow.said[slot] = set(chunks)
+        for chunk in chunks:
+            self.slow.hoped.get(slot, {}).pop(chunk, None)
+
+    @precondition(lambda self: self.filling is None)
+    @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
+    def begin_to_carry(self, slot: int, chunks: set[int]) -> None:
+        refill = self.fast.refill(slot)
+        refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
+        self.filling, self.chunks, self.snapshot, self.steps = slot, chunks, refill, refill.carry()
+
+    @precondition(lambda self: self.filling is not None)
+    @rule(steps=st.integers(1, 4))
+    def carry(self, steps: int) -> None:
+        """The router goes on to decide, and its requests to fail, between the steps."""
+        for _ in islice(self.steps, steps):
+            pass
+        self.confirmed_by_snapshot()
+
+    def confirmed_by_snapshot(self) -> None:
+        """An engine's word ends what was only expected."""
+        hoped, left = self.slow.hoped.get(self.filling, {}), self.fast._pending.of(self.filling)
+        for chunk in [chunk for chunk in hoped if chunk in self.chunks and chunk not in left]:
+            del hoped[chunk]
+            self.slow.said.setdefault(self.filling, set()).add(chunk)
+
+    @precondition(lambda self: self.filling is not None)
+    @rule(whole=st.booleans())
+    def end_carrying(self, whole: bool) -> None:
+        if whole:
+            for _ in self.steps:
+                pass
+            self.snapshot.commit()
+            self.slow.said[self.filling] = set(self.chunks)
+            for chunk in self.chunks:
+                self.slow.hoped.get(self.filling, {}).pop(chunk, None)
+        else:
+            self.snapshot.abandon()
+        self.filling = None
+
+    @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
+    def give_up_a_snapshot(self, slot: int, chunks: set[int]) -> None:
+        refill = self.fast.refill(slot)
+        refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
+        refill.abandon()
+
+    @rule(slot=SLOTS)
+    def forget(self, slot: int) -> None:
+        self.fast.forget(slot)
+        if slot == self.filling:
+            self.filling = None
+        self.slow.said.pop(slot, None)
+        self.slow.hoped.pop(slot, None)
+
+    @rule(steps=st.integers(1, SHARDS))
+    def sweep(self, steps: int) -> None:
+        for _ in range(steps):
+            self.fast.sweep()
+
+    @invariant()
+    def same_matches(self) -> None:
+        for chain in CHAINS:
+            expected = self.slow.match(chain)
+            found = self.fast.match(chain)
+            assert {slot: chunks for slot, (chunks, _) in found.items()} == expected
+
+    @invariant()
+    def holds_are_counted(self) -> None:
+        assert self.fast.pending == sum(map(len, self.slow.hoped.values()))
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refill_module, "PIECE", 2)
+
+
+TestMirrorAgainstSlowMirror = MirrorMachine.TestCase
+TestMirrorAgainstSlowMirror.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+class StridingMachine(MirrorMachine):
+    """With strides so short that the chains have some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast._strides = Strides(self.fast._shards, 2)
+
+
+TestStridingMirrorAgainstSlowMirror = StridingMachine.TestCase
+TestStridingMirrorAgainstSlowMirror.settings = TestMirrorAgainstSlowMirror.settings
