@@ -37,7 +37,8 @@ class Refill:
         self._mirror._write(self._lane, changes)
 
     def carry(self) -> Iterator[None]:
-        """Carry what is expected of the slot, a piece at a step, once all is added. `commit` does what is left."""
+        """Carry what is expected of the slot, a piece at a step, once all is added; until `commit`, which does what is
+        left, no log of the slot may be applied."""
         self._carried = set()
         self._mirror._carrying[self._slot] = self
         holds = list(self._mirror._pending.of(self._slot))
