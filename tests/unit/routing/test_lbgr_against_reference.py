@@ -1,4 +1,4 @@
-"""LBGR's printed form and the authors' code against the formulas of 003 (§4.2, App. A) over the whole history.
+"""LBGR's printed form and the authors' code against the formulas of KVRouting (§4.2, App. A) over the whole history.
 
     predicted latency of a replica = ŝ + W + θ·x,  ŝ = c_hit·hit + c_miss·miss (per 1k),  x = (hit, miss, W, 1)
 

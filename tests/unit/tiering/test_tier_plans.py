@@ -1,4 +1,4 @@
-"""What goes down to host memory, what comes back up, and where a node belongs; each erratum of 002 by name."""
+"""What goes down to host memory, what comes back up, and where a node belongs; each erratum of HotPrefix by name."""
 
 from __future__ import annotations
 
