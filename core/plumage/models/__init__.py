@@ -7,13 +7,19 @@ chat template. `builtin://tiny-chat` is one, so that a pool runs without downloa
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["BUILTIN", "resolve"]
+__all__ = ["BUILTIN", "is_known", "resolve"]
 
 BUILTIN = {"tiny-chat": Path(__file__).parent / "tiny_chat"}
+
+
+def is_known(uri: str) -> bool:
+    """Whether `uri` is no `builtin://NAME`, or one of a model there is."""
+    parts = urlsplit(uri)
+    return parts.scheme != "builtin" or _name(parts) in BUILTIN
 
 
 def resolve(uri: str) -> Path:
@@ -24,7 +30,7 @@ def resolve(uri: str) -> Path:
     """
     parts = urlsplit(uri)
     if parts.scheme == "builtin":
-        return _builtin(parts.netloc + parts.path)
+        return _builtin(_name(parts))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return _folder(Path(unquote(parts.path)), uri)
     if "://" in uri:
@@ -35,9 +41,13 @@ def resolve(uri: str) -> Path:
     return _folder(Path(uri).expanduser(), uri)
 
 
+def _name(parts: SplitResult) -> str:
+    return (parts.netloc + parts.path).rstrip("/")
+
+
 def _builtin(name: str) -> Path:
     try:
-        return BUILTIN[name.rstrip("/")]
+        return BUILTIN[name]
     except KeyError:
         known = ", ".join(f"builtin://{known}" for known in BUILTIN)
         raise ConfigurationError(f"no built-in model {name!r}; there are: {known}") from None

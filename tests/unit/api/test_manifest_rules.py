@@ -83,10 +83,18 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     ),
     (put("metadata.name", ""), "metadata.name: must have at least 1 character, got ''"),
     (put("spec.model", "qwen"), "spec.model: must be a mapping, got 'qwen'"),
+    *(
+        (
+            put("spec.model.uri", wrong),
+            "spec.model.uri: must be a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, "
+            f"pvc://claim/path, s3://bucket/path or builtin://tiny-chat, got '{wrong}'",
+        )
+        for wrong in ("qwen", "ftp://x/y", "HF://Qwen/Qwen3-8B", "hf://", "hf:///Qwen", "file://models/qwen", "s3:// x")
+    ),
     (
-        put("spec.model.uri", "qwen"),
-        "spec.model.uri: must be a URI such as hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path or "
-        "builtin://tiny-chat, got 'qwen'",
+        put("spec.model.tokenizer", "https://x/y"),
+        "spec.model.tokenizer: must be a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, "
+        "pvc://claim/path, s3://bucket/path or builtin://tiny-chat, got 'https://x/y'",
     ),
     (put("spec.model.aliases", "qwen"), "spec.model.aliases: must be a list, got 'qwen'"),
     (
@@ -258,6 +266,18 @@ RULES: list[tuple[Mutation, str]] = [
     (
         put("spec.rollout", {"maxSurge": 0, "maxUnavailable": "0%"}),
         "spec.rollout.maxSurge: may not be 0 when maxUnavailable is 0: nothing could ever be replaced, got 0",
+    ),
+    (
+        put("spec", {"model": {"uri": "builtin://nope"}, "engine": {"runtime": "Simulator"}}),
+        "spec.model.uri: must name a built-in model where it is builtin://: tiny-chat, got 'builtin://nope'",
+    ),
+    (
+        put("spec.model.tokenizer", "builtin://nope"),
+        "spec.model.tokenizer: must name a built-in model where it is builtin://: tiny-chat, got 'builtin://nope'",
+    ),
+    (
+        put("spec.model.adapters", [{"name": "law", "uri": "builtin://law"}]),
+        "spec.model.adapters[0].uri: may not be builtin://: no adapter is built in, got 'builtin://law'",
     ),
     (
         put("spec.model.uri", "builtin://tiny-chat"),

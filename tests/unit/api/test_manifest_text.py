@@ -101,7 +101,7 @@ def test_what_an_api_server_adds_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        (POOL + "  model: {uri: 'builtin://other'}\n", "spec.model: may not be set twice, line 8"),
+        (POOL + "  model: {uri: 'hf://some/other'}\n", "spec.model: may not be set twice, line 8"),
         ("a: &a [*a]", "may not contain itself, line 1"),
         ("a: " + "[" * 70 + "]" * 70, "must be nested at most 64 levels deep, line 1"),
         ("a: " + "[" * 100_000, "must be nested at most 64 levels deep, line 1"),

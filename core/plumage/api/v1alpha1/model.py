@@ -8,24 +8,36 @@ from pydantic import Field
 
 from plumage.api.v1alpha1.fields import WORDS, Text
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.models import BUILTIN, is_known
 
 __all__ = ["Adapter", "ModelSpec"]
 
-URI = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+URI = r"^((hf|pvc|s3|builtin)://|file://(localhost)?/)[^\s/][^\s]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
 WORDS |= {
-    URI: "a URI such as hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path or builtin://tiny-chat",
+    URI: "a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path, s3://bucket/path or "
+    "builtin://tiny-chat",
     NAME: "letters, digits, '.', '_', '/', ':' and '-', beginning with a letter or digit",
 }
 Uri = Annotated[str, Field(min_length=1, max_length=2048, pattern=URI)]
 ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=NAME)]
+
+_BUILT_IN = f"must name a built-in model where it is builtin://: {', '.join(BUILTIN)}"
 
 
 class Adapter(Struct):
     """A LoRA adapter, served as a model of its own name. Its cache is its own: prefixes are never shared with it."""
 
     name: ServedName = Field(description="Name that clients ask for.")
-    uri: Uri = Field(description="Where the adapter's weights are.")
+    uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc:// or s3://.")
+    rules: ClassVar = (
+        Rule(
+            at="uri",
+            must="may not be builtin://: no adapter is built in",
+            reads=("uri",),
+            holds=lambda adapter: not adapter.uri.startswith("builtin://"),
+        ),
+    )
 
 
 def _served_name(model: Any) -> str:
@@ -59,6 +71,18 @@ class ModelSpec(Struct):
         None, description="Longest prompt and output together, in tokens; the model's own limit when absent."
     )
     rules: ClassVar = (
+        Rule(
+            at="uri",
+            must=_BUILT_IN,
+            reads=("uri",),
+            holds=lambda model: is_known(model.uri),
+        ),
+        Rule(
+            at="tokenizer",
+            must=_BUILT_IN,
+            reads=("tokenizer",),
+            holds=lambda model: model.tokenizer is None or is_known(model.tokenizer),
+        ),
         Rule(
             at="",
             must="may not give one name to two of: the model, its aliases, its adapters",
