@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plumage.errors import PlumageError
+from plumage_cli.errors import how_to_install
 from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.ports import require_free
@@ -108,9 +109,7 @@ def _modules() -> Iterator[Finding]:
     for purpose, names in MODULES.items():
         missing = [name for name in names if find_spec(name) is None]
         if missing:
-            yield Finding(
-                Verdict.BAD, f"missing for {purpose}: {', '.join(missing)}", "pip install 'plumage-llm[bench]'"
-            )
+            yield Finding(Verdict.BAD, f"missing for {purpose}: {', '.join(missing)}", how_to_install("bench"))
         else:
             yield Finding(Verdict.GOOD, f"installed for {purpose}: {', '.join(names)}")
 

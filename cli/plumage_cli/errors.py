@@ -13,7 +13,7 @@ import errno
 
 from plumage.errors import PlumageError
 
-__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError", "trouble"]
+__all__ = ["CliError", "NoPoolError", "PortTakenError", "ProcessFailedError", "how_to_install", "trouble"]
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there",
@@ -44,6 +44,11 @@ class ProcessFailedError(CliError):
 
 class NoPoolError(CliError):
     """No pool is up under that name."""
+
+
+def how_to_install(extra: str) -> str:
+    """What brings the packages of an extra: today Plumage is a clone, one day a package too."""
+    return f"in a clone: make setup; else: pip install 'plumage-llm[{extra}]'"
 
 
 def trouble(error: OSError, what: object = None) -> str:

@@ -91,7 +91,9 @@ def main() -> None:
         name = (error.name or "").partition(".")[0]
         if not name or name.startswith("plumage"):
             raise  # a mistake of ours
-        _end(f"this command needs {name}, which is not installed: pip install 'plumage-llm[{extra_of(name)}]'")
+        from plumage_cli.errors import how_to_install
+
+        _end(f"this command needs {name}, which is not installed: {how_to_install(extra_of(name))}")
     except BrokenPipeError:
         _drop_output()
         sys.exit(141)  # the reader of our output left, e.g. `plumage … | head`

@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class _BenchCommand(TyperCommand):
-    """`bench --help` lists the names; `bench NAME --help` says what that benchmark measures, and its quick budget."""
+    """`bench --help` lists all in a line each; `bench NAME --help` tells what that one measures and its quick budget."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = next((arg for arg in args if not arg.startswith("-")), None)
@@ -29,10 +29,10 @@ class _BenchCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from plumage_bench.registry import NAMES
+        from plumage_bench.registry import BENCHMARKS
 
         with formatter.section("Names"):
-            formatter.write_text(", ".join(NAMES))
+            formatter.write_dl([(name, benchmark.summary) for name, benchmark in BENCHMARKS.items()])
         formatter.write_text(
             "plumage bench NAME --help says what it measures, its options and what --quick leaves out."
         )

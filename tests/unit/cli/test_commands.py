@@ -14,7 +14,7 @@ from support.ports import free_port
 
 from plumage.errors import ManifestError
 from plumage.models import resolve
-from plumage_bench.registry import NAMES
+from plumage_bench.registry import BENCHMARKS, NAMES
 from plumage_cli.errors import CliError
 from plumage_cli.files import read_pool
 from plumage_cli.main import COMMANDS
@@ -155,7 +155,8 @@ def test_up_says_what_is_set_in_vain(tmp_path: Path) -> None:
         "spec.router.slo={ttftMilliseconds: 5}",
         "spec.model.uri=file:///no/such",
     )
-    done = plumage("up", str(LOCAL), *(f"--set={change}" for change in changes), runtime=tmp_path)
+    words = (f"--port={free_port()}", *(f"--set={change}" for change in changes))
+    done = plumage("up", str(LOCAL), *words, runtime=tmp_path)
     assert "set but not used on one machine: spec.router.slo\n" in done.stderr
     assert "set for what the manifest does not choose, and not used: spec.engine.simulator.hostBlocks\n" in done.stderr
     assert "no such folder" in done.stderr
@@ -211,7 +212,9 @@ def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
 
 
 def test_bench_names_and_unknown_names() -> None:
-    assert "cht, decision, eviction" in " ".join(plumage("bench", "--help").stdout.split())
+    listed = " ".join(plumage("bench", "--help").stdout.split())
+    for name, benchmark in BENCHMARKS.items():
+        assert f"{name} {benchmark.summary}" in listed
     about = plumage("bench", "cht", "--help")
     assert "--quick takes at most" in about.stdout
     assert "leaves out" in about.stdout
@@ -253,7 +256,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     port = (f"--port={free_port()}",) if words[0] == "up" else ()
     done = plumage(*words, *port, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
     assert done.returncode == 1
-    assert f"which is not installed: pip install 'plumage-llm[{extra}]'" in done.stderr
+    assert f"which is not installed: in a clone: make setup; else: pip install 'plumage-llm[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

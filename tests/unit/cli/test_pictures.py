@@ -6,9 +6,10 @@ import io
 import socket
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from plumage_cli import explanation
+from plumage_cli import checks, explanation
 from plumage_cli.checks import Finding, Verdict, check_machine, check_pool
 from plumage_cli.demo.client import Outcome
 from plumage_cli.demo.load import LoadShape, make_load
@@ -96,6 +97,13 @@ def test_doctor_knows_its_own_routers_port() -> None:
         [unknown] = [finding for finding in check_machine(port, [view()]) if f"port {port}" in finding.what]
     assert known == Finding(Verdict.GOOD, f"port {port} is that of pool chat's router")
     assert unknown.verdict is Verdict.WARNING
+
+
+def test_doctor_says_how_a_missing_package_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "uvloop" else object())
+    [missing] = [finding for finding in check_machine(1) if "missing" in finding.what]
+    assert (missing.verdict, missing.what) == (Verdict.BAD, "missing for the router: uvloop")
+    assert missing.remedy.startswith("in a clone: make setup; else: pip install")
 
 
 def test_doctor_names_what_is_wrong_with_a_pool() -> None:
