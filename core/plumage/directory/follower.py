@@ -26,22 +26,23 @@ from plumage.directory.schema import (
 
 __all__ = ["Entry", "Follower", "OutOfStep", "in_pieces"]
 
-PIECE = 1024 * RECORD.size  # bytes of a snapshot or log taken in at once: about a millisecond of the event loop
+PIECE = 1024 * RECORD.size  # bytes of a snapshot taken in at once: about a millisecond of the event loop
+LOG_PIECE = 4 * PIECE  # … of a log: where requests fill the loop, it gets one piece a turn, and must not fall behind
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 Changes = list[tuple[int, int, int]]
 
 
 def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Log entries in their order, about `PIECE` bytes at a time; an entry is never cut."""
+    """Log entries in their order, about `LOG_PIECE` bytes at a time; an entry is never cut."""
     piece: list[Entry] = []
-    room = PIECE
+    room = LOG_PIECE
     for entry in entries:
         piece.append(entry)
         room -= sum(map(len, entry[1].values())) + RECORD.size  # an empty one takes its time too
         if room <= 0:
             yield piece
-            piece, room = [], PIECE
+            piece, room = [], LOG_PIECE
     if piece:
         yield piece
 

@@ -126,14 +126,14 @@ def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
 
 def test_a_long_log_comes_in_pieces() -> None:
     replica, follower, mirror = following()
-    for _ in range(40):
+    for _ in range(100):
         replica.step(*(Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(100)))
     sizes = []
     for piece in in_pieces(replica.log):
         sizes.append(len(piece))
         follower.take(piece)
-    assert (follower.seq, len(mirror)) == (replica.seq, 4020)
-    assert max(sizes) * 100 <= 1200, "about a thousand records at once"
+    assert (follower.seq, len(mirror)) == (replica.seq, 10_020)
+    assert max(sizes) * 100 <= 4200, "about four thousand records at once"
 
 
 def followed() -> tuple[Replica, Followed]:
