@@ -10,9 +10,15 @@ from typing import Any
 import yaml
 
 from plumage.api.v1alpha1 import InferencePool, check_pool, read_documents
+from plumage.errors import ManifestError
 from plumage_cli.errors import CliError
 
 __all__ = ["read_pool", "read_text"]
+
+_GATEWAY = (
+    "an InferenceGateway is not served by local mode, which runs one InferencePool with a router of its own: put the "
+    "pool that you want to try into a file by itself, without spec.router.gatewayRef"
+)
 
 
 def read_text(path: Path) -> str:
@@ -26,14 +32,19 @@ def read_text(path: Path) -> str:
 
 
 def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:
-    """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked."""
+    """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked. ManifestError where it
+    holds none or several; of a gateway's pools it says what to do."""
     source = str(path)
     documents = read_documents(read_text(path), source)
     contents = [document.content for document in documents if document.content is not None]
     pools = [content for content in contents if content.get("kind") == "InferencePool"]
     for change in changes if len(pools) == 1 else ():
         _apply(pools[0], change)
-    return check_pool(documents, source)
+    try:
+        return check_pool(documents, source)
+    except ManifestError as error:
+        gateway = any(content.get("kind") == "InferenceGateway" for content in contents)
+        raise ManifestError(source, [*error.mistakes, *([_GATEWAY] if gateway and len(pools) != 1 else [])]) from None
 
 
 def _apply(document: dict[str, Any], change: str) -> None:

@@ -17,6 +17,15 @@ def test_example_is_a_right_manifest(path: Path) -> None:
     assert load_manifests(path.read_text(), path.name)
 
 
+def test_the_examples_page_says_which_run_and_how() -> None:
+    rows = re.findall(r"^\| \[(.+?)\]\(.+?\) \| .+? \| (.+?) \|$", (EXAMPLES[0].parent / "README.md").read_text(), re.M)
+    assert sorted(name for name, _ in rows) == [path.name for path in EXAMPLES]
+    for name, run in rows:
+        manifests = load_manifests((EXAMPLES[0].parent / name).read_text(), name)
+        runs = len(manifests) == 1 and isinstance(manifests[0], InferencePool)
+        assert (run == f"`plumage up examples/{name}`") is runs
+
+
 def test_local_example_is_what_the_readme_says() -> None:
     path = next(path for path in EXAMPLES if path.name == "local.yaml")
     (pool,) = load_manifests(path.read_text(), path.name)

@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class _BenchCommand(TyperCommand):
-    """`bench --help` lists all in a line each; `bench NAME --help` tells what that one measures and its quick budget."""
+    """`bench --help` lists all in a line each; `bench NAME --help` tells what that one measures, and its budget."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = next((arg for arg in args if not arg.startswith("-")), None)

@@ -139,6 +139,14 @@ def test_up_refuses_what_one_machine_can_not_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_up_says_of_a_gateway_that_local_mode_runs_one_pool(tmp_path: Path) -> None:
+    done = plumage("up", str(ROOT / "examples" / "gateway.yaml"), runtime=tmp_path)
+    assert done.returncode == 1
+    assert "must hold exactly one InferencePool, got 2" in done.stderr
+    assert "an InferenceGateway is not served by local mode, which runs one InferencePool" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
     done = plumage(
         "up", str(LOCAL), "--set=spec.model.uri=file:///no/such/model", f"--port={free_port()}", runtime=tmp_path
