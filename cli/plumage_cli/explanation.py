@@ -68,6 +68,7 @@ def show(record: Explanation, console: Console) -> None:
         console.print("the directory was away: the router decided from what it knew itself")
     console.print(_figures(record))
     console.print(_candidates(record))
+    console.print(_how(record), soft_wrap=True)
 
 
 def _figures(record: Explanation) -> Table:
@@ -83,13 +84,7 @@ def _figures(record: Explanation) -> Table:
 
 
 def _candidates(record: Explanation) -> Table:
-    chunks, considered = record["chunks"], record["considered"]
-    table = Table(
-        caption=f"{considered} of {record.get('available', considered)} considered; "
-        f"{chunks['matched']} of {chunks['prompt']} chunks known; "
-        f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins",
-        caption_justify="left",
-    )
+    table = Table()
     table.add_column("candidate")
     table.add_column("holds (tokens)", justify="right")
     table.add_column("score", justify="right")
@@ -98,6 +93,15 @@ def _candidates(record: Explanation) -> Table:
         score = "–" if candidate["score"] is None else f"{candidate['score']:.4g}"
         table.add_row(chosen + candidate["replica"], str(candidate["hitTokens"]), score)
     return table
+
+
+def _how(record: Explanation) -> str:
+    chunks, considered = record["chunks"], record["considered"]
+    return (
+        f"{considered} of {record.get('available', considered)} considered; "
+        f"{chunks['matched']} of {chunks['prompt']} chunks known; "
+        f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins"
+    )
 
 
 def _number(value: float | None) -> str:

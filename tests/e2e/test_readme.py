@@ -1,0 +1,59 @@
+"""The README's session with a pool: its commands run as they stand there, and print what it shows, numbers apart."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.needs import missing
+from support.pool import Pool, whole
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+README = Path(__file__).parents[2] / "README.md"
+REQUEST = re.compile(r"[0-9a-f]{12}-\d+")
+
+
+def session() -> list[tuple[str, str]]:
+    """Commands with what is shown below each."""
+    (block,) = (b for b in re.findall(r"```console\n(.*?)```", README.read_text(), re.DOTALL) if "explain" in b)
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", part, re.DOTALL).groups() for part in parts]  # type: ignore[union-attr, misc]
+
+
+def shape(text: str) -> str:
+    """What does not change from run to run: no ids, numbers or widths, and any replica may be the chosen one."""
+    text = REQUEST.sub("ID", text.replace("→ chat", "chat").replace("\r", ""))
+    return re.sub(r" +", " ", re.sub(r"[━─]+", "━", re.sub(r"\d[\d.,]*", "N", text))).strip()
+
+
+def test_the_session_prints_what_it_shows(runtime: Path) -> None:
+    if shutil.which("curl") is None:
+        missing("curl", "install it with the system's package manager")
+    pool = Pool(runtime)
+    try:
+        pool.wait(whole(4))
+        written: list[str] = []
+        real: list[str] = []
+        before = ""
+        for command, shown in session():
+            script = command.replace("http://127.0.0.1:8000", pool.url)
+            script = script.replace(".venv/bin/plumage", f"{sys.executable} -m plumage_cli")
+            for there, here in zip(written, real, strict=True):
+                script = script.replace(there, here)
+            done = subprocess.run(
+                ["bash", "-c", before + script], env=pool.environment, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert shape(done.stdout) == shape(shown)
+            if not shown:
+                before += script  # it sets a variable
+            elif not written:
+                written, real = REQUEST.findall(shown), REQUEST.findall(done.stdout)
+        assert real
+    finally:
+        pool.stop()
+        pool.process.kill()
