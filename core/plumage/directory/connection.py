@@ -37,18 +37,20 @@ from redis.exceptions import RedisError
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["AWAY", "TIMEOUT", "Client", "close", "connect", "redacted"]
+__all__ = ["AWAY", "TIMEOUT", "Client", "close", "connect", "redacted", "words"]
 
 Client: TypeAlias = "Redis | RedisCluster"
 
 TIMEOUT = 5.0  # seconds for a connection, and for a reply
 AWAY = (RedisError, OSError, TimeoutError)  # what a server that is slow, away or unwilling looks like
 SCHEMES = ("unix", "redis", "rediss")
+SHOWN = 300  # characters of an error
 FORMS = "unix:///path, redis://host:port, rediss://…, redis+cluster://host:port,…, redis+sentinel://host:port,…/name"
 
 _ENCODE = "percent-encode : / ? # [ ] @ in user and password"
 _SCHEME = re.compile(r"[A-Za-z+]*")
 _PLAIN = re.compile(r"[\w.-]*")
+_COMMAND = re.compile(r"Command # \d+ .* of pipeline caused error: ", re.DOTALL)
 _OPTIONS = re.compile(r"[?#].*", re.DOTALL)
 
 
@@ -88,6 +90,12 @@ def redacted(url: str) -> str:
     user, colon, _ = credentials.partition(":")
     known = user if colon and _PLAIN.fullmatch(user) else ""
     return f"{scheme}{separator}{f'{known}:***@' if at else ''}{_OPTIONS.sub('', shown)}"
+
+
+def words(error: BaseException) -> str:
+    """What the server said, to be logged: redis-py puts the command before it, and its bytes may be anything."""
+    said = _COMMAND.sub("", str(error))[:SHOWN]
+    return "".join(character if character.isprintable() else "?" for character in said) or type(error).__name__
 
 
 class _UnusableUrlError(ValueError):

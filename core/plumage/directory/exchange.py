@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from plumage.directory.backoff import Backoff
-from plumage.directory.connection import close, connect, redacted
+from plumage.directory.connection import close, connect, redacted, words
 from plumage.directory.schema import NewerSchemaError, SchemaError
 from plumage.directory.tasks import end, forever
 
@@ -86,7 +86,7 @@ class Exchange:
         """Something could not be said or heard."""
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
-            log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error)
+            log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, words(error))
         self.degraded = True
 
     async def _send(self) -> None:

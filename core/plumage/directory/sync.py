@@ -28,7 +28,7 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoPermissionError, ResponseError
 
 from plumage.directory.backoff import Backoff
-from plumage.directory.connection import close, connect, redacted
+from plumage.directory.connection import close, connect, redacted, words
 from plumage.directory.followed import Followed
 from plumage.directory.follower import Entry, Follower, OutOfStep, in_pieces
 from plumage.directory.mirror import SHARDS, Mirror
@@ -249,7 +249,7 @@ class DirectorySync:
     def _away(self, error: BaseException) -> None:
         self.counts["failures"] += 1
         if not self.degraded or self.counts["failures"] == 1:
-            log.warning("directory %s can't be read, going on with what is known: %s", self._shown, error)
+            log.warning("directory %s can't be read, going on with what is known: %s", self._shown, words(error))
         self.degraded = True
 
     def _back(self) -> None:

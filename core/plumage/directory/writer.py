@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from plumage.directory.backoff import Backoff
-from plumage.directory.connection import AWAY, close, connect, redacted
+from plumage.directory.connection import AWAY, close, connect, redacted, words
 from plumage.directory.ledger import Ledger
 from plumage.directory.rolling import RollingSnapshot
 from plumage.directory.rounds import Command, Rounds
@@ -99,7 +99,7 @@ class DirectoryWriter:
         self._state, self._load = State.WARMING, Load()
         self._generation = 0  # grows whenever everything must be written anew
         self._registered = 0  # the counter's value at our registration
-        self._unfinished: str | None = None  # an epoch whose registration did not come to its end
+        self._begun: set[str] = set()  # our epochs of which something may be left on the server
         self._seq = 0  # the last log entry made …
         self._acked = 0  # … and the last one that the server has taken
         self._checked = 0  # … and the last one that carried a check mark
@@ -263,7 +263,7 @@ class DirectoryWriter:
 
     def _away(self, error: BaseException) -> None:
         if not self.degraded:
-            log.warning("directory %s does not take writes of %s: %s", self._shown, self.keys.replica, error)
+            log.warning("directory %s does not take writes of %s: %s", self._shown, self.keys.replica, words(error))
         self.degraded = True
 
     def _back(self) -> None:
@@ -278,9 +278,11 @@ class DirectoryWriter:
         generation, client, keys = self._generation, self._client, self.keys
         registered = int(await client.incr(keys.epoch))
         await client.expire(keys.epoch, EPOCH_TTL)
-        await self._clean(self._unfinished)
-        previous = await client.hget(keys.beat, "epoch")
-        epoch = self._unfinished = f"{registered}.{secrets.token_hex(4)}"
+        found: Any = await client.hget(keys.beat, "epoch")
+        previous = {found.decode(errors="replace")} if found else set()  # routers read it
+        await self._clean(self._begun - previous)
+        epoch = f"{registered}.{secrets.token_hex(4)}"
+        self._begun = {epoch} | previous
         self._outbox.clear()
         self._outbox_bytes = 0
         self._check_mark()  # the log's first entry, so that there is a log to look for
@@ -290,14 +292,13 @@ class DirectoryWriter:
         self.epoch, self._registered, self._acked = epoch, registered, 0
         self.registrations += 1
         await self._send(epoch, beat=True)
-        self._unfinished = None
         await self._clean(previous)
+        self._begun = {epoch}
 
-    async def _clean(self, epoch: str | bytes | None) -> None:
-        """Remove what an earlier epoch left behind; its lifetime would end it too, later."""
-        if epoch is not None:
-            name = epoch.decode() if isinstance(epoch, bytes) else epoch
-            await self._client.unlink(self.keys.snap(name), self.keys.log(name))
+    async def _clean(self, epochs: Iterable[str]) -> None:
+        """Remove what these left behind: what a server took just after it had lost all has no lifetime."""
+        for epoch in epochs:
+            await self._client.unlink(self.keys.snap(epoch), self.keys.log(epoch))
 
     async def _write_snapshot(self, epoch: str) -> None:
         self._rolling.begin()

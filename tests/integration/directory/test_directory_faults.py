@@ -113,6 +113,19 @@ async def test_an_emptied_server_is_noticed(world: Any, until: Any, client: Redi
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
 
+async def test_nothing_without_a_lifetime_is_left_in_an_emptied_server(world: Any, until: Any, client: Redis) -> None:
+    writer = await world.writer(heartbeat_seconds=0.3)
+    writer.publish(held(CHAIN))
+    await until(lambda: sent(writer))
+    first = writer.epoch
+    await client.flushall()
+    writer.publish([Change(1, Tier.GPU, 1)])  # written before anybody notices, into a log of the former epoch
+    await until(lambda: writer.epoch not in (None, first) and sent(writer) and not writer._begun - {writer.epoch})
+    left = [key async for key in client.scan_iter()]
+    assert {await client.ttl(key) > 0 for key in left} == {True}
+    assert not [key for key in left if first.encode() in key]
+
+
 async def test_a_server_that_lost_the_last_entries_is_noticed(world: Any, until: Any, client: Redis) -> None:
     writer, router = await world.writer(heartbeat_seconds=0.2), await world.router()
     await until(lambda: sent(writer))

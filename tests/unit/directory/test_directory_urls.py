@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import ResponseError
 
-from plumage.directory.connection import connect, redacted
+from plumage.directory.connection import connect, redacted, words
 from plumage.errors import ConfigurationError
 
 
@@ -109,3 +110,10 @@ def _refusal(url: str) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
+
+
+def test_what_a_server_said_is_logged_without_the_command_and_its_bytes() -> None:
+    refused = ResponseError("Command # 1 (XADD plumage:v1:{p}:heat * d \x93\x01\n) of pipeline caused error: ('OOM',)")
+    assert words(refused) == "('OOM',)"
+    assert words(ResponseError("a\x00b\x1b[31m" + "c" * 1000)) == "a?b?[31m" + "c" * 292
+    assert words(TimeoutError()) == "TimeoutError"
