@@ -23,10 +23,10 @@ _REMEDIES = {
     errno.EACCES: "choose a place that is yours",
     errno.EPERM: "choose a place that is yours",
     errno.EROFS: "choose a place that can be written to",
-    errno.EEXIST: "something else lies there: remove it",
-    errno.ENOTDIR: "something else lies there: remove it",
-    errno.EISDIR: "something else lies there: remove it",
-    errno.ELOOP: "something else lies there: remove it",
+    errno.EEXIST: "something else lies there: move it elsewhere",
+    errno.ENOTDIR: "something else lies there: move it elsewhere",
+    errno.EISDIR: "something else lies there: move it elsewhere",
+    errno.ELOOP: "something else lies there: move it elsewhere",
 }
 
 

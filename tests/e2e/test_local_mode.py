@@ -52,7 +52,7 @@ async def test_scaling_up_that_fails_leaves_the_pool_as_it_was(pool: Pool) -> No
     (pool.folder / "engine-chat-2.json").mkdir()
     done = await asyncio.to_thread(pool.run, "scale", "3")
     assert done.returncode == 1
-    assert "engine-chat-2.json: Is a directory; something else lies there: remove it" in done.stderr
+    assert "engine-chat-2.json: Is a directory; something else lies there: move it elsewhere" in done.stderr
     await pool.until(whole(2))
     assert lost(await load(pool, prompts(4, seed=9))) == []
 

@@ -1,7 +1,9 @@
 """The folder of a pool that is up: mode 0700, one per pool, locked while its supervisor lives.
 
 The lock is the truth about liveness: the kernel drops it however the supervisor ends, so a folder whose lock can be
-taken is stale, and is swept. Files in it are replaced atomically; readers see the old or the new one, never half.
+taken is stale, and is swept. What the lock file says is the truth about ownership: a folder without it was not made
+here, and is neither swept nor taken nor written to. Files in a pool's folder are replaced atomically; readers see the
+old or the new one, never half.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +28,8 @@ __all__ = ["MIN_FREE_BYTES", "PoolFolder", "base_folder", "live_pools", "stale_p
 MIN_FREE_BYTES = 64 * 1024 * 1024  # logs, the directory's files, and some room to breathe
 _TRIES, _PAUSE = 8, 0.05
 _LONGEST_SOCKET = 100  # Linux takes 107 bytes of path for a Unix socket
+_LOCK = "lock"
+_MARK = b"the folder of a pool that plumage up runs\n"  # in its lock: no other program's lock says so
 
 
 def base_folder() -> Path:
@@ -39,7 +44,9 @@ def base_folder() -> Path:
             f"can't use {base} for state: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
         ) from None
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise CliError(f"{base} is not a folder of yours alone; remove it, or set XDG_RUNTIME_DIR to one that is")
+        raise CliError(
+            f"{base} is there and not a folder of yours alone; set XDG_RUNTIME_DIR to another folder of yours"
+        )
     return base
 
 
@@ -58,7 +65,7 @@ class PoolFolder:
         if len(str(path)) > _LONGEST_SOCKET - 20:
             raise CliError(f"{path} is too long a path for Unix sockets; set XDG_RUNTIME_DIR to a shorter one")
         if path.is_symlink():
-            raise CliError(f"{path} is a link, where a pool's own folder must be; remove it")
+            raise CliError(f"{path} is a link, where a pool's own folder must be; move it elsewhere")
         lock = _hold(path)
         if lock is None:
             raise CliError(
@@ -71,8 +78,7 @@ class PoolFolder:
             raise CliError(f"can't empty the folder of pool {pool}: {trouble(error)}") from None
         free = shutil.disk_usage(path).free
         if free < MIN_FREE_BYTES:
-            os.close(lock)
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path, lock)
             raise CliError(f"only {free // 2**20} MiB free at {path}; free some, or set XDG_RUNTIME_DIR elsewhere")
         return cls(path, lock)
 
@@ -90,9 +96,8 @@ class PoolFolder:
         return self.write(name, secrets.token_urlsafe(32) + "\n")
 
     def remove(self) -> None:
-        """Leave nothing behind. The folder goes before its lock, so that nobody takes a half-removed one."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Leave nothing behind."""
+        _remove(self.path, self._lock)
 
 
 def write_atomically(path: Path, text: str) -> Path:
@@ -124,26 +129,57 @@ def sweep() -> list[str]:
         with contextlib.suppress(FileNotFoundError, CliError):
             lock = _lock(path)
         if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+            _remove(path, lock)
             swept.append(path.name)
     return swept
 
 
 def _folders() -> Iterator[Path]:
+    """Those of pools. Others may lie beside them: where XDG_RUNTIME_DIR leads is for a person to say."""
     base = base_folder()
-    return (path for path in sorted(base.iterdir()) if path.is_dir() and not path.is_symlink())
+    return (path for path in sorted(base.iterdir()) if path.is_dir() and not path.is_symlink() and _is_ours(path))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a supervisor made the folder, dead or alive. CliError when that can't be seen."""
+    lock = path / _LOCK
+    try:
+        found = lock.lstat()
+        return stat.S_ISREG(found.st_mode) and found.st_size == len(_MARK) and lock.read_bytes() == _MARK
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    except OSError as error:
+        raise CliError(f"can't read {trouble(error, lock)}") from None
+
+
+def _is_blank(path: Path) -> bool:
+    """Whether nothing would be lost with it. An empty lock is that of a supervisor killed before it could mark it."""
+    try:
+        return all(
+            entry.name == _LOCK and entry.is_file(follow_symlinks=False) and entry.stat().st_size == 0
+            for entry in list(os.scandir(path))
+        )
+    except PermissionError:
+        return False
 
 
 def _hold(path: Path) -> int | None:
-    """The lock of a folder that exists. Others may look at it, or sweep it, between any two of these steps."""
+    """The lock of a folder that exists. Others may look at it, or sweep it, between any two of these steps. CliError
+    when it is there and no pool's."""
+    foreign = False
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
             _make(path)
-            lock = _lock(path)
+            foreign = not _is_ours(path) and not _is_blank(path)
+            lock = None if foreign else _lock(path, make=True)
             if lock is not None and _is_at(lock, path):
                 return lock
         time.sleep(_PAUSE)
+    if foreign:
+        raise CliError(
+            f"{path} holds files that are no pool's; give the pool another name, or set XDG_RUNTIME_DIR to another "
+            "folder of yours"
+        )
     return None
 
 
@@ -159,26 +195,33 @@ def _make(path: Path) -> None:
 def _is_at(lock: int, path: Path) -> bool:
     """Whether the file that is locked still lies in the folder; it is let go if not."""
     with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(lock), (path / "lock").stat()):
+        if os.path.samestat(os.fstat(lock), (path / _LOCK).stat()):
             return True
     os.close(lock)
     return False
 
 
-def _lock(path: Path) -> int | None:
-    """The folder's lock, or None while another process holds it. FileNotFoundError: the folder is gone; CliError: what
-    lies there is no folder of a pool's, or there is no room for a lock."""
+def _lock(path: Path, *, make: bool = False) -> int | None:
+    """The folder's lock, or None while another process holds it; with `make` it is put there, and marked as ours.
+    FileNotFoundError: it, or the folder, is gone; CliError: what lies there is no folder of a pool's, or there is no
+    room for a lock."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
     try:
-        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path / _LOCK, flags, 0o600)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise CliError(f"can't lock the pool's folder {trouble(error, path / 'lock')}") from None
+        raise CliError(f"can't lock the pool's folder {trouble(error, path / _LOCK)}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if make:
+            os.pwrite(descriptor, _MARK, 0)
     except BlockingIOError:
         os.close(descriptor)
         return None
+    except OSError as error:
+        os.close(descriptor)
+        raise CliError(f"can't lock the pool's folder {trouble(error, path / _LOCK)}") from None
     return descriptor
 
 
@@ -193,11 +236,27 @@ def _free(path: Path) -> bool:
     return True
 
 
-def _empty(path: Path) -> None:
+def _empty(path: Path, *, as_far_as_possible: bool = False) -> None:
+    """Remove all but the lock."""
     for entry in path.iterdir():
-        if entry.name == "lock":
+        if entry.name == _LOCK:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
+            shutil.rmtree(entry, ignore_errors=as_far_as_possible)
         else:
             entry.unlink()
+
+
+def _remove(path: Path, lock: int) -> None:
+    """Remove a folder that we hold, and let go of it. The lock goes last, and is put back when something stays, such as
+    the last words of a child that ended meanwhile: by it the folder is known for a pool's, and swept another time."""
+    try:
+        _empty(path, as_far_as_possible=True)
+        (path / _LOCK).unlink()
+        path.rmdir()
+    except OSError:
+        with contextlib.suppress(OSError):  # such as: whoever takes the folder in the meantime has made a new one
+            again = os.open(path / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(again, "wb") as file:
+                file.write(_MARK)
+    os.close(lock)

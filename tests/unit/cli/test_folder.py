@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -78,24 +77,24 @@ def test_what_a_killed_supervisor_left_is_swept(runtime: Path) -> None:
 
 def test_a_last_file_written_while_it_is_swept_is_swept_too(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of a killed supervisor end a moment after it, and may write meanwhile."""
-    left = base_folder() / "chat"
-    left.mkdir()
-    remove, removed = shutil.rmtree, []
+    left = PoolFolder.take("chat")
+    os.close(left._lock)
+    unlink, tries = Path.unlink, []
 
-    def remove_beside_a_writer(path: Path, **how: Any) -> None:
-        remove(path, **how)
-        removed.append(path)
-        if len(removed) < 3:
-            path.mkdir()
-            (path / "last words").touch()
+    def unlink_beside_a_writer(path: Path, **how: Any) -> None:
+        unlink(path, **how)
+        if path.name == "lock":
+            tries.append(path)
+            if len(tries) < 3:
+                (left.path / "last words").touch()
 
-    monkeypatch.setattr(shutil, "rmtree", remove_beside_a_writer)
-    monkeypatch.setattr(sys, "argv", ["sweeper", str(left)])
+    monkeypatch.setattr(Path, "unlink", unlink_beside_a_writer)
+    monkeypatch.setattr(sys, "argv", ["sweeper", str(left.path)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sweeper, "_PAUSE", 0.0)
     sweeper.main()
-    assert removed == [left] * 3
-    assert not left.exists()
+    assert len(tries) == 3
+    assert not left.path.exists()
 
 
 def test_a_lock_that_outlives_its_holders_pipe_by_a_moment_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,17 +160,73 @@ def test_no_room_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_no_folder_is_not_taken(runtime: Path) -> None:
     (base_folder() / "chat").write_text("")
-    with pytest.raises(CliError, match="plumage/chat: File exists; something else lies there: remove it"):
+    with pytest.raises(CliError, match="plumage/chat: File exists; something else lies there: move it elsewhere"):
         PoolFolder.take("chat")
     (base_folder() / "chat").unlink()
     (base_folder() / "chat").symlink_to(runtime)
-    with pytest.raises(CliError, match="is a link, where a pool's own folder must be; remove it"):
+    with pytest.raises(CliError, match="is a link, where a pool's own folder must be; move it elsewhere"):
         PoolFolder.take("chat")
 
 
-def test_a_broken_folder_of_another_pool_is_no_hindrance() -> None:
-    (base_folder() / "broken" / "lock").mkdir(parents=True)
+@pytest.mark.parametrize("lock", [None, "empty", "other", "folder", "link"])
+def test_what_is_no_pools_folder_is_left_alone(tmp_path: Path, lock: str | None) -> None:
+    """XDG_RUNTIME_DIR may lead where a person's own folder is called plumage, a clone of the sources for one."""
+    precious = base_folder() / "precious"
+    (precious / "deep").mkdir(parents=True)
+    (precious / "deep" / "file").write_text("hi")
+    match lock:
+        case "empty" | "other":
+            (precious / "lock").write_text("" if lock == "empty" else "pid 7")
+        case "folder":
+            (precious / "lock").mkdir()
+        case "link":
+            pool = PoolFolder.take("chat")
+            (precious / "lock").symlink_to(pool.path / "lock")
+            pool.remove()
+    before = sorted(precious.rglob("*"))
+    assert live_pools() == stale_pools() == sweep() == []
+    PoolFolder.take("chat").remove()
+    with pytest.raises(CliError, match="plumage/precious holds files that are no pool's; give the pool another name"):
+        PoolFolder.take("precious")
+    assert sorted(precious.rglob("*")) == before
+    assert (precious / "deep" / "file").read_text() == "hi"
+
+
+def test_a_folder_in_which_nothing_lies_is_taken() -> None:
+    """As one is that was killed between making the folder and marking its lock."""
+    (base_folder() / "chat").mkdir(mode=0o700)
+    (base_folder() / "chat" / "lock").touch(mode=0o600)
+    assert live_pools() == stale_pools() == sweep() == []
     pool = PoolFolder.take("chat")
-    with pytest.raises(CliError, match="broken/lock"):
-        live_pools()
+    assert live_pools() == ["chat"]
     pool.remove()
+
+
+def test_what_can_not_be_removed_is_still_known_for_a_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PoolFolder.take("chat")
+    pool.write("fleet.token", "secret")
+    monkeypatch.setattr(Path, "rmdir", lambda path: (path / "last words").touch() or os.rmdir(path))
+    pool.remove()
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(pool.path.parents[1]))
+    assert stale_pools() == ["chat"]
+    assert sorted(path.name for path in pool.path.iterdir()) == ["last words", "lock"]
+    assert sweep() == ["chat"]
+    assert not pool.path.exists()
+
+
+def test_whoever_takes_a_folder_while_it_is_removed_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, taken = PoolFolder.take("chat"), []
+
+    def taken_first(path: Path) -> None:
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(path.parents[1]))
+        taken.append(PoolFolder.take("chat"))
+        path.rmdir()
+
+    monkeypatch.setattr(Path, "rmdir", taken_first)
+    old.remove()
+    assert live_pools() == ["chat"]
+    assert sweep() == []
+    taken[0].remove()
+    assert live_pools() == stale_pools() == []

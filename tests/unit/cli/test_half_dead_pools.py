@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.server
 import json
-import os
 import re
 import socket
 import threading
@@ -20,6 +18,7 @@ from typer.testing import CliRunner
 from plumage.errors import PlumageError
 from plumage_cli.commands import doctor, explain, scale, status
 from plumage_cli.local.control import SOCKET
+from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.view import PoolView, check
 
 CHILD = {"pid": 7, "state": "Running", "restarts": 0, "lastExit": None}
@@ -43,13 +42,9 @@ Answering = Callable[[bytes], None]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a pool whose lock is held."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path = tmp_path / "plumage" / "chat"
-    (tmp_path / "plumage").mkdir(mode=0o700)
-    path.mkdir(mode=0o700)
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    yield path
-    os.close(lock)
+    pool = PoolFolder.take("chat")
+    yield pool.path
+    pool.remove()
 
 
 @pytest.fixture
@@ -189,10 +184,20 @@ def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "chat" / "lock").mkdir(parents=True)
-    assert "chat/lock: Is a directory; something else lies there: remove it" in refused("status")
+    assert refused("status").startswith("no pool is up")
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
-    assert done.exit_code == 1
-    assert "chat/lock: Is a directory" in done.output
+    assert done.exit_code == 0
+    assert "left its folder behind" not in done.output
+    assert list((tmp_path / "plumage" / "chat" / "lock").iterdir()) == []
+
+
+def test_looking_for_pools_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "plumage").mkdir(mode=0o700)
+    (tmp_path / "plumage" / "precious").mkdir()
+    assert refused("status").startswith("no pool is up")
+    CliRunner().invoke(doctor.app, ["--port", str(free_port())])
+    assert [path.name for path in (tmp_path / "plumage").rglob("*")] == ["precious"]
 
 
 def test_doctor_tells_of_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
