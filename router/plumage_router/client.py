@@ -21,7 +21,7 @@ import httptools
 from plumage_router.errors import RequestError, bad_request, overloaded
 from plumage_router.parts import Parts
 from plumage_router.request import Handler, Host, Request
-from plumage_router.wire import CONTINUE, JSON, origin_form, response_head
+from plumage_router.wire import CONTINUE, JSON, is_coded, origin_form, response_head
 
 __all__ = ["ClientConnection"]
 
@@ -150,8 +150,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _without_offer(self, rest: bytes) -> bytes:
         """An offer to speak another protocol is ignored (RFC 9110 §7.8). The parser took the body for that protocol, so
-        it gets the head once more, without the offer."""
+        the head is read once more, without the offer, and by another: to the first the message is over, and after one
+        that closes the connection it takes no more."""
         request, self._offered = self._offered, None
+        self._parser = httptools.HttpRequestParser(self)
         return b"" if request is None else request.head(without=b"upgrade") + rest  # None: it was refused
 
     def _feed_more(self, request: Request, data: bytes) -> None:
@@ -327,6 +329,8 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(self._too_large())
         elif not request.http10 and b"host" not in headers:
             self._refuse(bad_request("The Host header is missing.", code="malformed_http"))
+        elif is_coded(headers.get(b"transfer-encoding", b"")):
+            self._refuse(RequestError(501, "Only chunked is known as a transfer coding.", code="transfer_encoding"))
         elif b"expect" in headers:
             self._expect(headers[b"expect"], request)
 

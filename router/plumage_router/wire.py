@@ -9,7 +9,17 @@ from __future__ import annotations
 from email.utils import formatdate
 from http import HTTPStatus
 
-__all__ = ["CONTINUE", "JSON", "LAST_CHUNK", "chunk", "origin_form", "response_head", "status_line", "wall_date"]
+__all__ = [
+    "CONTINUE",
+    "JSON",
+    "LAST_CHUNK",
+    "chunk",
+    "is_coded",
+    "origin_form",
+    "response_head",
+    "status_line",
+    "wall_date",
+]
 
 JSON = b"application/json"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -35,6 +45,13 @@ def origin_form(target: bytes) -> bytes:
     ends = [at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0]
     path = rest[min(ends) :] if ends else b""
     return path if path[:1] == b"/" else b"/" + path
+
+
+def is_coded(codings: bytes) -> bool:
+    """Does a Transfer-Encoding name a coding below the chunks? Where `chunked` is not the last one, the parser refuses
+    the message."""
+    below, _, last = codings.rpartition(b",")
+    return bool(below) and last.strip().lower() == b"chunked"
 
 
 def chunk(data: bytes) -> bytes:

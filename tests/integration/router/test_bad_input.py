@@ -128,6 +128,7 @@ async def test_prompts_over_the_context(start: Any) -> None:
         b"content-length: -5\r\n",
         b"content-length: 5x\r\n",
         b"transfer-encoding: chunked, gzip\r\n",
+        b"transfer-encoding: chunked, chunked\r\n",
         b"transfer-encoding: xchunked\r\n",
         b"transfer-encoding : chunked\r\n",
         b"x-broken\r\n",
@@ -230,6 +231,17 @@ async def test_other_media_types_and_compressed_bodies(start: Any, kit: Any) -> 
     running = await start(engines=1)
     assert _is_error(await running.post(kit.chat(), content_type="text/plain"), 415, "media_type")
     assert _is_error(await running.post(kit.chat(), content_encoding="gzip"), 415, "content_encoding")
+
+
+@pytest.mark.parametrize("lines", ["gzip, chunked", "GZIP,Chunked", "gzip\r\ntransfer-encoding: chunked"])
+async def test_a_body_coded_on_its_way_is_not_taken_as_it_is(start: Any, kit: Any, lines: str) -> None:
+    running = await start(engines=1)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: {lines}\r\n\r\n".encode()
+    body = json.dumps(kit.chat()).encode()
+    assert _is_error(await running.send(head + kit.chunked(body) + b"0\r\n\r\n"), 501, "transfer_encoding")
+    assert running.engines[0].seen == []
+    plain = head.replace(lines.encode(), b"Chunked") + kit.chunked(body) + b"0\r\n\r\n"
+    assert (await running.send(plain)).status == 200
 
 
 async def test_a_proxy_for_other_hosts_it_is_not(start: Any, kit: Any) -> None:

@@ -286,6 +286,23 @@ async def test_an_offer_to_upgrade_is_ignored_and_no_byte_lost(
     assert "upgrade" not in running.engines[0].seen[0].headers
 
 
+@pytest.mark.parametrize("piece", [50, 100_000])
+@pytest.mark.parametrize("connection", ["Upgrade, close", "close, Upgrade, HTTP2-Settings"])
+async def test_an_offer_to_upgrade_may_come_on_a_last_request(
+    start: Any, kit: Any, piece: int, connection: str
+) -> None:
+    running = await start(engines=1)
+    data = kit.request(kit.chat("x" * 500), **{**H2C, "connection": connection})
+    reader, writer = await running.connect()
+    for at in range(0, len(data), piece):
+        writer.write(data[at : at + piece])
+        await asyncio.sleep(0.001)
+    answer = await kit.read_answer(reader)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert await asyncio.wait_for(reader.read(), 30) == b""
+    assert [seen.json["messages"][0]["content"] for seen in running.engines[0].seen] == ["x" * 500]
+
+
 @pytest.mark.parametrize(
     ("address", "path"),
     [
