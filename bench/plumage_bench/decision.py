@@ -5,7 +5,7 @@ the prompt's chunks, look them up in the mirror, choose by LBGR, note the work a
 the replicas' answers and their caches' events are made up between decisions, outside of what is timed.
 
 8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty messages,
-and each step by itself, are printed beside.
+and each step by itself, are printed beside. Every case is timed with three seeds; figures are the medians over them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -38,10 +38,12 @@ __all__ = ["run"]
 
 FEW, MANY = 4, 1000
 MESSAGES = 6
-WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000
+WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000  # of each seed
+SEEDS = 3
 REQUESTS_A_SECOND = 100.0  # at each replica, on the clock that LBGR sees
 FIRST_TOKEN, FINISH = 0.1, 1.0  # seconds after the decision
 TOKENS_A_CHUNK = 64
+FIGURES = ("mean", "P50", "P95", "P99", "mean, own", "P99, own")  # microseconds
 STEPS = ("parse", "check", "render", "hash", "look up", "choose", "account")
 
 
@@ -103,10 +105,15 @@ class Timing:
         ordered = sorted(self.wall if of is None else of)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000
 
-    def row(self, name: str) -> list[float | str]:
+    def figures(self) -> list[float]:
+        """In the order of `FIGURES`."""
         own = sum(self.thread) / len(self.thread) / 1000
         quantiles = [self.quantile(share) for share in (0.5, 0.95, 0.99)]
-        return [name, self.mean(), *quantiles, own, self.quantile(0.99, self.thread)]
+        return [self.mean(), *quantiles, own, self.quantile(0.99, self.thread)]
+
+
+# By (replicas, messages), one a seed.
+Timings = dict[tuple[int, int], list[Timing]]
 
 
 def time_decisions(fleet: Fleet, reader: PromptReader, raw: Iterator[bytes], advance: Callable[[int], None]) -> Timing:
@@ -180,43 +187,61 @@ def _as_in_the_router() -> Iterator[None]:
 
 def run(context: Context) -> Report:
     count = QUICK_REQUESTS if context.quick else REQUESTS
-    cases = [(FEW, 1), (FEW, MESSAGES), (FEW, 20), (MANY, MESSAGES)]
-    timings: dict[tuple[int, int], Timing] = {}
-    steps: dict[str, list[int]] = {}
+    seeds = [context.seed + offset for offset in range(SEEDS)]
+    timings: Timings = {case: [] for case in ((FEW, 1), (FEW, MESSAGES), (FEW, 20), (MANY, MESSAGES))}
+    steps: dict[str, list[int]] = {step: [] for step in STEPS}
     reader = reader_of_tiny_chat()
-    with context.progress("deciding", len(cases) * (count + WARM_UP)) as advance, _as_in_the_router():
-        for replicas, messages in cases:
-            rng = random.Random(f"decision {context.seed} {replicas} {messages}")
-            bodies, fleet = make_bodies(messages, context.seed), Fleet.of(replicas, context.seed)
-            timings[replicas, messages] = time_decisions(fleet, reader, requests(bodies, count + WARM_UP, rng), advance)
+    with context.progress("deciding", SEEDS * len(timings) * (count + WARM_UP)) as advance, _as_in_the_router():
+        for seed, (replicas, messages) in product(seeds, timings):
+            rng = random.Random(f"decision {seed} {replicas} {messages}")
+            bodies, fleet = make_bodies(messages, seed), Fleet.of(replicas, seed)
+            timing = time_decisions(fleet, reader, requests(bodies, count + WARM_UP, rng), advance)
+            timings[replicas, messages].append(timing)
             if (replicas, messages) == (FEW, MESSAGES):
-                steps = time_steps(fleet, reader, requests(bodies, count // 2, rng))
-    return _report(timings, steps)
+                for step, taken in time_steps(fleet, reader, requests(bodies, count // 2, rng)).items():
+                    steps[step] += taken
+    return _report(seeds, timings, steps)
 
 
-def _report(timings: dict[tuple[int, int], Timing], steps: dict[str, list[int]]) -> Report:
-    few, many = timings[FEW, MESSAGES], timings[MANY, MESSAGES]
-    columns = ("replicas, messages", "mean", "P50", "P95", "P99", "mean, own", "P99, own")
-    rows = [timing.row(f"{replicas}, {messages}") for (replicas, messages), timing in timings.items()]
-    own = "own: time of this thread alone, without what else runs on the machine. Everything in microseconds."
+def _report(seeds: Sequence[int], timings: Timings, steps: dict[str, list[int]]) -> Report:
+    of_seeds = {case: [timing.figures() for timing in found] for case, found in timings.items()}
+    middle = {case: [median(column) for column in zip(*found, strict=True)] for case, found in of_seeds.items()}
+    few, many = (dict(zip(FIGURES, middle[replicas, MESSAGES], strict=True)) for replicas in (FEW, MANY))
+    rows: list[list[str | float]] = [[f"{replicas}, {messages}", *row] for (replicas, messages), row in middle.items()]
+    own = (
+        f"Medians of {len(seeds)} seeds. own: time of this thread alone, without what else runs on the machine. "
+        "Everything in microseconds."
+    )
     means = {step: sum(taken) / len(taken) / 1000 for step, taken in steps.items()}
     split: list[list[str | float]] = [[step, mean, median(steps[step]) / 1000] for step, mean in means.items()]
     split.append(["sum", sum(means.values()), sum(median(taken) for taken in steps.values()) / 1000])
     return Report(
-        keys={"mean_us_4": few.mean(), "p99_us_4": few.quantile(0.99), "p99_us_1000": many.quantile(0.99)},
+        keys={"mean_us_4": few["mean"], "p99_us_4": few["P99"], "p99_us_1000": many["P99"]},
         tables=[
-            ResultTable("One decision: parse, render, hash, look up, choose", columns, rows, own),
+            ResultTable(
+                "One decision: parse, render, hash, look up, choose", ("replicas, messages", *FIGURES), rows, own
+            ),
             ResultTable(f"Step by step: {FEW} replicas, {MESSAGES} messages", ("step", "mean µs", "median µs"), split),
         ],
         plot=lambda figure: _plot(figure, timings, means),
-        data={"own_p99_us_4": few.quantile(0.99, few.thread), "own_p99_us_1000": many.quantile(0.99, many.thread)},
+        data={
+            "own_p99_us_4": few["P99, own"],
+            "own_p99_us_1000": many["P99, own"],
+            "by_seed": {
+                f"{replicas} replicas, {messages} messages": [
+                    {"seed": seed, **dict(zip(FIGURES, row, strict=True))}
+                    for seed, row in zip(seeds, found, strict=True)
+                ]
+                for (replicas, messages), found in of_seeds.items()
+            },
+        },
     )
 
 
-def _plot(figure: Any, timings: dict[tuple[int, int], Timing], means: dict[str, float]) -> None:
+def _plot(figure: Any, timings: Timings, means: dict[str, float]) -> None:
     left, right = figure.subplots(1, 2)
-    for (replicas, messages), timing in timings.items():
-        ordered = [value / 1000 for value in sorted(timing.wall)]
+    for (replicas, messages), found in timings.items():
+        ordered = sorted(value / 1000 for timing in found for value in timing.wall)
         shares = [index / len(ordered) for index in range(len(ordered))]
         left.plot(ordered, shares, label=f"{replicas} replicas, {messages} messages")
     left.set(xscale="log", xlabel="µs a decision", ylabel="share of decisions", title="Decisions")

@@ -20,10 +20,16 @@ _ROUNDING = 1.0 + 1e-9  # a bracket of one stride is not halved where the tolera
 
 
 def highest_rate(
-    contender: Contender, scenario: Scenario, seed: int, tolerance: float = 1.02, stride: float = 1.3
+    contender: Contender,
+    scenario: Scenario,
+    seed: int,
+    tolerance: float = 1.02,
+    stride: float = 1.3,
+    floor: float = 0.0,
 ) -> float:
     """Brackets from the scenario's own rate by strides, then halves the bracket down to `tolerance`. A rate that does
-    not hold is found out early: begin above what is expected."""
+    not hold is found out early: begin above what is expected. Below `floor`, requests a second, nobody looks: a rate
+    there says only that the true one is no higher."""
     low = high = scenario.rate
     if _keeps(contender, scenario, seed):
         while high < _CEILING * scenario.rate and _keeps(contender, scenario.at(high * stride), seed):
@@ -31,7 +37,7 @@ def highest_rate(
         low, high = high, high * stride
     else:
         low /= stride
-        while low > _FLOOR * scenario.rate and not _keeps(contender, scenario.at(low), seed):
+        while low > max(_FLOOR * scenario.rate, floor) and not _keeps(contender, scenario.at(low), seed):
             low, high = low / stride, low
     while high / low > tolerance * _ROUNDING:
         middle = sqrt(low * high)

@@ -29,13 +29,13 @@ class Benchmark:
     options: tuple[tuple[str, str], ...] = ()
 
 
-def _routing(name: str, summary: str) -> Benchmark:
+def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
     return Benchmark(
         name,
         summary,
         quick_budget=60,
         quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines, the "
-        "second round on fresh seeds",
+        f"second round on fresh seeds{also_omits}",
         options=(
             ("sweep", "1: also run the ranges of the setting (minutes)"),
             ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),
@@ -47,14 +47,14 @@ def _routing(name: str, summary: str) -> Benchmark:
 _ALL = (
     _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, KVRouting's default setting"),
     _routing("multiturn", "routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens"),
-    _routing("longdoc", "routing of questions about 512 long documents"),
+    _routing("longdoc", "routing of questions about 512 long documents", ", 112 of 512 documents"),
     _routing("fewshot", "routing of few-shot questions: 57 subjects, each behind its worked examples"),
     Benchmark(
         "trace",
         "a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
         quick_budget=60,
         quick_omits="18 of libCacheSim's 27 policies, their runs without partial blocks, 13 of 16 seeds of the block "
-        "names, all but the first 1,500 requests and 2 of 3 seeds of the fleet, its runs with LRU, half of the "
+        "names, all but the first 1,500 requests and 1 of 3 seeds of the fleet, its runs with LRU, half of the "
         "synthetic trace",
         options=(
             ("trace", "a Mooncake-format JSONL (or --trace FILE); without it a seeded synthetic trace is replayed"),
@@ -71,13 +71,13 @@ _ALL = (
         "cht",
         "what the Chunked Hash Tree costs, beside FEATHER's Table 5.1",
         quick_budget=20,
-        quick_omits="chunk sizes other than 64, most repeats",
+        quick_omits="chunk sizes other than 64, two of three repeats of each of three seeds",
     ),
     Benchmark(
         "decision",
         "what a routing decision costs: parse, render, hash, look up, choose",
-        quick_budget=15,
-        quick_omits="16,000 of 20,000 decisions of each case",
+        quick_budget=30,
+        quick_omits="16,000 of 20,000 decisions of each case and seed",
     ),
     Benchmark(
         "eviction",
@@ -108,8 +108,8 @@ _ALL = (
         "scale",
         "what 10,000 multi-turn requests to 30 replicas take in virtual time, and that a seed repeats them",
         quick_budget=30,
-        quick_omits="the second run, which must repeat the first",
-        options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (minutes)"),),
+        quick_omits="the second run with the first of three seeds, which must repeat the first",
+        options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
     ),
 )
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

@@ -40,6 +40,7 @@ __all__ = ["RoutingWorkload", "run_routing"]
 _TOLERANCE, _TOLERANCE_QUICK = 1.12, 1.05  # high ÷ low of the first round's brackets
 _STRIDE = 1.12
 _ABOVE = 1.15  # the first round's searches begin this far above what ours reaches on one seed
+_LARGE, _OUTSIDE = 4, 0.7  # in fleets of more workers nobody is sought below this share of ours: it takes hours
 _NEAR = 1.15  # who is this near to the best rival in the first round goes into the second
 _FRESH = 1000  # the second round's seeds begin so far above the first's
 _REQUESTS = 16_000  # that the second round serves at each rate, by its number of seeds
@@ -106,9 +107,10 @@ def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) ->
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
     cells = _cells(context)
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in seeds]
-    found = _search(workload, context, searches, _starts(workload, context, cells))
+    starts = _starts(workload, context, cells)
+    found = _search(workload, context, searches, starts)
     by_cell = {cell: {one: [found[cell, one, seed] for seed in seeds] for one in contenders} for cell in cells}
-    rough = Rates(by_cell, OURS)
+    rough = Rates(by_cell, OURS, floors={cell: _floor(cell, start) for cell, start in starts.items()})
     return rough if context.quick else replace(rough, finals=_finals(workload, context, rough))
 
 
@@ -134,7 +136,8 @@ def _search(
 ) -> dict[Search, float]:
     """The rate of each search, alone with its seed. All of a cell begin at one rate, so that all are sought alike."""
     tolerance = _TOLERANCE_QUICK if context.quick else _TOLERANCE
-    calls = [(contender, starts[cell], seed, tolerance, _STRIDE) for cell, contender, seed in searches]
+    floors = {cell: _floor(cell, start) for cell, start in starts.items()}
+    calls = [(who, starts[cell], seed, tolerance, _STRIDE, floors[cell]) for cell, who, seed in searches]
     with context.progress(f"{workload.name}: highest rates", len(calls)) as advance:
         return dict(zip(searches, in_parallel(highest_rate, calls, advance), strict=True))
 
@@ -145,6 +148,11 @@ def _starts(workload: RoutingWorkload, context: Context, cells: Sequence[Cell]) 
     with context.progress(f"{workload.name}: where to begin", len(calls)) as advance:
         rates = in_parallel(highest_rate, calls, advance)
     return {cell: one.at(rate * _ABOVE) for cell, one, rate in zip(cells, scenarios, rates, strict=True)}
+
+
+def _floor(cell: Cell, start: Scenario) -> float:
+    """Requests a second below which a rival's rate is no concern; 0 in small fleets, where all are found."""
+    return start.rate / _ABOVE * _OUTSIDE if cell[0] > _LARGE else 0.0
 
 
 def _finals(workload: RoutingWorkload, context: Context, rough: Rates) -> dict[Cell, dict[Contender, Curve]]:

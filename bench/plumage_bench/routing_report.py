@@ -35,11 +35,12 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class Rates:
     """The highest rates found: by cell, by contender, one a seed. finals: of those who may be first there, the curve
-    that was measured on other seeds; empty in a quick run."""
+    that was measured on other seeds; empty in a quick run. floors: rates below which nobody was sought."""
 
     cells: Mapping[Cell, Mapping[Contender, Sequence[float]]]
     ours: Contender
     finals: Mapping[Cell, Mapping[Contender, Curve]] = field(default_factory=dict)
+    floors: Mapping[Cell, float] = field(default_factory=dict)
 
     @property
     def rivals(self) -> list[Contender]:
@@ -50,6 +51,11 @@ class Rates:
     def mean(self, cell: Cell, contender: Contender) -> float:
         final = self.finals.get(cell, {}).get(contender)
         return final.rate if final else geometric_mean(self.cells[cell][contender])
+
+    def shown(self, cell: Cell, contender: Contender) -> float | str:
+        """The rate, or that it is no higher."""
+        mean, floor = self.mean(cell, contender), self.floors.get(cell, 0.0)
+        return f"≤ {floor:.4g}" if mean <= floor and contender not in self.finals.get(cell, {}) else mean
 
     def ratio(self, cell: Cell, rival: Contender) -> float:
         """Ours ÷ rival: of the second round where both were in it, else seed by seed, averaged."""
@@ -108,7 +114,7 @@ def rate_table(rates: Rates) -> ResultTable:
     first = next(iter(rates.cells))
     ordered = sorted(rates.cells[first], key=lambda contender: -rates.mean(first, contender))
     rows: list[list[float | str]] = [
-        [contender.label, *(rates.mean(cell, contender) for cell in rates.cells)] for contender in ordered
+        [contender.label, *(rates.shown(cell, contender) for cell in rates.cells)] for contender in ordered
     ]
     rows.append([f"{OURS.label} ÷ {CACHE_AWARE.label}", *(rates.over(cell, [CACHE_AWARE]) for cell in rates.cells)])
     rows.append([f"{OURS.label} ÷ best other", *(rates.over(cell, rates.rivals) for cell in rates.cells)])

@@ -33,7 +33,7 @@ __all__ = ["run"]
 
 _SYNTHETIC_REQUESTS, _SYNTHETIC_QUICK = 12_000, 6_000
 _ROUTED_QUICK = 1_500
-_SEEDS, _SEEDS_QUICK = 3, 1
+_SEEDS, _SEEDS_QUICK = 3, 2
 _NAMINGS, _NAMINGS_QUICK = 16, 3
 
 Measured = Mapping[Contender, Ratios]
@@ -50,9 +50,16 @@ def run(context: Context) -> Report:
     factor = routed.stretch(served)
     runs = routed.fleets(seeds, factor, quick=context.quick)
     with context.progress("fleet", len(runs)) as advance:
-        rows = _by_policy(replay_all(routed.route, served, runs, advance))
+        results = replay_all(routed.route, served, runs, advance)
+    rows = _by_policy(results)
     tables = report.routed_tables(rows, len(seeds), factor, len(served))
-    return _report(measured, rows, about, tables, {"requests": len(trace), "stretch": factor, "seeds": seeds})
+    data = {
+        "requests": len(trace),
+        "stretch": factor,
+        "seeds": seeds,
+        "fleet_by_seed": [{"seed": seed, **_routing_keys(_of_seed(results, seed))} for seed in seeds],
+    }
+    return _report(measured, rows, about, tables, data)
 
 
 def _trace(context: Context) -> tuple[Trace, str]:
@@ -85,6 +92,10 @@ def _contenders(seed: int, *, quick: bool) -> Iterable[Contender]:
         yield Contender(name, partial=True)
     for name in () if quick else names:
         yield Contender(name, partial=False)
+
+
+def _of_seed(runs: Mapping[Fleet, Routed], seed: int) -> dict[str, Routed]:
+    return {fleet.label: result for fleet, result in runs.items() if fleet.seed == seed}
 
 
 def _by_policy(runs: Mapping[Fleet, Routed]) -> dict[str, Routed]:
@@ -137,7 +148,12 @@ def _report(
             *tables,
         ],
         lambda figure: report.draw(figure, theirs, own, rows),
-        {**data, "trace": about, "hit_ratios": {name: _plain(ratios) for name, ratios in shown.items()}},
+        {
+            **data,
+            "trace": about,
+            "hit_ratios": {name: _plain(ratios) for name, ratios in shown.items()},
+            f"{OURS} by naming": [_plain(ratios) for ratios in all_ours],
+        },
     )
 
 

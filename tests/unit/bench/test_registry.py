@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from plumage_bench import decision, mrc, trace
+from plumage_bench import cht, decision, directory, longdoc, mrc, scale, trace
 from plumage_bench.registry import BENCHMARKS, NAMES, load
 from plumage_bench.trace import libcache
 
@@ -21,12 +21,20 @@ def test_every_name_has_code_and_words(name: str) -> None:
     assert 0 < described.quick_budget <= 60
 
 
+def test_no_benchmark_rests_on_one_seed() -> None:
+    counts = (cht.SEEDS, decision.SEEDS, directory.SEEDS_QUICK, directory.SEEDS, scale.SEEDS, trace._SEEDS_QUICK)
+    assert min(counts) >= 2
+
+
 def test_what_quick_leaves_out_is_what_the_code_leaves_out() -> None:
     def omits(name: str) -> str:
         return BENCHMARKS[name].quick_omits
 
     left_out = decision.REQUESTS - decision.QUICK_REQUESTS
-    assert f"{left_out:,} of {decision.REQUESTS:,} decisions" in omits("decision")
+    assert f"{left_out:,} of {decision.REQUESTS:,} decisions of each case and seed" in omits("decision")
+    fewer = longdoc._DOCUMENTS - longdoc._DOCUMENTS_QUICK
+    assert f"{fewer} of {longdoc._DOCUMENTS} documents" in omits("longdoc")
+    assert "documents" not in omits("gsp")
     assert f"{mrc.SEEDS - mrc.QUICK_SEEDS} of {mrc.SEEDS} seeds" in omits("mrc")
     policies = len(libcache.NAMES)
     for words in (

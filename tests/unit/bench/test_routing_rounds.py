@@ -57,6 +57,7 @@ class _Fleet:
 
     def __init__(self) -> None:
         self.first: set[int] = set()
+        self.floors: set[float] = set()  # … below which it looked for nobody
         self.second: dict[Contender, set[int]] = {}
 
     def __call__(self, function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
@@ -66,9 +67,11 @@ class _Fleet:
         return Figures([0.1], [0.2], 0.5, 1.0, 0.0, 0.0)
 
     def highest_rate(
-        self, contender: Contender, scenario: Scenario, seed: int, tolerance: float, stride: float = 1.3
-    ) -> float:
+        self, contender: Contender, scenario: Scenario, seed: int, tolerance: float, stride: float = 1.3,
+        floor: float = 0.0,
+    ) -> float:  # fmt: skip
         self.first.add(seed)
+        self.floors.add(floor)
         return {OURS: 10.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}.get(contender, 2.0)
 
     def late_share(self, contender: Contender, scenario: Scenario, seed: int) -> float:
@@ -76,11 +79,11 @@ class _Fleet:
         return min(0.05 * (scenario.rate / 10.0) ** 5, 1.0)
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool) -> tuple[_Fleet, Report]:
+def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool, workers: str = "4") -> tuple[_Fleet, Report]:
     fleet = _Fleet()
     monkeypatch.setattr(routing_bench, "in_parallel", fleet)
     workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
-    options = {"workers": "4", "devices": "stated"}
+    options = {"workers": workers, "devices": "stated"}
     context = Context("gsp", quick, 1, tmp_path, Console(quiet=True), options)
     return fleet, routing_bench.run_routing(workload, context)
 
@@ -94,6 +97,15 @@ def test_those_near_the_best_are_ranked_on_seeds_that_chose_nobody(
         assert len(seeds) == 20  # of 800 requests each
         assert not seeds & fleet.first
     assert report.keys["rank"] == pytest.approx(1.0)  # by the first round it would be 10 / 14
+
+
+def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small, _ = _run(monkeypatch, tmp_path, quick=False)
+    assert small.floors == {0.0}
+    large, report = _run(monkeypatch, tmp_path, quick=False, workers="16")
+    assert sorted(large.floors) == pytest.approx([0.0, 7.0])
+    assert "≤ 7" in [cell for row in report.tables[2].rows for cell in row]
+    assert report.keys["rank"] == pytest.approx(1.0)
 
 
 def test_a_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ def test_the_highest_rate_keeps_the_percentile_and_no_more() -> None:
     assert kept.ttft_at(0.95) <= 2.0 < beyond.ttft_at(0.95)
 
 
+def test_below_the_floor_no_rate_is_sought() -> None:
+    scenario, contender = Scenario(_SHAPE, 30.0, workers=2, cache_tokens=9600), Contender("least load", "LeastLoad")
+    rate = highest_rate(contender, scenario, 1)
+    floor = 2.0 * rate
+    assert rate < highest_rate(contender, scenario.at(4.0 * rate), 1, floor=floor) <= floor
+
+
 @pytest.mark.parametrize("contender", [OURS, *MATRIX, *BASELINES], ids=lambda contender: contender.label)
 def test_every_contender_can_be_measured(contender: Contender) -> None:
     scenario = Scenario(GspShape(groups=6, queries=4, lengths=(256, 512)), 20.0, cache_tokens=4096)

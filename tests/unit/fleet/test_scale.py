@@ -71,9 +71,19 @@ def test_a_number_of_requests_that_is_none_is_refused(given: str, tmp_path: Path
 def test_so_many_requests_as_asked_for_are_served_and_drawn(tmp_path: Path) -> None:
     report = run_benchmark(describe("scale"), run, context(tmp_path, "200"))
     assert report.keys["requests"] == 200
-    assert report.tables[0].rows[0][1] == 200
+    assert [row[2] for row in report.tables[0].rows] == [200] * 3
+    assert [one["seed"] for one in report.data["runs"]] == [1, 2, 3]
+    assert len({one["digest"] for one in report.data["runs"]}) == 3
+    assert report.keys["wall_s"] == round(sorted(one["wall_s"] for one in report.data["runs"])[1], 2)
+    assert (report.keys["runs"], report.keys["distinct_outcomes"]) == (3, 1)
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
-def context(out: Path, requests: str) -> Context:
-    return Context("scale", True, 1, out, Console(file=io.StringIO()), {"requests": requests})
+def test_a_full_run_serves_the_first_seed_twice(tmp_path: Path) -> None:
+    report = run(context(tmp_path, "100", quick=False))
+    assert [one["seed"] for one in report.data["runs"]] == [1, 2, 3, 1]
+    assert (report.keys["runs"], report.keys["distinct_outcomes"]) == (4, 1)
+
+
+def context(out: Path, requests: str, quick: bool = True) -> Context:
+    return Context("scale", quick, 1, out, Console(file=io.StringIO()), {"requests": requests})
