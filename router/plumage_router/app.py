@@ -10,14 +10,24 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from plumage_router.errors import error_object
 from plumage_router.gateway import Gateway
+from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.status import exposition, status_document
 
 __all__ = ["make_app"]
 
 CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
+
+
+class _ByPostAlone:
+    """Stands at a completion's path, whose POSTs never get here, for all other methods."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise HTTPException(405, f"{scope['path']} takes POST alone.", headers={"allow": "POST"})
 
 
 def make_app(gateway: Gateway) -> FastAPI:
@@ -26,6 +36,8 @@ def make_app(gateway: Gateway) -> FastAPI:
     _add_errors(app)
     _add_public(app, gateway)
     _add_admin(app, gateway)
+    for path in (CHAT_PATH, COMPLETION_PATH):
+        app.router.routes.append(Route(path.decode(), _ByPostAlone()))
     return app
 
 

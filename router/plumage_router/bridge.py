@@ -1,7 +1,8 @@
 """Everything that is no completion goes to an ASGI application behind the same port, in the same process.
 
 The control surface (health, metrics, models, admin) is rare and convenient to write with FastAPI; it must not cost the
-completion path anything. Requests are whole when they get here, answers are collected before they are sent.
+completion path anything. Requests are whole when they get here, answers are collected before they are sent: HEAD is a
+GET whose body is left out.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class BridgedRequest:
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.0" if request.http10 else "1.1",
-            "method": request.method.decode("latin-1"),
+            "method": "GET" if request.method == b"HEAD" else request.method.decode("latin-1"),
             "scheme": "http",
             "path": unquote(path.decode("latin-1")),
             "raw_path": path,

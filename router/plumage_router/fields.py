@@ -12,7 +12,15 @@ from typing import Any
 
 from plumage_router.errors import bad_field
 
-__all__ = ["CHAT", "COMPLETION", "check_fields", "check_messages", "check_prompt", "check_template_options"]
+__all__ = [
+    "CHAT",
+    "COMPLETION",
+    "check_fields",
+    "check_messages",
+    "check_prompt",
+    "check_stream_options",
+    "check_template_options",
+]
 
 Check = Callable[[Any], str | None]  # what the value must be, or None when it is that
 
@@ -30,6 +38,8 @@ _NOT_FOR_TEMPLATES = frozenset(
     ("chat_template", "conversation", "messages", "tools", "documents", "tokenize", "return_tensors", "return_dict",
      "tokenizer_kwargs", "padding", "truncation", "max_length", "continue_final_message", "add_generation_prompt")
 )  # fmt: skip
+# OpenAI's two, and vLLM's own.
+_STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
 # Content parts: what each type may hold, its own content first. Engines read more (`uuid` names an entry of a cache
 # that all tenants share, `prompt_embeds` and `image_pil` reach into them), and with some of it overlook the type.
 _PARTS = {
@@ -211,6 +221,16 @@ def check_template_options(options: Mapping[str, Any] | None) -> None:
     for name in options or ():
         if name in _NOT_FOR_TEMPLATES:
             raise bad_field(f"chat_template_kwargs.{name}", "this field may not be sent.", code="field_not_allowed")
+
+
+def check_stream_options(options: Mapping[str, Any] | None) -> None:
+    """`stream_options` switches what there is to switch, on or off."""
+    for name, value in (options or {}).items():
+        if name not in _STREAM_OPTIONS:
+            raise bad_field(f"stream_options.{name}", "this field may not be sent.", code="field_not_allowed")
+        wrong = None if value is None else _flag(value)
+        if wrong is not None:
+            raise bad_field(f"stream_options.{name}", f"it {wrong}.", code="invalid_type")
 
 
 def check_messages(messages: Any, *, allow_media: bool) -> bool:

@@ -23,6 +23,7 @@ from plumage_router.fields import (
     check_fields,
     check_messages,
     check_prompt,
+    check_stream_options,
     check_template_options,
 )
 
@@ -120,6 +121,7 @@ class PromptReader:
             raise unknown_model(name[:128], self._model)
         if tenant and body.get("cache_salt") is not None:
             raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
+        check_stream_options(body.get("stream_options"))
         if path == CHAT_PATH:
             check_template_options(body.get("chat_template_kwargs"))
             plain = check_messages(body.get("messages"), allow_media=self._allow_media)

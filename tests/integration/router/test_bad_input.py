@@ -65,6 +65,10 @@ async def test_unreadable_json(start: Any, body: bytes, code: str) -> None:
         ),
         ({"messages": [{"role": "user", "content": "x", "cache": 1}]}, "messages[0].cache", "field_not_allowed"),
         ({"stream_options": []}, "stream_options", "invalid_type"),
+        ({"stream_options": {"include_usage": "yes"}}, "stream_options.include_usage", "invalid_type"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type"),
+        ({"stream_options": {"continuous_usage_stats": []}}, "stream_options.continuous_usage_stats", "invalid_type"),
+        ({"stream_options": {"include": True}}, "stream_options.include", "field_not_allowed"),
         ({"kv_transfer_params": {}}, "kv_transfer_params", "field_not_allowed"),
         ({"vllm_xargs": {}}, "vllm_xargs", "field_not_allowed"),
         ({"chat_template": "{{ x }}"}, "chat_template", "field_not_allowed"),
@@ -268,11 +272,26 @@ async def test_expectations(start: Any, kit: Any) -> None:
 async def test_unknown_paths_and_methods(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.post(kit.chat(), path="/v1/embeddings"), 404, "not_found")
-    assert _is_error(await running.send(b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\n\r\n"), 404, "not_found")
     for path in ("docs", "redoc", "openapi.json"):
         answer = await running.send(f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         assert _is_error(answer, 404, "not_found"), "what there is to call is no business of clients"
     assert _is_error(await running.send(b"DELETE /health HTTP/1.1\r\nhost: x\r\n\r\n"), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/completions?a=b"])
+async def test_completions_are_asked_for_by_post_alone(start: Any, kit: Any, path: str) -> None:
+    running = await start(engines=1)
+    for method in ("GET", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        answer = await running.send(kit.request(kit.chat(), path=path, method=method))
+        assert _is_error(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == "POST"
+    reader, writer = await running.connect()
+    writer.write(kit.request(b"", path=path, method="HEAD", connection="close"))
+    head = await asyncio.wait_for(reader.read(), 30)
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert b"allow: POST\r\n" in head
+    assert head.endswith(b"\r\n\r\n"), "an answer to HEAD has no body"
+    assert running.engines[0].seen == []
 
 
 async def test_after_all_that_the_router_serves(start: Any, kit: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,28 @@ async def test_head_and_keep_alive_on_the_control_surface(start: Any, kit: Any) 
     reader, writer = await running.connect()
     writer.write(get("/health") + get("/v1/models") + kit.request(kit.chat()))
     assert [(await kit.read_answer(reader)).status for _ in range(3)] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/tiny", "/health?x=1"])
+async def test_head_tells_what_get_would_without_the_body(start: Any, kit: Any, path: str) -> None:
+    """Load balancers look with HEAD."""
+    running = await start(engines=1)
+    reader, writer = await running.connect()
+    writer.write(kit.request(b"", path=path, method="HEAD") + get("/health"))
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).decode()
+    assert head.startswith("HTTP/1.1 200 ")
+    length = int(head.lower().partition("content-length: ")[2].split()[0])
+    assert length > 0
+    after = await kit.read_answer(reader)
+    assert (after.status, after.body) == (200, b"ok"), "nothing stands between the two answers"
+
+
+async def test_head_says_when_there_is_no_replica(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    running.write_members({"chat-0": "Draining"})
+    await kit.until(lambda: not running.router.fleet.candidates(running.router.gateway.tick))
+    reader, writer = await running.connect()
+    writer.write(kit.request(b"", path="/health", method="HEAD", connection="close"))
+    head = await asyncio.wait_for(reader.read(), 30)
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert head.endswith(b"\r\n\r\n")
