@@ -74,7 +74,10 @@ def describe(trace: Annotated[Path, typer.Argument(help="A trace in Mooncake's f
     from plumage_cli.traces.describe import describe as described
     from plumage_cli.traces.record import read_mooncake
 
+    found = described(read_mooncake(trace))
+    if not found.requests:
+        raise CliError(f"{trace} holds no request; is it the right file?")
     table = Table(title=trace.name, title_justify="left", show_header=False)
-    for row in described(read_mooncake(trace)).rows():
+    for row in found.rows():
         table.add_row(*row)
     Console(highlight=False).print(table)

@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 
 
 def convert(path: Path, form: str) -> Iterator[Request]:
-    """The requests of a trace, the first at 0 ms. CliError names the line that is wrong or out of order."""
+    """The requests of a trace, the first at 0 ms. CliError names the line that is wrong or out of order, and refuses a
+    trace without any: whoever names the wrong file or form would get an empty one for it."""
     first, last = None, 0
     for number, request in enumerate(FORMS[form](path), 1):
         first = request.timestamp if first is None else first
@@ -37,11 +38,18 @@ def convert(path: Path, form: str) -> Iterator[Request]:
             raise CliError(f"{path}: request {number} arrives before the one ahead of it; sort the file by time first")
         last = request.timestamp
         yield Request(last - first, request.input_length, request.output_length, request.hash_ids)
+    if first is None:
+        raise CliError(f"{path} holds no request in the form {form}; is it the right file, and the right form?")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _rows(path: Path, *columns: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The rows below a header that names all of `columns`, each with its place."""
     reader = csv.DictReader(line for _, line in lines(path))
     try:
+        header = reader.fieldnames or columns  # an empty file has none, and no row either
+        for name in columns:
+            if name not in header:
+                raise CliError(f"{path} line 1: there is no column {name!r}; is it another form?")
         for row in reader:
             yield f"{path} line {reader.line_num}", row
     except csv.Error as error:
@@ -50,7 +58,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 def _azure(path: Path) -> Iterator[Request]:
     fresh = count()
-    for where, row in _rows(path):
+    for where, row in _rows(path, "TIMESTAMP", "ContextTokens", "GeneratedTokens"):
         moment = _field(where, row, "TIMESTAMP", _moment)
         tokens = _field(where, row, "ContextTokens", _count)
         yield Request(moment, tokens, _field(where, row, "GeneratedTokens", _count), _unshared(tokens, fresh))
@@ -58,7 +66,7 @@ def _azure(path: Path) -> Iterator[Request]:
 
 def _burstgpt(path: Path) -> Iterator[Request]:
     fresh = count()
-    for where, row in _rows(path):
+    for where, row in _rows(path, "Timestamp", "Request tokens", "Response tokens"):
         tokens = _field(where, row, "Request tokens", _count)
         answer = _field(where, row, "Response tokens", _count)
         if tokens and answer:  # a failed request has none
@@ -95,8 +103,6 @@ def _unshared(tokens: int, fresh: Iterator[int]) -> tuple[int, ...]:
 def _field(where: str, row: Mapping[str, str], name: str, read: Callable[[str], _T]) -> _T:
     try:
         return read(row[name])
-    except KeyError:
-        raise CliError(f"{where}: there is no column {name!r}; is it another form?") from None
     except (ArithmeticError, ValueError, TypeError):
         raise CliError(f"{where}: {name} is {row[name]!r}, which is no such value") from None
 

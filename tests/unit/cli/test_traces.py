@@ -178,6 +178,42 @@ def test_a_trace_out_of_order_or_of_another_form_is_refused(tmp_path: Path) -> N
         list(convert(path, "azure"))
 
 
+LINE = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}\n'
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "told"),
+    [
+        ("azure", LINE, "line 1: there is no column 'TIMESTAMP'; is it another form?"),
+        ("azure", "TIMESTAMP,ContextTokens\n", "line 1: there is no column 'GeneratedTokens'"),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no request in the form azure"),
+        ("burstgpt", LINE, "line 1: there is no column 'Timestamp'"),
+        ("burstgpt", "Timestamp,Request tokens,Response tokens\n1,9,0\n", "holds no request in the form burstgpt"),
+        ("bailian", "\n\n", "holds no request in the form bailian"),
+        ("mooncake", "", "holds no request in the form mooncake; is it the right file"),
+    ],
+)
+def test_the_wrong_file_does_not_become_an_empty_trace(tmp_path: Path, form: str, text: str, told: str) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text(text)
+    target.write_text("of before")
+    done = CliRunner().invoke(trace.app, ["convert", str(source), str(target), "--from", form])
+    assert told in str(done.exception)
+    assert done.output == ""
+    assert target.read_text() == "of before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
+
+
+def test_a_trace_without_requests_is_not_described(tmp_path: Path) -> None:
+    done = CliRunner().invoke(trace.app, ["describe", "/dev/null"])
+    assert "/dev/null holds no request; is it the right file?" in str(done.exception)
+    assert done.output == ""
+    (tmp_path / "trace").write_text(LINE)
+    done = CliRunner().invoke(trace.app, ["describe", str(tmp_path / "trace")])
+    assert done.exit_code == 0
+    assert "block hit ratio" in done.output
+
+
 def test_description() -> None:
     found = describe([Request(1000, 1024, 10, (1, 2)), Request(3000, 1500, 20, (1, 2, 3)), Request(5000, 100, 1, (9,))])
     rows = dict(found.rows())
