@@ -38,6 +38,17 @@ def test_several_documents() -> None:
     assert load_pool(f"{GATEWAY}---\n{POOL}", "all.yaml").metadata.name == "chat"
 
 
+def test_a_name_is_given_once() -> None:
+    text = f"{POOL}---\n{GATEWAY}---\n{POOL.replace('chat}', 'chat, namespace: default}')}"
+    with pytest.raises(ManifestError) as caught:
+        load_manifests(text, "all.yaml")
+    assert caught.value.mistakes == [
+        "document 3: metadata.name: must be its own, got that of document 1: InferencePool default/chat"
+    ]
+    other = f"{POOL}---\n{POOL.replace('chat}', 'chat, namespace: other}')}---\n{GATEWAY.replace('front', 'chat')}"
+    assert len(load_manifests(other, "all.yaml")) == 3
+
+
 def test_mistakes_of_all_documents_are_reported() -> None:
     bad = POOL.replace("Simulator", "simulator")
     assert refused(f"{bad}---\n{bad}") == [
@@ -78,7 +89,7 @@ def test_what_is_no_mapping_is_no_pool(text: str, form: str) -> None:
 
 
 def test_exactly_one_pool() -> None:
-    assert refused(f"{POOL}---\n{POOL}") == ["must hold exactly one InferencePool, got 2"]
+    assert refused(f"{POOL}---\n{POOL.replace('chat}', 'other}')}") == ["must hold exactly one InferencePool, got 2"]
     two = refused(f"{POOL}---\n{POOL.replace('Simulator', 'simulator')}")
     assert [line.partition(":")[0] for line in two] == ["document 2", "must hold exactly one InferencePool, got 2"]
     assert refused(GATEWAY) == ["must hold exactly one InferencePool, got 0"]

@@ -66,19 +66,33 @@ def check_pool(documents: Sequence[Document], source: str) -> InferencePool:
 
 
 def _look(documents: Sequence[Document], source: str) -> tuple[list[Manifest], list[str]]:
-    """The right ones as models, and the mistakes of all."""
+    """The right ones as models, and the mistakes of all; one under the name of another would replace it."""
     found: list[Manifest] = []
     mistakes: list[str] = []
+    named: dict[tuple[str, str, str], int] = {}  # the first document of that name
     for document in documents:
         wrong = list(document.mistakes)
         if document.content is not None:
             try:
-                found.append(parse_manifest(document.content, source))
+                manifest = parse_manifest(document.content, source)
+                found.append(manifest)
+                wrong += _named_before(manifest, named, document.number)
             except ManifestError as error:
                 wrong += error.mistakes
         prefix = f"document {document.number}: " if len(documents) > 1 and document.content is not None else ""
         mistakes += [prefix + mistake for mistake in wrong]
     return found, mistakes
+
+
+def _named_before(manifest: Manifest, named: dict[tuple[str, str, str], int], number: int) -> list[str]:
+    """A mistake when an earlier document has its kind, namespace and name."""
+    meta = manifest.metadata
+    first = named.setdefault((manifest.kind, meta.namespace, meta.name), number)
+    if first == number:
+        return []
+    return [
+        f"metadata.name: must be its own, got that of document {first}: {manifest.kind} {meta.namespace}/{meta.name}"
+    ]
 
 
 def parse_manifest(document: Mapping[str, Any], source: str) -> Manifest:
