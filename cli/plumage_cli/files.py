@@ -24,11 +24,17 @@ _GATEWAY = (
 def read_text(path: Path) -> str:
     """A file's text, or standard input for `-`."""
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text()
+        return (_piped() if str(path) == "-" else path.read_bytes()).decode()
     except OSError as error:
         raise CliError(f"can't read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise CliError(f"can't read {path}: it is not UTF-8 text") from None
+
+
+def _piped() -> bytes:
+    if sys.stdin is None:
+        raise CliError("can't read -: standard input is closed")
+    return sys.stdin.buffer.read()
 
 
 def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:

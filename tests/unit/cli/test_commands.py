@@ -97,6 +97,21 @@ def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
     assert "No such file or directory" in missing.stderr
 
 
+def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_bytes(b"\xff\xfe")
+    command = [sys.executable, "-m", "plumage_cli", "validate", "-", str(tmp_path / "pool.yaml")]
+    done = subprocess.run(command, input=b"\xff\xfe", capture_output=True, timeout=60, check=False)
+    told = done.stderr.decode().splitlines()
+    assert done.returncode == 1
+    assert told == [f"can't read {name}: it is not UTF-8 text" for name in ("-", tmp_path / "pool.yaml")]
+    done = subprocess.run(command[:-1], input=LOCAL.read_bytes(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, b"-: right (InferencePool chat)\n")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command[:-1]], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"can't read -: standard input is closed\n")
+
+
 def test_a_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("InferencePool", "InferencePol"))
