@@ -45,12 +45,16 @@ class ListenConfig(_Section):
 
 class ModelConfig(_Section):
     """`name` is the base model: it seeds every chunk chain. `aliases` are other names clients may use for it;
-    `adapters` are LoRA names, each with a chain of its own. `model_folder` holds template and tokenizer."""
+    `adapters` are LoRA names, each with a chain of its own. `model_folder` holds template and tokenizer. `max_length`:
+    the engines' longest prompt and answer together, in tokens, where it is not the model's own; `cache_tokens`: what an
+    engine's KV cache holds, since nothing longer can be served."""
 
     name: str = Field(min_length=1)
     model_folder: str
     adapters: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    max_length: Count | None = None
+    cache_tokens: Count | None = None
     allow_media: bool = Field(default=False, description="let media URLs pass; the engine will fetch them")
 
 

@@ -31,12 +31,19 @@ def load_model(config: ModelConfig) -> Model:
         config.name,
         aliases=config.aliases,
         adapters=config.adapters,
-        context=folder.max_model_len,
+        context=_context(config, folder),
         longest_token=_longest_token(folder),
         allow_media=config.allow_media,
         fallbacks=renderer.fallbacks.counts,
     )
     return Model(reader, engine_name(config.name, folder.fingerprint))
+
+
+def _context(config: ModelConfig, folder: ModelFolder) -> int | None:
+    """The longest prompt and answer together that the pool's engines serve, as they bound it themselves; None where
+    that can't be told."""
+    bounds = (config.max_length or folder.max_model_len, config.cache_tokens)
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _longest_token(folder: ModelFolder) -> int:

@@ -61,7 +61,7 @@ class Prompt:
 
 
 class PromptReader:
-    """What a request says, given the model behind this router. `context`: the model's longest prompt in tokens;
+    """What a request says, given the model behind this router. `context`: the pool's longest prompt in tokens;
     `longest_token`: bytes of its longest token, which make a refusal by size certain instead of guessed. `fallbacks`:
     the renderer's own count of conversations that it could not go on with, by what went wrong."""
 
@@ -172,7 +172,7 @@ class PromptReader:
     def _refuse_length(self, body: Mapping[str, Any]) -> None:
         """Unless the engine is told to cut what is too long."""
         if body.get("truncate_prompt_tokens") is None:
-            message = f"The prompt is longer than the model's context of {self._context} tokens."
+            message = f"The prompt is longer than this pool's context of {self._context} tokens."
             raise bad_request(message, code="context_length_exceeded")
 
     def _payload(self, raw: bytes, body: dict[str, Any], salt: str) -> bytes:

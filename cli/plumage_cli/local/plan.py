@@ -240,7 +240,7 @@ def plan_router(
     pool: InferencePool, site: Site, port: int, *, host: str = HOST, api_keys: Path | None = None
 ) -> ProcessPlan:
     """The pool's router, listening for clients on `host`:`port`."""
-    spec, model = pool.spec.router, pool.spec.model
+    spec, model, simulator = pool.spec.router, pool.spec.model, pool.spec.engine.simulator
     auth = {"adminKeyFile": str(site.admin_key)}
     if api_keys is not None:
         auth["apiKeysFile"] = str(api_keys)
@@ -252,6 +252,8 @@ def plan_router(
             "modelFolder": str(site.model_folder),
             "adapters": [adapter.name for adapter in model.adapters],
             "aliases": list(model.aliases),
+            "maxLength": model.max_length,
+            "cacheTokens": simulator.cache_blocks * simulator.block_size,
         },
         "membershipFile": str(site.membership),
         "directoryUrl": site.directory_url,
@@ -269,7 +271,7 @@ def plan_router(
             "pendingOwner": spec.lbgr.pending_owner_seconds,
             "drain": pool.spec.rollout.drain_timeout_seconds,
         },
-        "seed": pool.spec.engine.simulator.seed,
+        "seed": simulator.seed,
     }
     url = f"http://{_reached_at(host)}:{port}"
     return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import pytest
 from plumage.api.v1alpha1 import load_pool
 from plumage.directory.ledger import ENTRY_BYTES
 from plumage.errors import ManifestError
+from plumage.models import resolve
+from plumage.rendering import ModelFolder
 from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
 from plumage_engine.agent.config import AgentConfig, ShareConfig
 from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.prompts import Prompts
 from plumage_router.config import RouterConfig
+from plumage_router.errors import RequestError
+from plumage_router.model import load_model
+from plumage_router.prompt import COMPLETION_PATH
 
 SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
 
@@ -44,6 +51,39 @@ def test_every_process_understands_its_settings() -> None:
     assert str(router.membership_file) == str(agent.warmup.peers_file)
     assert engine.adapters == router.model.adapters == ("law",)
     assert router.model.aliases == ("small",)
+
+
+@pytest.mark.parametrize(
+    ("model", "simulator", "context"),
+    [
+        ("", "cacheBlocks: 10000", 32_768),
+        ("", "cacheBlocks: 1500", 24_000),
+        ("", "cacheBlocks: 1500, blockSize: 8", 12_000),
+        (", maxLength: 1000", "cacheBlocks: 1500", 1000),
+        (", maxLength: 100000", "cacheBlocks: 10000", 100_000),
+    ],
+)
+def test_the_router_knows_the_context_that_the_engines_serve(model: str, simulator: str, context: int) -> None:
+    folder = resolve("builtin://tiny-chat")
+    site = Site(SITE.folder, folder, SITE.directory_url)
+    text = f"""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {{name: chat}}
+spec:
+  model: {{uri: "builtin://tiny-chat"{model}}}
+  engine: {{runtime: Simulator, simulator: {{{simulator}}}}}
+"""
+    asked = load_pool(text, "pool.yaml")
+    engine = SimulatorConfig.model_validate(dict(plan_replica(asked, site, 0, 20_001, 20_002).engine.settings))
+    assert Prompts(engine, ModelFolder.load(folder)).max_model_len == context
+    router = RouterConfig.model_validate(dict(plan_router(asked, site, 8000).settings))
+    reader = load_model(router.model).reader
+    body = {"model": "tiny-chat", "prompt": [5] * context}
+    assert reader.read(COMPLETION_PATH, json.dumps(body).encode()).payload
+    body["prompt"] = [5] * (context + 1)
+    with pytest.raises(RequestError, match=f"context of {context} tokens"):
+        reader.read(COMPLETION_PATH, json.dumps(body).encode())
 
 
 def test_replicas_differ_in_seed_ports_and_sockets() -> None:

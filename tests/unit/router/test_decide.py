@@ -97,7 +97,7 @@ def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
 def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str, Any]) -> None:
     reader = _reader(context=100, longest_token=4)
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
-    with pytest.raises(RequestError, match="longer than the model's context of 100 tokens"):
+    with pytest.raises(RequestError, match="longer than this pool's context of 100 tokens"):
         reader.read(path, json.dumps({"model": "base", **body}).encode())
     cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": 50}).encode()
     assert reader.read(path, cut).chunks == []
