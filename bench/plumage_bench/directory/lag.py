@@ -3,7 +3,8 @@ router's sync, each a process of its own.
 
 Each chunk's clock starts when the event that completes it leaves the publisher, and stops when the router's mirror has
 it. Blocks are stored at the stated rate in steps of 20 ms per engine; once an engine's cache is full it drops as many.
-CPU is counted from then on, until the last event: each block that comes drives another one out.
+CPU is counted from then on, until the last event: each block that comes drives another one out. The seeds' prompts
+follow on each other in one run, so that no seed pays for starting and filling again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import IO
 
 import msgspec
@@ -34,7 +37,7 @@ from plumage.hashing import chunks
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
 
-__all__ = ["Lag", "measure_lag"]
+__all__ = ["Lag", "SeedLag", "measure_lag"]
 
 POOL = "bench"
 MODEL = "tiny"
@@ -63,18 +66,40 @@ METRICS = "".join(
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
-    """Seconds from event to match, sorted. rate: blocks stored a second, in all. Microseconds of CPU are of whole
-    processes, per block event: stored or removed."""
+class SeedLag:
+    """What one seed's prompts met: seconds from event to match, sorted; microseconds of CPU as in `Lag`."""
 
-    engines: int
-    rate: float
+    seed: int
     sorted: list[float]
     agent_micros: float
-    router_micros: float
 
     def percentile(self, percent: float) -> float:
         return self.sorted[min(len(self.sorted) - 1, int(len(self.sorted) * percent / 100))]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """rate: blocks stored a second, in all. Microseconds of CPU are of whole processes, per block event: stored or
+    removed."""
+
+    engines: int
+    rate: float
+    by_seed: Sequence[SeedLag]
+    router_micros: float
+
+    @property
+    def sorted(self) -> list[float]:
+        """Of all seeds."""
+        return sorted(lag for one in self.by_seed for lag in one.sorted)
+
+    def percentile(self, percent: float) -> float:
+        """The median of the seeds' percentiles."""
+        return median(one.percentile(percent) for one in self.by_seed)
+
+    @property
+    def agent_micros(self) -> float:
+        """The median of the seeds."""
+        return median(one.agent_micros for one in self.by_seed)
 
 
 @dataclass(slots=True)
@@ -86,9 +111,9 @@ class _Step:
     events: int
 
 
-def measure_lag(rate: int, seconds: float, seed: int, number: int = ENGINES) -> Lag:
-    """`rate`: blocks stored a second by `number` engines in all. The clock runs `seconds`, and at least that long after
-    the caches are full. RuntimeError when a chunk never arrived."""
+def measure_lag(rate: int, seconds: float, seeds: Sequence[int], number: int = ENGINES) -> Lag:
+    """`rate`: blocks stored a second by `number` engines in all. The clock runs `seconds` for each seed after the
+    caches are full, and a little before. RuntimeError when a chunk never arrived."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plumage-lag-")))
         server = stack.enter_context(LocalServer())
@@ -96,23 +121,25 @@ def measure_lag(rate: int, seconds: float, seed: int, number: int = ENGINES) -> 
         engines = [stack.enter_context(_Engine(folder, name)) for name in names]
         agents = [stack.enter_context(_agent(folder, engine, server.url)) for engine in engines]
         router = stack.enter_context(_router(server.url, names))
-        return _drive(server.url, engines, agents, router, rate, seconds, seed)
+        return _drive(server.url, engines, agents, router, rate, seconds, seeds)
 
 
 def _drive(
     server_url: str, engines: Sequence[_Engine], agents: Sequence[psutil.Process], router: subprocess.Popen[str],
-    rate: int, seconds: float, seed: int,
+    rate: int, seconds: float, seeds: Sequence[int],
 ) -> Lag:  # fmt: skip
     blocks = round(rate * STEP / len(engines))
-    full = CACHE // blocks + 1
-    steps = max(int(WARM_UP / STEP), full) + int(seconds / STEP)
+    full, length = max(int(WARM_UP / STEP), CACHE // blocks + 1), int(seconds / STEP)
+    steps = full + length * len(seeds)
+    turns = [max(0, number - full) // length for number in range(steps)]  # whose seed makes which step
     table = ByteTable.from_tokenizer_json(ModelFolder.load(resolve("builtin://tiny-chat")).tokenizer_json)
-    made = [list(_steps(table, random.Random(seed * 100 + n), steps, blocks)) for n in range(len(engines))]
+    made = [list(_steps(table, seeds, turns, blocks, n)) for n in range(len(engines))]
     _wait_for(server_url, [engine.name for engine in engines])
-    sent: dict[int, float] = {}
-    started, used = time.monotonic(), 0.0
+    sent: list[dict[int, float]] = [{} for _ in seeds]
+    started, used = time.monotonic(), list[float]()
     for number in range(steps):
-        used = _cpu(agents) if number == full else used
+        if number == full + length * len(used):
+            used.append(_cpu(agents))
         for phase, engine in enumerate(engines):
             due = started + STEP * (number + phase / len(engines))
             time.sleep(max(0.0, due - time.monotonic()))
@@ -120,18 +147,22 @@ def _drive(
             now = time.monotonic()
             engine.publish(step.payload)
             if number * STEP >= WARM_UP:
-                sent.update(dict.fromkeys(step.chunks, now))
-    elapsed, agent_cpu = time.monotonic() - started, _cpu(agents) - used
+                sent[turns[number]].update(dict.fromkeys(step.chunks, now))
+    elapsed = time.monotonic() - started
+    used.append(_cpu(agents))
     time.sleep(AFTER)
     told = json.loads(router.communicate("")[0])
-    lags = _lags(sent, dict(told["usable"]))
+    usable = dict(told["usable"])
+    by_seed = []
+    for turn, (before, after) in enumerate(pairwise(used)):
+        micros = (after - before) / _events(made, full + length * turn, length) * 1e6
+        by_seed.append(SeedLag(seeds[turn], _lags(sent[turn], usable), micros))
     stored = steps * blocks * len(engines)
-    agent_micros = agent_cpu / _events(made, full) * 1e6
-    return Lag(len(engines), stored / elapsed, lags, agent_micros, told["cpu"] / _events(made) * 1e6)
+    return Lag(len(engines), stored / elapsed, by_seed, told["cpu"] / _events(made, 0, steps) * 1e6)
 
 
-def _events(made: Sequence[Sequence[_Step]], first: int = 0) -> int:
-    return sum(step.events for steps in made for step in steps[first:])
+def _events(made: Sequence[Sequence[_Step]], first: int, count: int) -> int:
+    return sum(step.events for steps in made for step in steps[first : first + count])
 
 
 def _wait_for(url: str, names: Sequence[str]) -> None:
@@ -231,10 +262,12 @@ class _Prompt:
     hash: int = chunks.seed(MODEL)
 
 
-def _steps(table: ByteTable, rng: random.Random, steps: int, blocks: int) -> Iterator[_Step]:
-    """Prefills of one prompt after the other; `blocks` of them a step, and as many dropped once the cache is full."""
+def _steps(table: ByteTable, seeds: Sequence[int], turns: Sequence[int], blocks: int, engine: int) -> Iterator[_Step]:
+    """Prefills of one prompt after the other; `blocks` of them a step, and as many dropped once the cache is full.
+    turns: by step, the place of its seed."""
     prompt, cached = _Prompt(), deque[int]()
-    for _ in range(steps):
+    rngs = [random.Random(seed * 100 + engine) for seed in seeds]
+    for rng in (rngs[turn] for turn in turns):
         events: list[dict[str, object]] = []
         completed: list[int] = []
         left = blocks

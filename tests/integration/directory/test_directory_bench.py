@@ -15,6 +15,10 @@ async def test_sizes() -> None:
 
 
 def test_every_event_reaches_the_router() -> None:
-    lag = measure_lag(rate=1000, seconds=1.0, seed=1)
+    lag = measure_lag(rate=1000, seconds=0.5, seeds=[1, 2])
     assert len(lag.sorted) > 100
     assert lag.sorted[0] > 0
+    assert [one.seed for one in lag.by_seed] == [1, 2]
+    assert all(len(one.sorted) > 20 and one.agent_micros > 0 for one in lag.by_seed)
+    low, high = sorted(one.percentile(99) for one in lag.by_seed)
+    assert low <= lag.percentile(99) <= high
