@@ -2,7 +2,7 @@
 
 The membership file is written after every change of a replica's state, so the router never learns of one later than by
 its own probe. One drain path for everything that leaves: Draining in the membership file → the router chooses others →
-the agent waits for what is in flight → SIGTERM.
+the agent waits for what is in flight → SIGTERM. Nobody leaves whose leaving can't be written there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.directory import WatchedDirectory
 from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.log import ChildLog
+from plumage_cli.local.membership import MembershipFile
 from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_router
 from plumage_cli.local.ports import free_ports, require_free
 from plumage_cli.local.replica import Replica
@@ -41,6 +42,7 @@ _LOOK = 0.05  # seconds between two looks while waiting for readiness
 _HOPELESS = 4  # crashes in a row, before it ever was ready, after which a start is given up
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _DECISIONS = 20  # last decisions that the view carries
+_TOLD = 10.0  # seconds for a membership file that can't be written to be written all the same, before nobody drains
 _NOTICED = 0.3  # seconds in which every router has read the membership file again
 Say = Callable[[str], None]
 
@@ -75,6 +77,7 @@ class Supervisor:
         self._http = httpx.AsyncClient(limits=httpx.Limits(max_connections=64), trust_env=False)
         self._asking: asyncio.Task[None] | None = None
         self._traffic: dict[str, Any] = {}
+        self._members = MembershipFile(folder, self._membership, say)
 
     @property
     def endpoint(self) -> str:
@@ -93,6 +96,7 @@ class Supervisor:
         self._token = self.folder.secret("fleet.token").read_text().strip()
         self.folder.secret("admin.key")
         self._site = Site(self.folder.path, resolve(self._tokenizer_uri()), await self._start_directory())
+        self._members.start()
         self._add_replicas(range(self.pool.spec.initial_replicas))
         self._start_router()
         await self._until_ready()
@@ -100,7 +104,7 @@ class Supervisor:
 
     async def scale(self, replicas: int) -> None:
         """That many replicas: new ones are warmed before they serve, leaving ones drained before they end. CliError for
-        fewer while one warms: which caches are of least use is not known then."""
+        fewer while one warms: which caches are of least use is not known then; or while routers can't be told."""
         self._refuse_while_warming(replicas)
         async with self._scaling:
             self._refuse_while_warming(replicas)
@@ -108,7 +112,7 @@ class Supervisor:
             if more > 0:
                 await self._grow(more)
             elif more < 0:
-                await asyncio.gather(*(self._remove(replica) for replica in self._coldest(-more)))
+                await self._shrink(self._coldest(-more))
 
     def _refuse_while_warming(self, replicas: int) -> None:
         """Not for an engine that crashed and is not up again: waiting for it may have no end."""
@@ -133,6 +137,7 @@ class Supervisor:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
+        await self._members.stop()
         if self.router is not None:
             await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
         await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
@@ -175,7 +180,7 @@ class Supervisor:
         assert self._site is not None, "start() made it"
         added = [self._replica(self._site, index) for index in indices]
         self.replicas |= {replica.plan.id: replica for replica in added}
-        self._pack_members()
+        self._members.write()
         for replica in added:
             replica.start()
         return added
@@ -185,13 +190,13 @@ class Supervisor:
         for replica in replicas:
             del self.replicas[replica.plan.id]
             self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
-        self._pack_members()
+        self._members.write()
 
     def _replica(self, site: Site, index: int) -> Replica:
         engine_port, agent_port = free_ports(2, self._ports, start=random.SystemRandom().randrange(12_000))
         self._ports |= {engine_port, agent_port}
         plan = plan_replica(self.pool, site, index, engine_port, agent_port)
-        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._pack_members)
+        return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._members.write)
 
     def _child(self, plan: ProcessPlan) -> Child:
         stem = plan.name.replace(" ", "-")
@@ -253,10 +258,22 @@ class Supervisor:
             :count
         ]
 
-    async def _remove(self, replica: Replica) -> None:
-        replica.become(MemberState.DRAINING)
-        self._say(f"replica {replica.plan.id} drains")
+    async def _shrink(self, leaving: list[Replica]) -> None:
+        """Routers are told first: requests that they send to what ends unannounced are lost. CliError, and all stay as
+        they were, when that can't be done."""
+        were = [(replica, replica.state, replica.engine.pid) for replica in leaving]
+        for replica in leaving:
+            replica.become(MemberState.DRAINING)
+            self._say(f"replica {replica.plan.id} drains")
+        if not await self._members.is_right_within(_TOLD):
+            why = self._members.trouble
+            for replica, state, pid in were:
+                replica.become(state if replica.engine.pid == pid else MemberState.WARMING)
+            raise CliError(f"no replica was drained, since the router can't be told of it: {why}")
         await asyncio.sleep(_NOTICED)
+        await asyncio.gather(*(self._remove(replica) for replica in leaving))
+
+    async def _remove(self, replica: Replica) -> None:
         timeout = self.pool.spec.rollout.drain_timeout_seconds
         drained = await replica.drain(self._token, timeout)
         await replica.stop(_GRACE)
@@ -274,15 +291,8 @@ class Supervisor:
                 self._traffic = reply.json() if reply.is_success else self._traffic
             await asyncio.sleep(1.0)
 
-    def _pack_members(self) -> None:
-        members = (replica.member for replica in self.replicas.values())
-        self._write("membership.json", pack_members(self.pool.metadata.name, members))
-
-    def _write(self, name: str, content: dict[str, Any]) -> None:
-        try:
-            self.folder.write(name, content)
-        except CliError as error:
-            self._say(str(error))
+    def _membership(self) -> dict[str, Any]:
+        return pack_members(self.pool.metadata.name, (replica.member for replica in self.replicas.values()))
 
     def view(self) -> PoolView:
         """The pool as other commands see it."""

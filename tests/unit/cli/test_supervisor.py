@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,7 @@ from plumage.membership import MemberState
 from plumage.models import resolve
 from plumage_cli.errors import CliError
 from plumage_cli.files import read_pool
-from plumage_cli.local import supervisor
+from plumage_cli.local import membership, supervisor
 from plumage_cli.local.child import ChildState
 from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.plan import Site
@@ -68,3 +72,110 @@ async def test_nobody_is_let_go_while_a_replica_warms(tmp_path: Path) -> None:
     assert gone == [last.plan.id], "an engine that crashes again and again may go"
     pool.replicas.clear()
     await pool.stop()
+
+
+class FullFolder(PoolFolder):
+    """A pool's folder on a disk that is full while `full`."""
+
+    full = False
+
+    def write(self, name: str, content: Mapping[str, Any] | str) -> Path:
+        if self.full and name == "membership.json":
+            raise CliError("can't write membership.json: No space left on device")
+        return super().write(name, content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FullFolder:
+    (path := tmp_path / "pool").mkdir()
+    return FullFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def pool(
+    folder: FullFolder, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[supervisor.Supervisor]:
+    """A pool of three Ready replicas without processes, whose writes are repeated at once."""
+    monkeypatch.setattr(membership, "_AGAIN", 0.001)
+    monkeypatch.setattr(supervisor, "_NOTICED", 0.0)
+    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], say=said.append)
+    site = Site(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
+    for number in range(3):
+        replica = pool._replica(site, number)
+        replica.state, replica.engine.state = MemberState.READY, ChildState.RUNNING
+        pool.replicas[replica.plan.id] = replica
+    pool._members.write()
+    pool._members.start()
+    yield pool
+    pool.replicas.clear()
+    await pool.stop()
+
+
+def told(pool: supervisor.Supervisor) -> dict[str, str]:
+    """The state of each replica, as a router reads it."""
+    content = json.loads((pool.folder.path / "membership.json").read_text())
+    return {replica["id"]: replica["state"] for replica in content["replicas"]}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20.0):
+        while not condition():  # noqa: ASYNC110 - a file has no event to wait for
+            await asyncio.sleep(0.001)
+
+
+async def test_a_membership_file_that_could_not_be_written_is_written_later(
+    pool: supervisor.Supervisor, folder: FullFolder, said: list[str]
+) -> None:
+    folder.full = True
+    replica = pool.replicas["chat-0"]
+    replica.become(MemberState.WARMING)
+    await asyncio.sleep(0.05)
+    assert told(pool)["chat-0"] == "Ready"
+    folder.full = False
+    await until(lambda: told(pool)["chat-0"] == "Warming")
+    assert said == [
+        "can't write membership.json: No space left on device; tried again each second",
+        "membership.json is written again",
+    ]
+
+
+async def test_nobody_drains_before_the_router_can_be_told(
+    pool: supervisor.Supervisor, folder: FullFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained: list[dict[str, str]] = []
+
+    async def drain(*_: Any) -> bool:
+        drained.append(told(pool))
+        return True
+
+    monkeypatch.setattr(Replica, "drain", drain)
+    folder.full = True
+    scaling = asyncio.create_task(pool.scale(2))
+    await until(lambda: pool.replicas["chat-2"].state is MemberState.DRAINING)
+    await asyncio.sleep(0.05)
+    assert drained == []
+    folder.full = False
+    await scaling
+    assert drained == [{"chat-0": "Ready", "chat-1": "Ready", "chat-2": "Draining"}]
+    assert told(pool) == {"chat-0": "Ready", "chat-1": "Ready"}
+
+
+async def test_a_router_that_can_not_be_told_keeps_its_replicas(
+    pool: supervisor.Supervisor, folder: FullFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_TOLD", 0.05)
+    folder.full = True
+    with pytest.raises(
+        CliError, match=r"no replica was drained, since the router can't be told of it: .*No space left"
+    ):
+        await pool.scale(1)
+    assert [replica.state for replica in pool.replicas.values()] == [MemberState.READY] * 3
+    folder.full = False
+    await until(lambda: pool._members.trouble is None)
+    assert set(told(pool).values()) == {"Ready"}
+    assert len(told(pool)) == 3
