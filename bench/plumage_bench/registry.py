@@ -100,7 +100,7 @@ _ALL = (
     ),
     Benchmark(
         "router",
-        "requests a second of one router core with LBGR and live directory events; latency it adds",
+        "requests (none streams) a second of one router core with LBGR and live directory events; latency it adds",
         quick_budget=60,
         quick_omits="three of five rounds; measurements of 1.5 and 7 seconds instead of 6 and 20",
     ),

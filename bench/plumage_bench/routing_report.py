@@ -102,11 +102,26 @@ def setting_table(name: str, rate: float, figures: Mapping[Contender, Figures]) 
 
 
 def matrix_table(figures: Mapping[Contender, Figures]) -> ResultTable:
+    """Says so where eviction makes no difference."""
     return ResultTable(
         "{cache-aware, LBGR} × {LRU, RLT, hotness}, the same setting",
         ("routing + eviction", *_COLUMNS),
         [_row(contender.label, figures[contender]) for contender in MATRIX],
+        _alike(figures),
     )
+
+
+def _alike(figures: Mapping[Contender, Figures]) -> str:
+    """A note on the routings whose rows are equal to every digit."""
+    rows: dict[str, set[tuple[float | str, ...]]] = {}
+    for contender in MATRIX:
+        name = contender.label.removesuffix(f" + {contender.eviction}")
+        rows.setdefault(name, set()).add(tuple(_row("", figures[contender])))
+    alike = [name for name, found in rows.items() if len(found) == 1]
+    if not alike:
+        return ""
+    told = "caches hardly fill here, so they say nothing of eviction."
+    return f"The rows of {' and '.join(alike)} are equal to every digit: {told}"
 
 
 def rate_table(rates: Rates) -> ResultTable:

@@ -5,6 +5,8 @@ directory's server and the mock's agents share another. Prompts of 8 KB in six m
 prefixes; the rest is new in every request. Each answered prompt becomes directory events as it would behind real
 engines, so the mirror is kept up under load. The same load straight to the mock is printed beside, and round robin
 without a directory. What a router adds to latency is taken at a low rate, beside the machine's own noise (`latency`).
+
+No request streams: the mock answers each at once and whole, and the load generator reads answers by their length.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def _load_table(rounds: list[dict[str, Drive]], totals: Mapping[str, Any]) -> Re
         rows,
         notes=(
             f"Median of {len(rounds)} rounds. A decision took {decision} µs on average (read to choose), hits {hits}. "
-            "The mock answers at once, so latencies here are queues."
+            "The mock answers at once, so latencies here are queues; no request streams."
         ),
     )
 

@@ -1,6 +1,8 @@
 """`plumage bench trace [--trace FILE]`: a production trace through one cache, and through a fleet.
 
-(a) One cache of 1 to 20 % of the distinct blocks: our eviction beside every policy of libCacheSim. (b) Eight workers in
+(a) One cache of 1 to 20 % of the distinct blocks: our eviction beside every policy of libCacheSim. `min_over_best`
+compares ours as an engine caches, full blocks only, with theirs as the library is used, partial ones too; like for like
+are `min_over_best_partial`, both with them, and in a full run `min_over_best_full`, both without. (b) Eight workers in
 virtual time: our routing beside every other. Without `--trace` a seeded stand-in takes the trace's place, and says so.
 """
 
@@ -131,6 +133,9 @@ def _report(
         "min_over_best": least["whole trace"],
         "min_over_best_second": least["second half"],
         "min_over_best_partial": least["whole trace, both +"],
+        "min_over_best_partial_second": least["second half, both +"],
+        **({"min_over_best_full": least["whole trace, both -"]} if bare else {}),
+        **({"min_over_best_full_second": least["second half, both -"]} if bare else {}),
         "min_over_best_worst_seed": least["whole trace, worst"],
         **_routing_keys(rows),
     }
