@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.prompts import Prompts
+from plumage_engine.simulator.prompts import LONG, Prompts
 from plumage_engine.simulator.protocol import ApiError, Generation, read_body, read_generation
 from plumage_engine.simulator.replies import DONE, Reply
 from plumage_engine.simulator.runner import Job, Runner
@@ -58,6 +58,12 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
         raise ApiError(408, f"no more of the body came for {_BODY_SECONDS:g} seconds", kind="Timeout") from None
 
 
+async def _leaves(receive: Receive) -> None:
+    """Returns once the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
     """A whole response."""
     length = (b"content-length", str(len(body)).encode())
@@ -96,17 +102,40 @@ class Completions:
                 self._runner.abort(job)
 
     async def _accept(self, scope: Scope, receive: Receive) -> tuple[Job, Generation]:
-        if self._runner.draining:
-            raise ApiError(503, "this engine is draining; send the request to another", kind="ServiceUnavailable")
-        if len(self._runner) >= self._max_in_flight:
-            raise ApiError(503, f"{self._max_in_flight} requests are in flight already", kind="ServiceUnavailable")
-        generation = read_generation(read_body(await read(receive, self._max_body_bytes)), chat=self._chat)
-        job = self._prompts.job(generation, self._request_id(scope))
+        self._check_load()
+        body = await read(receive, self._max_body_bytes)
+        generation = read_generation(read_body(body), chat=self._chat)
+        token_ids = await self._token_ids(generation, receive if len(body) > LONG else None)
+        job = self._prompts.job(generation, token_ids, self._request_id(scope))
         try:
             self._runner.submit(job)
         except ConfigurationError as error:
             raise ApiError(400, str(error)) from error
         return job, generation
+
+    def _check_load(self) -> None:
+        if self._runner.draining:
+            raise ApiError(503, "this engine is draining; send the request to another", kind="ServiceUnavailable")
+        if len(self._runner) + self._prompts.encoding >= self._max_in_flight:
+            raise ApiError(503, f"{self._max_in_flight} requests are in flight already", kind="ServiceUnavailable")
+
+    async def _token_ids(self, generation: Generation, receive: Receive | None) -> list[int]:
+        """The prompt. With `receive` it may take a while: nothing is done for a client that leaves meanwhile, and the
+        engine is asked again afterwards whether it takes requests."""
+        if receive is None:
+            return await self._prompts.token_ids(generation)
+        reading = asyncio.ensure_future(self._prompts.token_ids(generation))
+        leaving = asyncio.ensure_future(_leaves(receive))
+        try:
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise ClientGoneError
+            token_ids = reading.result()
+            self._check_load()
+            return token_ids
+        finally:
+            reading.cancel()
+            leaving.cancel()
 
     def _request_id(self, scope: Scope) -> str:
         """vLLM's form, with the client's own id inside where it sent one that is not in use."""
@@ -115,8 +144,7 @@ class Completions:
         return kind + given if given and kind + given not in self._runner.engine else kind + uuid.uuid4().hex
 
     async def _watch(self, receive: Receive, job: Job) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _leaves(receive)
         if not job.done:
             self._runner.abort(job)
 

@@ -1,8 +1,14 @@
-"""From what a client asks for to a request of the engine: rendered, tokenized, bounded, hashed, its answer composed."""
+"""From what a client asks for to a request of the engine: rendered, tokenized, bounded, hashed, its answer composed.
+
+A long text takes half a second to tokenize, in which a server could not even say that it is well. So a text that is
+surely too long is refused before, and a long one is tokenized in a thread, one at a time, as vLLM does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from plumage.errors import ConfigurationError
@@ -16,18 +22,22 @@ from plumage_engine.simulator.runner import Job
 from plumage_engine.simulator.table import Origin
 from plumage_engine.simulator.text import Text
 
-__all__ = ["Prompts"]
+__all__ = ["LONG", "Prompts"]
 
 _CONTEXT = 32_768  # where neither the file nor the model folder says
+LONG = 16_384  # characters: up to here a text is tokenized within some ten milliseconds
 
 
 class Prompts:
-    """The model's side of one engine. `max_model_len`: prompt and answer together, in tokens."""
+    """The model's side of one engine. `max_model_len`: prompt and answer together, in tokens. `encoding`: long texts
+    under way or waiting for it."""
 
     def __init__(self, config: SimulatorConfig, folder: ModelFolder) -> None:
         self._config = config
         self._text = Text(folder.tokenizer_json)
         self._renderer = ChatRenderer.from_folder(folder, clock=datetime.now)
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+        self.encoding = 0
         cache = config.cache_blocks * config.block_size
         self.max_model_len = config.max_model_len or min(folder.max_model_len or _CONTEXT, cache)
         if self.max_model_len > cache:
@@ -36,10 +46,41 @@ class Prompts:
                 "lower it, or raise cacheBlocks"
             )
 
-    def job(self, generation: Generation, request_id: str) -> Job:
-        """ApiError if the model is unknown, the template refuses, or the prompt is longer than the context."""
+    def close(self) -> None:
+        """Texts that wait for the thread are not tokenized any more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def token_ids(self, generation: Generation) -> list[int]:
+        """The prompt; ApiError if the model is unknown, the template refuses, or no tokens of that text could fit. A
+        text that is still waiting when this is cancelled is not tokenized."""
+        self._adapter(generation.model)
+        if isinstance(generation.prompt, list):
+            worst = max(generation.prompt)
+            if worst >= self._text.vocabulary:
+                raise ApiError(400, f"token id {worst} is out of the vocabulary", param="prompt")
+            return self._cut(generation, generation.prompt, 0)
+        text = generation.prompt if generation.prompt is not None else self._render(generation)
+        self._refuse_size(generation, len(text.encode()))
+        special = generation.add_special_tokens
+        ids = await self._encode(text, special)
+        ids = self._cut(generation, ids, self._text.added_before if special else 0)
+        if not ids:
+            raise ApiError(400, "the prompt has no tokens")
+        return ids
+
+    async def _encode(self, text: str, special: bool) -> list[int]:
+        if len(text) <= LONG:
+            return self._text.encode(text, add_special_tokens=special)
+        self.encoding += 1
+        try:
+            run = asyncio.get_running_loop().run_in_executor
+            return await run(self._thread, lambda: self._text.encode(text, add_special_tokens=special))
+        finally:
+            self.encoding -= 1
+
+    def job(self, generation: Generation, token_ids: list[int], request_id: str) -> Job:
+        """ApiError if the model is unknown or prompt and answer are longer than the context."""
         adapter = self._adapter(generation.model)
-        token_ids = self._token_ids(generation)
         limits = self._limits(generation, len(token_ids))
         config = self._config
         (whole,) = block_hashes(token_ids, len(token_ids), root(config.model, adapter))
@@ -62,20 +103,6 @@ class Prompts:
             raise ApiError(404, f"The model `{model}` does not exist.", kind="NotFoundError", param="model")
         return ""
 
-    def _token_ids(self, generation: Generation) -> list[int]:
-        if isinstance(generation.prompt, list):
-            worst = max(generation.prompt)
-            if worst >= self._text.vocabulary:
-                raise ApiError(400, f"token id {worst} is out of the vocabulary", param="prompt")
-            return self._cut(generation, generation.prompt, 0)
-        text = generation.prompt if generation.prompt is not None else self._render(generation)
-        special = generation.add_special_tokens
-        ids = self._text.encode(text, add_special_tokens=special)
-        ids = self._cut(generation, ids, self._text.added_before if special else 0)
-        if not ids:
-            raise ApiError(400, "the prompt has no tokens")
-        return ids
-
     def _cut(self, generation: Generation, ids: list[int], before: int) -> list[int]:
         """The prompt's end, where it is to be cut; what the tokenizer put before it stays, as in vLLM."""
         kept = generation.truncate_prompt_tokens
@@ -97,17 +124,26 @@ class Prompts:
         except RenderingError as error:
             raise ApiError(400, str(error), param="messages") from error
 
+    def _refuse_size(self, generation: Generation, size: int) -> None:
+        """No token is longer than the longest."""
+        least = -(-size // self._text.longest)
+        if generation.truncate_prompt_tokens is None and least >= self.max_model_len:
+            raise self._too_long(generation, f"at least {least}")
+
+    def _too_long(self, generation: Generation, prompt: str) -> ApiError:
+        answer = "" if generation.max_tokens is None else f" and {generation.max_tokens} for the answer"
+        return ApiError(
+            400,
+            f"This model's maximum context length is {self.max_model_len} tokens. "
+            f"However, you requested {prompt} tokens in the prompt{answer}. Please reduce them.",
+            param="messages" if generation.prompt is None else "prompt",
+        )
+
     def _limits(self, generation: Generation, prompt: int) -> Limits:
         room = self.max_model_len - prompt
         asked = generation.max_tokens
         if room < 1 or (asked is not None and asked > room):
-            answer = "" if asked is None else f" and {asked} for the answer"
-            raise ApiError(
-                400,
-                f"This model's maximum context length is {self.max_model_len} tokens. "
-                f"However, you requested {prompt} tokens in the prompt{answer}. Please reduce them.",
-                param="messages" if generation.prompt is None else "prompt",
-            )
+            raise self._too_long(generation, str(prompt))
         most = room if asked is None else asked
         if generation.min_tokens > most:
             raise ApiError(400, f"min_tokens {generation.min_tokens} is above max_tokens {most}", param="min_tokens")

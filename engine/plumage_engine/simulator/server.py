@@ -141,6 +141,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
         finally:
             loop.cancel()
             await asyncio.wait([loop])
+            prompts.close()
             publisher.close()
 
     limits = {"max_in_flight": config.max_in_flight, "max_body_bytes": config.max_body_bytes}

@@ -3,13 +3,15 @@
 Prompts repeat: each turn of a conversation sends the earlier ones again, and tokenizing 8 KB costs over a millisecond.
 Special tokens cut a text into pieces that a tokenizer treats on their own, so pieces are tokenized once and remembered
 (bounded, least recently used out). Where a tokenizer looks across such a cut (it normalizes, or its special tokens
-swallow spaces), nothing is cut and nothing remembered.
+swallow spaces), nothing is cut and nothing remembered. Several threads may encode at once: the tokenizer holds no lock
+of Python's while it works, and nobody waits for it who asks for another text.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +29,8 @@ _WORD = re.compile(rb" [A-Za-z]{2,}")
 
 class Text:
     """One tokenizer. `words`: ids of words with a space before them, each of which tokenizes to itself, so that an
-    answer made of them is found in the cache when it comes back as part of the next prompt."""
+    answer made of them is found in the cache when it comes back as part of the next prompt. `longest`: bytes of the
+    longest token."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
         self._tokenizer: Any = _load(tokenizer_json)
@@ -36,6 +39,8 @@ class Text:
         self._before, self._after = self._surroundings()
         self._pieces: OrderedDict[str, Sequence[int]] = OrderedDict()
         self._remembered = 0
+        self._lock = threading.Lock()
+        self.longest = max(map(len, self._table.pieces))
         self.words = self._find_words()
 
     @property
@@ -68,14 +73,17 @@ class Text:
         return [pieces[token].decode(errors="replace") for token in token_ids]
 
     def _remember(self, piece: str) -> Sequence[int]:
-        known = self._pieces.get(piece)
-        if known is not None:
-            self._pieces.move_to_end(piece)
-            return known
-        ids = self._pieces[piece] = self._ids(piece, False)
-        self._remembered += len(ids)
-        while self._remembered > _REMEMBERED_IDS:
-            self._remembered -= len(self._pieces.popitem(last=False)[1])
+        with self._lock:
+            known = self._pieces.get(piece)
+            if known is not None:
+                self._pieces.move_to_end(piece)
+                return known
+        ids = self._ids(piece, False)
+        with self._lock:
+            self._remembered += len(ids) - len(self._pieces.get(piece, ()))
+            self._pieces[piece] = ids
+            while self._remembered > _REMEMBERED_IDS:
+                self._remembered -= len(self._pieces.popitem(last=False)[1])
         return ids
 
     def _ids(self, text: str, add_special_tokens: bool) -> list[int]:

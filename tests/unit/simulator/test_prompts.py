@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +29,8 @@ BOS = list(PROMPTS._text._before)
 
 
 def prompt_ids(**body: Any) -> list[int]:
-    job = PROMPTS.job(read_generation({"max_tokens": 4, **body}, chat="messages" in body), "r")
+    generation = read_generation({"max_tokens": 4, **body}, chat="messages" in body)
+    job = PROMPTS.job(generation, asyncio.run(PROMPTS.token_ids(generation)), "r")
     return list(job.origin.token_ids[: job.request.prompt_tokens])
 
 

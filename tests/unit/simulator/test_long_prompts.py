@@ -1,0 +1,190 @@
+"""A text that takes long to tokenize takes nobody else's time: it is refused before, or waits in its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from plumage.models import resolve
+from plumage.rendering import ModelFolder
+from plumage_engine.simulator.completions import Completions
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.prompts import LONG, Prompts
+from plumage_engine.simulator.protocol import ApiError, Generation, read_generation
+from plumage_engine.simulator.text import Text
+
+FOLDER = ModelFolder.load(resolve("builtin://tiny-chat"))
+MODEL = {"model": "tiny", "modelFolder": str(resolve("builtin://tiny-chat")), "port": 0}
+CONTEXT = 4096
+TEXT = "word " * LONG  # some four times what the context holds
+
+
+@pytest.fixture
+def prompts() -> Iterator[Prompts]:
+    made = Prompts(SimulatorConfig.model_validate({**MODEL, "maxModelLen": CONTEXT}), FOLDER)
+    yield made
+    made.close()
+
+
+class Slow:
+    """Stands before a text's `encode`: it returns once it is let go. `begun`: the texts that it was called with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.go = threading.Event()
+        encode = Text.encode
+
+        def slowly(text: Text, given: str, *, add_special_tokens: bool) -> list[int]:
+            self.begun.append(given)
+            assert self.go.wait(30), "nobody could let it go: it holds the loop"
+            return encode(text, given, add_special_tokens=add_special_tokens)
+
+        monkeypatch.setattr(Text, "encode", slowly)
+
+
+def generation(prompt: str, **more: Any) -> Generation:
+    return read_generation({"prompt": prompt, "max_tokens": 4, **more}, chat=False)
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_what_is_surely_too_long_is_refused_without_tokenizing(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = Text(FOLDER.tokenizer_json).longest
+    slow = Slow(monkeypatch)
+    for body in (
+        {"prompt": "x" * longest * CONTEXT},
+        {"messages": [{"role": "user", "content": "é" * longest * 2048}]},
+    ):
+        asked = read_generation(body, chat="messages" in body)
+        with pytest.raises(ApiError, match=f"maximum context length is {CONTEXT} tokens.* at least 40") as refused:
+            await prompts.token_ids(asked)
+        assert (refused.value.status, refused.value.param) == (400, next(iter(body)))
+    assert slow.begun == []
+    slow.go.set()
+    cut = await prompts.token_ids(generation("x" * longest * CONTEXT, truncate_prompt_tokens=10))
+    assert len(cut) == 10
+
+
+async def test_a_prompt_of_longest_tokens_fits_to_the_last_one(prompts: Prompts) -> None:
+    text = Text(FOLDER.tokenizer_json)
+    token = max(range(text.vocabulary), key=lambda one: len(text.decode([one])))
+    prompt = text.decode([token]) * (CONTEXT - 8)
+    ids = await prompts.token_ids(generation(prompt, add_special_tokens=False))
+    assert len(prompt.encode()) == text.longest * (CONTEXT - 8)
+    assert len(ids) == CONTEXT - 8
+
+
+async def test_the_loop_goes_on_while_a_long_text_is_tokenized(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    asked = generation(TEXT, truncate_prompt_tokens=50)
+    reading = asyncio.ensure_future(prompts.token_ids(asked))
+    await until(lambda: slow.begun)
+    assert prompts.encoding == 1
+    slow.go.set()
+    assert len(await reading) == 50
+    assert prompts.encoding == 0
+
+
+async def test_a_text_whose_client_left_is_not_tokenized(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    texts = [TEXT + str(number) for number in range(3)]
+    first, second, third = (asyncio.ensure_future(prompts.token_ids(generation(text))) for text in texts)
+    await until(lambda: prompts.encoding == 3 and slow.begun)
+    second.cancel()
+    await asyncio.wait([second])
+    slow.go.set()
+    for one in (first, third):
+        assert len(await one) > CONTEXT
+    assert slow.begun == [texts[0], texts[2]]
+
+
+class Runner:
+    """What a completion asks an engine before it submits."""
+
+    draining = False
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Client:
+    """One request of a client, and what it is sent."""
+
+    def __init__(self, prompt: str) -> None:
+        self.sent: list[Any] = []
+        self.left = asyncio.Event()
+        self._messages = [{"type": "http.request", "body": json.dumps({"prompt": prompt}).encode(), "more_body": False}]
+
+    async def receive(self) -> Any:
+        if self._messages:
+            return self._messages.pop()
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def ask(self, completions: Completions) -> asyncio.Future[None]:
+        return asyncio.ensure_future(completions({"headers": []}, self.receive, self.send))
+
+
+def serving(runner: Runner, prompts: Prompts, most: int = 2) -> Completions:
+    return Completions(runner, prompts, chat=False, max_in_flight=most, max_body_bytes=10**6)  # type: ignore[arg-type]
+
+
+async def test_texts_that_wait_count_as_requests_in_flight(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    completions = serving(Runner(), prompts)
+    clients = [Client(TEXT) for _ in range(3)]
+    waiting = [client.ask(completions) for client in clients[:2]]
+    await until(lambda: prompts.encoding == 2)
+    await clients[2].ask(completions)
+    assert clients[2].sent[0]["status"] == 503
+    slow.go.set()
+    await asyncio.gather(*waiting)
+    assert [client.sent[0]["status"] for client in clients[:2]] == [400, 400]
+
+
+async def test_a_client_that_leaves_while_its_text_waits_gets_nothing(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    completions = serving(Runner(), prompts)
+    stays, leaves = Client(TEXT), Client(TEXT)
+    staying = stays.ask(completions)
+    await until(lambda: slow.begun)
+    leaving = leaves.ask(completions)
+    await until(lambda: prompts.encoding == 2)
+    leaves.left.set()
+    await leaving
+    assert leaves.sent == []
+    await until(lambda: prompts.encoding == 1)
+    slow.go.set()
+    await staying
+    assert len(slow.begun) == 1
+
+
+async def test_an_engine_that_drains_meanwhile_takes_no_request(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, runner, client = Slow(monkeypatch), Runner(), Client("a " * LONG)
+    prompts.max_model_len = 10**6
+    asking = client.ask(serving(runner, prompts))
+    await until(lambda: slow.begun)
+    runner.draining = True
+    slow.go.set()
+    await asking
+    assert client.sent[0]["status"] == 503
