@@ -1,7 +1,7 @@
 """How other commands reach a pool that is up: a Unix socket in its folder, one JSON object a line each way.
 
-Only the folder's owner can open the socket. A request is bounded in size, and each one is answered: with its result,
-or with `error` and a sentence.
+Only the folder's owner can open the socket. A request is bounded in size and time, and each one is answered: with its
+result, or with `error` and a sentence.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SOCKET = "control.sock"
 _LONGEST = 65_536  # bytes of a request
+_PATIENCE = 10.0  # seconds for a request to come
 _LONGEST_ANSWER = 16 << 20  # bytes: a thousand replicas with their traffic have one or two million
 _MOST_REPLICAS = 1000
 
@@ -39,6 +40,7 @@ class ControlServer:
         self._supervisor = supervisor
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self._dropped = False
 
     async def start(self) -> None:
         path = self._supervisor.folder.path / SOCKET
@@ -63,20 +65,19 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(10.0):
-                line = await reader.readline()
-            reply = await self._answer(line)
+            reply = await self._answer(reader)
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
-        except (TimeoutError, ConnectionError, ValueError) as error:
-            log.warning("a control request was dropped: %s", error)
+        except ConnectionError as error:
+            if not self._dropped:  # once: it is told on the terminal of whoever runs the pool
+                self._dropped = True
+                log.warning("whoever made a control request did not wait for the answer: %s", error)
         finally:
             writer.close()
 
-    async def _answer(self, line: bytes) -> Mapping[str, Any]:
+    async def _answer(self, reader: asyncio.StreamReader) -> Mapping[str, Any]:
         try:
-            request = json.loads(line)
-            match request:
+            match await _request(reader):
                 case {"do": "status"}:
                     return self._supervisor.view()
                 case {"do": "scale", "replicas": int(replicas)} if 0 <= replicas <= _MOST_REPLICAS:
@@ -84,12 +85,25 @@ class ControlServer:
                     return self._supervisor.view()
                 case _:
                     return {"error": "no such request"}
-        except json.JSONDecodeError:
-            return {"error": "a request must be one line of JSON"}
         except PlumageError as error:
             return {"error": str(error)}
         except OSError as error:
             return {"error": trouble(error)}
+
+
+async def _request(reader: asyncio.StreamReader) -> Any:
+    """What is asked for; CliError when it is no request, too long a one, or none comes."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            line = await reader.readline()
+    except TimeoutError:
+        raise CliError(f"no request came within {_PATIENCE:g} s") from None
+    except ValueError:
+        raise CliError(f"a request may have {_LONGEST:,} bytes") from None
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError):
+        raise CliError("a request must be one line of JSON") from None
 
 
 def find_pool(name: str | None) -> Path:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from plumage_cli.local import control
 from plumage_cli.local.control import SOCKET, ControlServer
 from plumage_cli.local.supervisor import Supervisor
 
@@ -29,12 +34,77 @@ class SlowPool:
 
 async def test_ending_does_not_wait_for_a_scale_that_is_under_way(tmp_path: Path) -> None:
     pool = SlowPool(tmp_path)
-    control = ControlServer(cast(Supervisor, pool))
-    await control.start()
+    server = ControlServer(cast(Supervisor, pool))
+    await server.start()
     reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
     writer.write(json.dumps({"do": "scale", "replicas": 9}).encode() + b"\n")
     async with asyncio.timeout(20.0):
         await pool.scaling.wait()
-        await control.stop()
+        await server.stop()
         assert await reader.read() == b"", "whoever asked is told by the closed connection"
     writer.close()
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[None]:
+    server = ControlServer(cast(Supervisor, SlowPool(folder)))
+    await server.start()
+    try:
+        async with asyncio.timeout(20.0):
+            yield
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (b"[" * 60_000 + b"\n", "a request must be one line of JSON"),
+        (b"\xff\xfe\n", "a request must be one line of JSON"),
+        ('{"do": "status"}'.encode("utf-16") + b"\n", "a request must be one line of JSON"),
+        (b'{"do": "scale", "replicas": ' + b"9" * 5000 + b"}\n", "a request must be one line of JSON"),
+        (b"\n", "a request must be one line of JSON"),
+        (b"x" * 70_000 + b"\n", "a request may have 65,536 bytes"),
+        (b"[1]\n", "no such request"),
+        (b'{"do": "scale", "replicas": 1001}\n', "no such request"),
+    ],
+)
+async def test_whatever_is_asked_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: bytes, told: str
+) -> None:
+    async with serving(tmp_path):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+        writer.write(request_)
+        assert json.loads(await reader.read()) == {"error": told}
+        writer.close()
+    assert caplog.records == []
+
+
+async def test_connections_that_are_held_cost_the_terminal_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_PATIENCE", 0.01)
+    async with serving(tmp_path):
+        held = [await asyncio.open_unix_connection(tmp_path / SOCKET) for _ in range(101)]
+        for reader, writer in held:
+            assert json.loads(await reader.read()) == {"error": "no request came within 0.01 s"}
+            writer.close()
+    assert caplog.records == []
+
+
+async def test_askers_that_do_not_wait_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(writer: asyncio.StreamWriter) -> None:
+        raise BrokenPipeError("gone")
+
+    monkeypatch.setattr(asyncio.StreamWriter, "drain", lost)
+    async with serving(tmp_path):
+        for _ in range(3):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
+            writer.write(b'{"do": "status"}\n')
+            await reader.read()
+            writer.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "whoever made a control request did not wait for the answer: gone"
+    ]
