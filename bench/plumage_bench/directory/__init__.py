@@ -104,8 +104,8 @@ def _lag_table(lags: list[Lag], event_micros: float) -> ResultTable:
         for lag in lags
     ]  # fmt: skip
     notes = (
-        "blocks stored, and as many removed; percentiles and CPU are medians over the seeds; agent, router: µs of CPU of "
-        "the whole process per block event, idling included; its events: decoding, indexing and publishing alone"
+        "blocks stored, and as many removed; percentiles and CPU are medians over the seeds; agent, router: µs of CPU "
+        "of the whole process per block event, idling included; its events: decoding, indexing and publishing alone"
     )
     return ResultTable("From an engine's event to a match in a router", columns, rows, notes)
 
