@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.errors import PlumageError
+from plumage.open_files import files_of_router
 from plumage_cli.errors import how_to_install
 from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
@@ -27,7 +29,6 @@ MODULES = {
     "the demo": ("openai",),
     "benchmarks": ("numpy", "matplotlib"),
 }
-_FILES = 4096  # open files that a router with many clients wants
 _CORES = 2
 
 
@@ -156,10 +157,16 @@ def _port(port: int, routers: Mapping[int | None, str]) -> Finding:
 
 
 def _files() -> Finding:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _FILES:
-        return Finding(Verdict.WARNING, f"only {soft} open files allowed", f"ulimit -n {min(hard, 65_536)}")
-    return Finding(Verdict.GOOD, f"{soft:,} open files allowed")
+    """The router raises its soft limit as far as the hard one, which nobody else can."""
+    limits = RouterLimits()
+    wanted = files_of_router(limits.max_connections, limits.max_in_flight)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        return Finding(Verdict.GOOD, f"the {wanted:,} open files that a router may need are allowed")
+    what = (
+        f"at most {hard:,} open files are allowed, {wanted:,} may be needed with {limits.max_connections:,} connections"
+    )
+    return Finding(Verdict.WARNING, what, "raise the hard limit (ulimit -Hn), or lower spec.router.limits")
 
 
 def _cores() -> Finding:

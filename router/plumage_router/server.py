@@ -22,6 +22,7 @@ from typing import Any
 from plumage.directory.mirror import Mirror
 from plumage.directory.tasks import Mistakes
 from plumage.errors import ConfigurationError
+from plumage.open_files import files_of_router
 from plumage.options import refuse_given
 from plumage.routing import make_policy
 from plumage_router.app import make_app
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 
 RESTART = 1.0  # seconds until a background task that failed is begun again
 ROTATION = 2.0  # seconds between looks at key files
-SPARE_FILES = 512  # descriptors for engines, the directory and the process itself
 
 
 class Router:
@@ -199,13 +199,16 @@ class Router:
 
     def _raise_file_limit(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limits = self.config.limits
-        wanted = limits.max_connections + limits.max_in_flight + SPARE_FILES
+        wanted = files_of_router(self.config.limits.max_connections, self.config.limits.max_in_flight)
         if soft < wanted:
             soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < wanted:
-            log.warning("at most %d open files are allowed, %d may be needed: raise `ulimit -n`", soft, wanted)
+            log.warning(
+                "at most %s open files are allowed, %s may be needed: raise the hard limit (ulimit -Hn), or lower "
+                "maxConnections and maxInFlight",
+                f"{soft:,}", f"{wanted:,}",
+            )  # fmt: skip
 
 
 def _options(policy: PolicyConfig) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,32 @@ async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind
     assert [record.exc_info[0] for record in told if record.exc_info] == [ValueError, OSError]
     assert all("work" in record.getMessage() for record in told)
     assert "plumage_router_background_failures_total 4" in list(router.gateway.metrics.lines())
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "told", "raised"),
+    [
+        (1024, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
+        (20_000, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
+        (1024, 30_512, [], [(30_512, 30_512)]),
+        (1024, resource.RLIM_INFINITY, [], [(30_512, resource.RLIM_INFINITY)]),
+        (40_000, 40_000, [], []),
+    ],
+)
+async def test_open_files_are_allowed_as_far_as_the_system_lets_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    soft: int,
+    hard: int,
+    told: list[str],
+    raised: list[tuple[int, int]],
+) -> None:
+    """The numbers are those that `plumage doctor` tells beforehand (tests/unit/cli/test_doctor.py)."""
+    router = Router(config(tmp_path, limits={"maxConnections": 20_000, "maxInFlight": 10_000}))
+    made = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
+    router._raise_file_limit()
+    assert made == raised
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == told

@@ -1,0 +1,31 @@
+"""What doctor says of this machine."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from plumage_cli import checks
+from plumage_cli.checks import Finding, Verdict
+
+SHORT = "at most 20,000 open files are allowed, 30,512 may be needed with 20,000 connections"
+ENOUGH = "the 30,512 open files that a router may need are allowed"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "verdict", "what"),
+    [
+        (20_000, 20_000, Verdict.WARNING, SHORT),
+        (1024, 20_000, Verdict.WARNING, SHORT),
+        (1024, 30_512, Verdict.GOOD, ENOUGH),
+        (1024, resource.RLIM_INFINITY, Verdict.GOOD, ENOUGH),
+    ],
+)
+def test_open_files_are_told_as_the_router_will_tell_them(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, verdict: Verdict, what: str
+) -> None:
+    """The router itself raises the soft limit (tests/unit/router/test_server.py)."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    remedy = "raise the hard limit (ulimit -Hn), or lower spec.router.limits" if verdict is Verdict.WARNING else ""
+    assert checks._files() == Finding(verdict, what, remedy)
