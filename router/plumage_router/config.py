@@ -75,7 +75,8 @@ class AuthConfig(_Section):
 
 
 class LimitsConfig(_Section):
-    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies."""
+    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies. `max_silent`:
+    replicas that may fall silent with the same request before it is taken for the cause and sent to no other."""
 
     max_connections: Count = 10_000
     max_in_flight: Count = 4_096
@@ -86,6 +87,7 @@ class LimitsConfig(_Section):
     max_pipelined: Count = 16
     max_idle_per_replica: Count = 256
     max_attempts: Count = 4
+    max_silent: Count = 2
     max_directory_chunks: Count = 1_000_000
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "bad_field",
     "bad_request",
     "error_object",
+    "fell_silent",
     "internal",
     "no_replica",
     "overloaded",
@@ -100,3 +101,10 @@ def internal() -> RequestError:
 def upstream_failed(reason: str, attempts: int) -> RequestError:
     tried = "1 replica" if attempts == 1 else f"{attempts} replicas"
     return RequestError(502, f"The request failed on {tried}: {reason}.", code="upstream_failed", retry_after=1)
+
+
+def fell_silent(reason: str, replicas: int) -> RequestError:
+    """No `retry_after`: the same request again may well do the same."""
+    tried = "1 replica" if replicas == 1 else f"{replicas} replicas one after the other"
+    message = f"The request waited on {tried} ({reason}) and is sent to no other, since it may be the cause."
+    return RequestError(502, message, code="upstream_silent")

@@ -15,7 +15,7 @@ from plumage_router.audit import Record
 from plumage_router.auth import Tenant
 from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic
-from plumage_router.errors import RequestError, error_object, internal, no_replica, upstream_failed
+from plumage_router.errors import RequestError, error_object, fell_silent, internal, no_replica, upstream_failed
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
 from plumage_router.request import Request
@@ -51,6 +51,7 @@ class Exchange:
         "_record",
         "_request",
         "_request_id",
+        "_silences",
         "_tenant",
         "_tried",
         "arrived",
@@ -70,6 +71,7 @@ class Exchange:
         self._record: Record | None = None
         self._tried: list[Replica] = []
         self._failures: list[tuple[str, str]] = []
+        self._silences = 0
         self._keep_alive = request.keep_alive
         self._chunked = False
         self._events = False
@@ -129,8 +131,9 @@ class Exchange:
             self._fail(RequestError(504, "The request took too long.", code="timeout"))
 
     def leave_silent(self) -> None:
-        """No first byte will come from there: try elsewhere."""
+        """No first byte will come from there: try elsewhere, unless replica after replica falls silent with it."""
         if self._attempt is not None:
+            self._silences += 1
             stalled = self.replica is not None and self.replica.stalled
             self._attempt.give_up("its engine is stalled" if stalled else "its health check fails")
 
@@ -191,6 +194,8 @@ class Exchange:
         self._tried.append(attempt.replica)
         if attempt.started:
             self._truncate(reason)
+        elif self._silences >= self._gateway.limits.max_silent:
+            self._fail(fell_silent(reason, self._silences))
         elif len(self._failures) >= self._gateway.limits.max_attempts:
             self._fail(upstream_failed(reason, len(self._failures)))
         else:

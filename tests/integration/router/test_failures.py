@@ -259,6 +259,29 @@ async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(st
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
+async def test_a_request_with_which_engine_after_engine_falls_silent_goes_to_no_third(start: Any, kit: Any) -> None:
+    running = await start(engines=4, timeouts={"probeInterval": 3600})
+
+    async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    for engine in running.engines:
+        engine.answer = thinks
+    pending = asyncio.ensure_future(running.post(kit.chat()))
+    for number in (1, 2):
+        await kit.until(lambda number=number: sum(len(engine.seen) for engine in running.engines) == number)
+        asked = next(engine for engine in running.engines if engine.seen and not engine.closed.is_set())
+        running.router.fleet.get(asked.name).healthy = False  # as the router's own probe says
+        running.router.fleet.changed()
+        if number == 1:
+            await asyncio.wait_for(asked.closed.wait(), 30)
+    answer = await asyncio.wait_for(pending, 30)
+    assert (answer.status, answer.error["code"]) == (502, "upstream_silent")
+    assert "its health check fails" in answer.error["message"]
+    assert "retry-after" not in answer.headers
+    assert sum(len(engine.seen) for engine in running.engines) == 2
+
+
 async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> None:
     """A listening socket whose queue is full: connecting hangs."""
     running = await start(engines=1, timeouts={"connect": 0.2, "probeInterval": 3600})
