@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 
 from plumage_router.clock import monotonic
+from plumage_router.patience import within
 from plumage_router.replicas import Fleet, Replica
 
 __all__ = ["Prober"]
@@ -57,15 +58,17 @@ class Prober:
 
     async def _ask(self, replica: Replica) -> bool:
         """Did the engine answer 200 in time?"""
-        host, port = replica.member.address()
         try:
-            async with asyncio.timeout(self._timeout):
-                reader, writer = await asyncio.open_connection(host, port)
-                try:
-                    writer.write(_REQUEST)
-                    line = await reader.readline()
-                finally:
-                    writer.transport.abort()
+            line = await within(self._timeout, _first_line(*replica.member.address()))
         except (OSError, TimeoutError, ValueError):
             return False
         return line.split(b" ", 2)[1:2] == [b"200"]
+
+
+async def _first_line(host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(_REQUEST)
+        return await reader.readline()
+    finally:
+        writer.transport.abort()

@@ -14,6 +14,8 @@ from typing import Any, Protocol, cast
 
 import httptools
 
+from plumage_router.patience import within
+
 __all__ = ["Pool", "Receiver", "UpstreamConnection"]
 
 log = logging.getLogger(__name__)
@@ -240,10 +242,8 @@ class Pool:
 
     async def _connect(self, receiver: Receiver) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
-                _, connection = await self._loop.create_connection(
-                    lambda: UpstreamConnection(self), self._host, self._port
-                )
+            connecting = self._loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
+            _, connection = await within(self._timeout, connecting)
         except TimeoutError:
             receiver.unreachable("connecting took too long")
         except OSError as error:
