@@ -47,7 +47,7 @@ def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
 _ALL = (
     _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, KVRouting's default setting"),
     _routing("multiturn", "routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens"),
-    _routing("longdoc", "routing of questions about 512 long documents", ", 112 of 512 documents"),
+    _routing("longdoc", "routing of questions about 512 long documents", ", 192 of 512 documents"),
     _routing("fewshot", "routing of few-shot questions: 57 subjects, each behind its worked examples"),
     Benchmark(
         "trace",
