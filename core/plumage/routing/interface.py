@@ -39,13 +39,15 @@ class ReplicaState:
 @dataclass(slots=True)
 class Query:
     """One request. `hits`: tokens of its prefix each slot holds (absent = 0), from the directory. `chunks`: its
-    byte-chunk chain. `text`: the rendered prompt, for policies that look at characters."""
+    byte-chunk chain. `text`: the rendered prompt, for policies that look at characters. `stream`: its first token will
+    be seen; of an answer in one piece only the end is."""
 
     now: float
     tokens: float
     hits: Mapping[int, float]
     chunks: Sequence[int] = ()
     text: bytes = b""
+    stream: bool = True
 
 
 @dataclass(slots=True)
@@ -83,7 +85,9 @@ class RoutingPolicy(Protocol):
         """The request goes to `choice.slot`; work is accounted from now on."""
         ...
 
-    def first_token(self, ticket: Ticket, now: float) -> None: ...
+    def first_token(self, ticket: Ticket, now: float) -> None:
+        """Of a stream only."""
+        ...
 
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
         """The request ended well; `cached_tokens` is the engine's own count where it told one."""

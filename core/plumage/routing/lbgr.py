@@ -19,6 +19,8 @@ context) and W the seconds of prefill still owed there. What differs from the pa
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
   so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
 - Of more than `considered` candidates so many are scored: who holds most, the former home, a sample (`shortlist`).
+- The first token of an answer in one piece is not seen, and its end teaches nothing of it: `_ended` and `backlog` say
+  what stands for it.
 - Equals are drawn at random, a new slot starts from what the fleet has learned, and an estimate that nothing has tested
   for long drifts back to the fleet's.
 """
@@ -30,10 +32,11 @@ from dataclasses import dataclass
 from math import exp, expm1, inf
 
 from plumage.errors import ConfigurationError
-from plumage.routing.backlog import Backlog
-from plumage.routing.context_cost import ContextCost, Stretch
+from plumage.routing.backlog import Backlog, Share
+from plumage.routing.context_cost import ContextCost
 from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
+from plumage.routing.lbgr_replica import UNTAUGHT, Replica, Routed
 from plumage.routing.learned import MOST_UPDATES, Learned
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.shortlist import Shortlist
@@ -47,22 +50,20 @@ _LEAST_SHARE = 0.1  # of ŝ + W: a correction never predicts less
 _LEAST_C_MISS = 1e-6  # seconds per 1k tokens: a clock that stands still, not a replica
 _FLEET_MEMORY = 0.995  # of each first token anywhere
 _SETTLED = 20.0  # 1k tokens: before that ŝ is a guess, and its error nothing to remember
-_GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any was graded
-_TRUST_MEMORY = 0.95  # of each graded promise
 _LEAST_WINDOW = 0.5  # seconds: a rate of arrivals from less is a guess
 _REPORTED = 4  # answers of a replica, of which one teaches the end-to-end latency: people are told it, nothing else
 _LESSONS = 50.0  # outcomes a second of one replica that teach its regression: more would teach it the last moment only
-_UNTAUGHT = 20.0  # of those, how many may come at once
+_DOUBT = 0.5  # where no stream shows how far a replica is: how little its clock is believed (`Backlog.doubt`)
 _TESTED = 20  # outcomes after which a replica's weights count in the fleet's
 
 
 @dataclass(frozen=True, slots=True)
 class LbgrSettings:
-    """c_hit, c_miss: seconds per 1k tokens; c_miss only until it is learned. forgetting: of the regressions.
-    initial_variance: of their weights, around the fleet's. crowding: how much the delay of others counts. spread: how
-    much the tokens computed there in the last `spread_seconds` do. most_correction: see the module. arrival_seconds:
-    over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves half way to the
-    fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`."""
+    """c_hit, c_miss: seconds per 1k tokens; c_miss until it is learned, and at most where nothing streams. forgetting:
+    of the regressions. initial_variance: of their weights, around the fleet's. crowding: how much the delay of others
+    counts. spread: how much the tokens computed there in the last `spread_seconds` do. most_correction: see the module.
+    arrival_seconds: over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves
+    half way to the fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`."""
 
     c_hit: float = 0.0
     c_miss: float = 1.0
@@ -90,48 +91,6 @@ class LbgrSettings:
             raise ConfigurationError(f"lbgr.considered must be at least 2, got {self.considered}")
 
 
-class _Replica:
-    """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
-
-    __slots__ = ("adopted", "answers", "backlog", "heard", "kept", "latency", "lessons", "promised", "stretch", "ttft")
-
-    def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
-        self.backlog = backlog
-        self.ttft = ttft
-        self.latency = latency
-        self.stretch = Stretch()
-        self.heard = 0.0
-        self.answers = 0
-        self.lessons = _UNTAUGHT
-        self.adopted = 0  # outcomes that were another router's
-        self.promised = self.kept = _GOOD_FAITH
-
-    @property
-    def trust(self) -> float:
-        """Share of the tokens said to be cached there that the engine then found."""
-        return self.kept / self.promised
-
-    def graded(self, promised: float, kept: float) -> None:
-        """Thousand tokens that were said to be cached, and that were: never more, luck is no merit."""
-        self.promised = (self.promised - _GOOD_FAITH) * _TRUST_MEMORY + promised + _GOOD_FAITH
-        self.kept = (self.kept - _GOOD_FAITH) * _TRUST_MEMORY + min(kept, promised) + _GOOD_FAITH
-
-    def fade(self) -> None:
-        """Nothing tested it for long."""
-        self.backlog.fade()
-        self.promised = (self.promised + _GOOD_FAITH) / 2.0
-        self.kept = (self.kept + _GOOD_FAITH) / 2.0
-
-
-@dataclass(slots=True)
-class _Routed:
-    replica: _Replica
-    x: Features
-    service: float
-    owed: float
-    owing: bool = True
-
-
 # What `choose` reads of a slot: when its backlog is done, its part behind the head, c_miss, trust in hits, θ.
 _Known = tuple[float, float, float, float, float, float, float, float]
 
@@ -144,7 +103,7 @@ class Lbgr:
     def __init__(self, *, rng: Randomness, settings: LbgrSettings | None = None) -> None:
         self._rng = rng
         self.settings = settings or LbgrSettings()
-        self._replicas: list[_Replica] = []
+        self._replicas: list[Replica] = []
         self._known: list[_Known] = []
         self._foreign = 0.0
         self._arrivals = 0.0
@@ -153,6 +112,8 @@ class Lbgr:
         self._turn = 0
         self._context = ContextCost()
         self._fleet_seconds = self._fleet_computed = 0.0
+        self._seen = -inf  # the last first token of a stream, anywhere
+        self._busy_seconds = self._busy_tokens = 0.0  # of replicas with answers in one piece under way
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
         self._former = FormerHomes(self.settings.loyalty)
         self._shortlist = Shortlist(self.settings.considered, rng)
@@ -239,7 +200,8 @@ class Lbgr:
         miss = max(query.tokens / 1000.0 - found, _LEAST_MISS)
         service = settings.c_hit * found + c_miss * miss * (1.0 + self._context.kappa * (found + miss / 2.0))
         owed = service / max(c_miss, _LEAST_C_MISS)  # in computed tokens, hits at what they cost of one
-        replica.backlog.add(owed, now)
+        share = Share(owed, hit=found, miss=miss, seen=query.stream)
+        replica.backlog.add(share, now)
         self._recent.add(slot, owed, now)
         self._former.sent(query.chunks, slot)
         self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
@@ -253,37 +215,51 @@ class Lbgr:
         ttft = max(base + correction, base * _LEAST_SHARE)
         x = (found, miss, work, 1.0)
         latency = max(base + replica.latency.predict(x), ttft)
-        return Ticket(slot, now, query.tokens, hit, ttft, latency, _Routed(replica, x, service, owed))
+        return Ticket(slot, now, query.tokens, hit, ttft, latency, Routed(replica, x, service, share))
 
     def first_token(self, ticket: Ticket, now: float) -> None:
         state = ticket.state
-        if not self._current(ticket.slot, state) or not state.owing:
+        if not self._current(ticket.slot, state) or not state.share.owing:
             return
-        state.owing = False
-        replica = state.replica
-        took = replica.backlog.first_token(state.owed, now)
-        self._fleet_seconds = self._fleet_seconds * _FLEET_MEMORY + took
-        self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + state.owed
+        replica, share = state.replica, state.share
+        took, passed = replica.backlog.first_token(share, now)
+        self._seen = replica.seen = now
+        replica.backlog.doubt = 0.0
+        self._learn_speed(took, sum((one.tokens for one in passed), share.tokens))
         if self._fleet_computed > _SETTLED:
+            for one in passed:
+                replica.stretch.add(one.hit, one.miss, 0.0)
             self._learn_context(replica, state.x, took)
-            replica.lessons = min(replica.lessons + (now - replica.heard) * _LESSONS, _UNTAUGHT)
-            if replica.lessons >= 1.0:
-                replica.lessons -= 1.0
-                replica.ttft.update(state.x, now - ticket.routed_at - state.service - state.x[2])
+            self._learn_residual(replica, state, now, now - ticket.routed_at)
         replica.heard = now
         self._publish(ticket.slot)
 
-    def _learn_context(self, replica: _Replica, x: Features, took: float) -> None:
+    def _learn_speed(self, seconds: float, tokens: float) -> None:
+        self._fleet_seconds = self._fleet_seconds * _FLEET_MEMORY + seconds
+        self._fleet_computed = self._fleet_computed * _FLEET_MEMORY + tokens
+
+    def _learn_context(self, replica: Replica, x: Features, took: float) -> None:
         """A prompt took so long: at the fleet's speed, that replicas of all speeds teach the same."""
         average = self._fleet_c_miss()
         replica.stretch.add(x[0], x[1], took * average / max(replica.backlog.c_miss, _LEAST_C_MISS))
         self._context.learn(replica.stretch, average)
 
+    def _learn_residual(self, replica: Replica, state: Routed, now: float, ttft: float) -> None:
+        replica.lessons = min(replica.lessons + (now - replica.heard) * _LESSONS, UNTAUGHT)
+        if replica.lessons >= 1.0:
+            replica.lessons -= 1.0
+            replica.ttft.update(state.x, ttft - state.service - state.x[2])
+
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
-        self.first_token(ticket, now)  # told by now at the latest: an answer in one piece has no earlier token
-        state, ticket.state = ticket.state, None
+        state = ticket.state
         if not self._current(ticket.slot, state):
+            ticket.state = None
             return
+        if state.share.seen:
+            self.first_token(ticket, now)  # told by now at the latest
+        else:
+            self._ended(ticket.slot, state, now)
+        ticket.state = None
         replica = state.replica
         replica.answers += 1
         told = replica.answers % _REPORTED == 0 or replica.latency.updates < _TESTED
@@ -292,15 +268,32 @@ class Lbgr:
         if cached_tokens is not None and ticket.hit_tokens > 0.0:
             replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
 
+    def _ended(self, slot: int, state: Routed, now: float) -> None:
+        """An answer in one piece: nobody knows when its first token was. Where no stream tells c_miss, it is what such
+        a replica was busy, decoding included, ÷ what it computed; too high, which does less harm than too low, and no
+        higher than the setting. One for the fleet: by its own a replica that errs would get ever more, or nothing."""
+        replica, tokens = state.replica, state.share.tokens
+        busy = replica.backlog.ended(state.share, now)
+        self._busy_seconds = self._busy_seconds * _FLEET_MEMORY + busy
+        self._busy_tokens = self._busy_tokens * _FLEET_MEMORY + tokens
+        if now - replica.seen > self.settings.stale_seconds:
+            replica.backlog.doubt = _DOUBT
+        if now - self._seen > self.settings.stale_seconds and self._busy_tokens > _SETTLED:
+            took = tokens * min(self._busy_seconds / self._busy_tokens, self.settings.c_miss)
+            replica.backlog.learn(took, tokens)
+            self._learn_speed(took, tokens)
+        replica.heard = now
+        self._publish(slot)
+
     def failed(self, ticket: Ticket, now: float) -> None:
         state, ticket.state = ticket.state, None
-        if self._current(ticket.slot, state) and state.owing:
-            state.replica.backlog.give_up(state.owed, now)
+        if self._current(ticket.slot, state) and (state.share.owing or not state.share.seen):
+            state.replica.backlog.give_up(state.share, now)
             self._publish(ticket.slot)
 
     def _current(self, slot: int, state: object) -> bool:
         """Does the state belong to the replica that has the slot now?"""
-        return isinstance(state, _Routed) and self._replicas[slot] is state.replica
+        return isinstance(state, Routed) and self._replicas[slot] is state.replica
 
     # --- what routers tell one another (`learned`) -------------------------------------------------------------------
 
@@ -345,9 +338,9 @@ class Lbgr:
             self._known.append((0.0,) * 8)
             self._publish(len(self._replicas) - 1)
 
-    def _newcomer(self) -> _Replica:
+    def _newcomer(self) -> Replica:
         """Starts from the fleet's prior; its weights may move from there as freely as anyone's did."""
-        return _Replica(
+        return Replica(
             Backlog(self._fleet_c_miss()),
             self._regression([replica.ttft for replica in self._replicas]),
             self._regression([replica.latency for replica in self._replicas]),

@@ -6,31 +6,39 @@ import random
 
 import numpy as np
 import pytest
-from support.slow_backlog import SlowBacklog
+from support.slow_backlog import SlowBacklog, SlowShare
 
-from plumage.routing.backlog import Backlog
+from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import ContextCost, Stretch
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_backlog_is_the_sum_of_its_history(seed: int) -> None:
+@pytest.mark.parametrize("in_one_piece", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_backlog_is_the_sum_of_its_history(seed: int, in_one_piece: float) -> None:
     rng, now = random.Random(seed), 0.0
     prior = rng.uniform(0.01, 2.0)
     backlog, model = Backlog(prior), SlowBacklog(prior)
+    backlog.doubt = model.doubt = rng.choice([0.0, 0.25])
+    open_: list[tuple[Share, SlowShare]] = []  # without an end; of streams, without a first token
     for _ in range(400):
         now += rng.choice([-0.1, 0.0, 0.01, 0.4, 30.0])  # a clock may go back, and stand still
         move = rng.random()
         if move < 0.45:
-            tokens = rng.choice([0.016, 0.5, 3.0, 40.0])
-            backlog.add(tokens, now)
-            model.add(tokens, now)
-        elif move < 0.85 and model.waiting:
-            tokens = rng.choice(model.waiting)
-            assert backlog.first_token(tokens, now) == pytest.approx(model.first_token(tokens, now))
-        elif move < 0.9 and model.waiting:
-            tokens = rng.choice(model.waiting)
-            backlog.give_up(tokens, now)
-            model.give_up(tokens, now)
+            tokens, seen = rng.choice([0.016, 0.5, 3.0, 40.0]), rng.random() >= in_one_piece
+            open_.append((Share(tokens, seen=seen), SlowShare(tokens, seen)))
+            backlog.add(open_[-1][0], now)
+            model.add(open_[-1][1], now)
+        elif move < 0.85 and open_:
+            share, slow = open_.pop(rng.randrange(len(open_)))
+            if share.seen:
+                assert backlog.first_token(share, now)[0] == pytest.approx(model.first_token(slow, now))
+            else:
+                backlog.ended(share, now)
+                model.ended(slow, now)
+        elif move < 0.9 and open_:
+            share, slow = open_.pop(rng.randrange(len(open_)))
+            backlog.give_up(share, now)
+            model.give_up(slow, now)
         elif move < 0.94:
             model.prior = rng.uniform(0.01, 2.0)
             backlog.expect(model.prior)
@@ -44,6 +52,18 @@ def test_a_backlog_is_the_sum_of_its_history(seed: int) -> None:
         assert backlog.requests == len(model.waiting)
         assert backlog.c_miss == pytest.approx(model.c_miss)
         assert backlog.bounds() == pytest.approx(model.bounds, abs=1e-9)
+
+
+def test_how_long_answers_in_one_piece_kept_a_replica_busy() -> None:
+    backlog, shares = Backlog(1.0), [Share(1.0, seen=False) for _ in range(4)]
+    backlog.add(shares[0], 100.0)
+    backlog.add(shares[1], 101.0)
+    assert backlog.ended(shares[1], 104.0) == 4.0
+    assert backlog.ended(shares[0], 105.0) == 1.0
+    backlog.add(shares[2], 200.0)  # nothing was under way for 95 seconds
+    backlog.add(shares[3], 201.0)
+    backlog.give_up(shares[3], 202.0)
+    assert backlog.ended(shares[2], 203.0) == 3.0
 
 
 class SlowContext:

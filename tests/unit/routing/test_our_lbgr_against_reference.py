@@ -12,7 +12,7 @@ from math import exp, inf
 from typing import Any
 
 import pytest
-from support.slow_backlog import SlowBacklog
+from support.slow_backlog import SlowBacklog, SlowShare
 
 from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState
 from plumage.routing.context_cost import ContextCost, Stretch
@@ -34,6 +34,7 @@ class Sent:
     owed: float
     at: float
     hit: float
+    share: SlowShare
     owing: bool = True
 
 
@@ -157,7 +158,8 @@ class SlowLbgr:
         found, miss, service, work = self.parts(Query(now, query.tokens, {slot: hits}), replica)
         owed = service / max(known.backlog.c_miss, 1e-6)
         ttft_learned = known.ttft.predict((found, miss, work, 1.0))
-        known.backlog.add(owed, now)
+        share = SlowShare(owed)
+        known.backlog.add(share, now)
         self.recent.append((slot, owed, now))
         self.arrivals.append(now)
         if query.chunks:
@@ -168,7 +170,7 @@ class SlowLbgr:
         own = service + work
         ttft = max(own + ttft_learned, own / 10.0)
         latency = max(own + known.latency.predict((found, miss, work, 1.0)), ttft)
-        return Sent(known, (found, miss, work, 1.0), service, owed, now, hits), ttft, latency
+        return Sent(known, (found, miss, work, 1.0), service, owed, now, hits, share), ttft, latency
 
     def revisit(self, now: float) -> None:
         self.turn = (self.turn + 1) % len(self.replicas)
@@ -186,7 +188,7 @@ class SlowLbgr:
         if one not in self.replicas or not sent.owing:
             return
         sent.owing = False
-        took = one.backlog.first_token(sent.owed, now)
+        took = one.backlog.first_token(sent.share, now)
         self.computed = [(seconds, tokens, weight * 0.995) for seconds, tokens, weight in self.computed]
         self.computed.append((took, sent.owed, 1.0))
         if self.fleet_tokens > SETTLED:
@@ -213,7 +215,7 @@ class SlowLbgr:
 
     def failed(self, sent: Sent, now: float) -> None:
         if sent.replica in self.replicas and sent.owing:
-            sent.replica.backlog.give_up(sent.owed, now)
+            sent.replica.backlog.give_up(sent.share, now)
             sent.replica.look()
 
     def forget(self, slot: int) -> None:

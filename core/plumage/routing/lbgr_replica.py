@@ -1,0 +1,62 @@
+"""What LBGR (`lbgr`) keeps of one replica, and of one request on its way there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from plumage.routing.backlog import Backlog, Share
+from plumage.routing.context_cost import Stretch
+from plumage.routing.regression import Features, RecursiveLeastSquares
+
+__all__ = ["UNTAUGHT", "Replica", "Routed"]
+
+_GOOD_FAITH = 4.0  # 1k tokens: what a replica's promises are worth before any was graded
+_TRUST_MEMORY = 0.95  # of each graded promise
+UNTAUGHT = 20.0  # lessons of the regression that may come at once
+
+
+class Replica:
+    """What is known of the replica that has a slot. Its successor is another object, so late tickets miss it."""
+
+    __slots__ = (
+        "adopted", "answers", "backlog", "heard", "kept", "latency", "lessons", "promised", "seen", "stretch", "ttft",
+    )  # fmt: skip
+
+    def __init__(self, backlog: Backlog, ttft: RecursiveLeastSquares, latency: RecursiveLeastSquares) -> None:
+        self.backlog = backlog
+        self.ttft = ttft
+        self.latency = latency
+        self.stretch = Stretch()
+        self.heard = 0.0
+        self.seen = -inf  # the last first token of a stream
+        self.answers = 0
+        self.lessons = UNTAUGHT
+        self.adopted = 0  # outcomes that were another router's
+        self.promised = self.kept = _GOOD_FAITH
+
+    @property
+    def trust(self) -> float:
+        """Share of the tokens said to be cached there that the engine then found."""
+        return self.kept / self.promised
+
+    def graded(self, promised: float, kept: float) -> None:
+        """Thousand tokens that were said to be cached, and that were: never more, luck is no merit."""
+        self.promised = (self.promised - _GOOD_FAITH) * _TRUST_MEMORY + promised + _GOOD_FAITH
+        self.kept = (self.kept - _GOOD_FAITH) * _TRUST_MEMORY + min(kept, promised) + _GOOD_FAITH
+
+    def fade(self) -> None:
+        """Nothing tested it for long."""
+        self.backlog.fade()
+        self.promised = (self.promised + _GOOD_FAITH) / 2.0
+        self.kept = (self.kept + _GOOD_FAITH) / 2.0
+
+
+@dataclass(slots=True)
+class Routed:
+    """One request on its way there. x: (hit, miss, W, 1); service: ŝ."""
+
+    replica: Replica
+    x: Features
+    service: float
+    share: Share
