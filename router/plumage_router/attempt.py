@@ -92,6 +92,11 @@ class Attempt:
         self.replica.pool.send(self)
 
     @property
+    def streams(self) -> bool:
+        """Is its first byte that of a first token? Known from the answer's head on."""
+        return isinstance(self._reader, StreamFilter)
+
+    @property
     def usage(self) -> JsonTail | StreamFilter:
         assert self._reader is not None
         return self._reader
@@ -178,7 +183,8 @@ class Attempt:
         self.started = True
         self.first_at = monotonic()
         self.replica.breaker.succeeded()
-        self._course.decider.first_token(self.decision, self.first_at)
+        if self.streams:
+            self._course.decider.first_token(self.decision, self.first_at)
         self._course.begin(self, self._status, self._headers, data)
 
     def _fail(self, reason: str, *, certain: bool = False) -> None:
@@ -199,7 +205,10 @@ class Attempt:
         if outcome is _Outcome.FINISHED:
             assert self._reader is not None
             totals.finished += 1
-            decider.finished(self.decision, now, self._reader.usage)
+            if self._status < 400:
+                decider.finished(self.decision, now, self._reader.usage)
+            else:  # an engine refuses at once: that says nothing of its speed
+                decider.failed(self.decision, now)
         else:
             totals.failed += outcome is _Outcome.FAILED
             totals.abandoned += outcome is _Outcome.ABANDONED

@@ -23,7 +23,8 @@ SHOWN = 16  # candidates kept of a large fleet: the best
 
 @dataclass(slots=True, init=False)
 class Record:
-    """One request. Times in seconds; `outcome`: Running | Finished | Failed | Aborted | Truncated."""
+    """One request. Times in seconds; `ttft` stays None where the answer came in one piece; `outcome`: Running |
+    Finished | Failed | Aborted | Truncated."""
 
     request_id: str
     at: float
@@ -40,6 +41,7 @@ class Record:
     fleet: Sequence[ReplicaState]  # the best of the considered, with …
     hits: Mapping[int, float]  # … the tokens that each slot holds …
     scores: Sequence[float]  # … and each one's score, where the policy gives one
+    stream: bool
     considered: int
     available: int
     degraded: bool
@@ -61,6 +63,7 @@ class Record:
         self.replica = _name(decision.load)
         self.tokens, self.hit_tokens = decision.tokens, ticket.hit_tokens
         self.chunks, self.matched_chunks = len(prompt.chunks), decision.depth
+        self.stream = prompt.stream
         self.predicted_ttft, self.predicted_latency = ticket.predicted_ttft, ticket.predicted_latency
         self.considered, self.available = len(decision.considered), decision.candidates
         self.fleet, self.scores, self.hits = decision.considered, decision.scores, decision.hits
@@ -103,6 +106,7 @@ class Record:
             "promptTokens": {"estimated": round(self.tokens), "actual": self.prompt_tokens},
             "hitTokens": {"predicted": round(self.hit_tokens), "actual": self.cached_tokens},
             "chunks": {"prompt": self.chunks, "matched": self.matched_chunks},
+            "stream": self.stream,
             "ttft": {"predicted": self.predicted_ttft, "actual": self.ttft},
             "latency": {"predicted": self.predicted_latency, "actual": self.latency},
             "candidates": [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from plumage.directory.mirror import Mirror
 from plumage.hashing.chunks import CHUNK
@@ -19,7 +20,7 @@ from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.prompt import Prompt
 from plumage_router.usage import Usage
 
-__all__ = ["Decider", "Decision", "TokenRate"]
+__all__ = ["Decider", "Decision", "TokenRate", "Waiting"]
 
 _NOTHING = (0, 0)
 KV_BLOCK = 16  # tokens; engines differ, and it only weighs replicas against one another
@@ -40,11 +41,27 @@ class TokenRate:
 
 
 @dataclass(slots=True)
+class Waiting:
+    """Prompt tokens that a replica has to compute for one request. `queued`: those it had to compute when this was
+    routed, these included; `counted`: they stand in its load still."""
+
+    load: ReplicaState
+    tokens: float
+    queued: float
+    since: float
+    counted: bool = True
+
+    def over(self) -> None:
+        if self.counted:
+            self.counted = False
+            self.load.prefill_tokens -= self.tokens
+
+
+@dataclass(slots=True)
 class Decision:
     """One choice and what it was made from. `considered`: the replicas that were scored, of so many `candidates`;
     `hits`: tokens of the prompt each slot holds; `depth`: chunks of the longest match; `tokens`: of the whole prompt,
-    as far as can be told; `miss`: those the replica has to compute; `queued`: those it had to compute when this was
-    routed, these included; `attempt`: 1, or more on a retry."""
+    as far as can be told; `waiting`: those the replica has to compute; `attempt`: 1, or more on a retry."""
 
     prompt: Prompt
     ticket: Ticket
@@ -56,9 +73,7 @@ class Decision:
     depth: int
     tokens: float
     attempt: int
-    miss: float
-    queued: float
-    prefilling: bool = True
+    waiting: Waiting
 
 
 class Decider:
@@ -81,13 +96,16 @@ class Decider:
         self.share: Callable[[Sequence[int], int, float], None] | None = None  # tells other routers of new chains
         self.seconds_per_token = 0.0  # from routing to first token, for each prompt token waiting there
         self._load_of = load_of
+        self._unseen: list[tuple[float, int, Waiting]] = []  # answers in one piece, by when their prefill should end
+        self._decided = 0
 
     def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
         """One of `candidates`, which must not be empty."""
         policy, chunks = self.policy, prompt.chunks
+        self._expire(now)
         found = self.mirror.match(chunks)
         hits, depth, tokens = self.measure(prompt, found)
-        query = Query(now, tokens, hits, chunks, prompt.text)
+        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream)
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
@@ -97,9 +115,13 @@ class Decider:
         load.routed += 1
         load.prefill_tokens += miss
         load.decode_blocks += tokens / KV_BLOCK
+        waiting = Waiting(load, miss, load.prefill_tokens, now)
+        if not prompt.stream and ticket.predicted_ttft is not None:
+            self._decided += 1
+            heappush(self._unseen, (now + ticket.predicted_ttft, self._decided, waiting))
         return Decision(
             prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth, tokens,
-            attempt, miss, load.prefill_tokens,
+            attempt, waiting,
         )  # fmt: skip
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
@@ -127,15 +149,27 @@ class Decider:
                 self.share(chunks, ticket.slot, ttl)
 
     def first_token(self, decision: Decision, now: float) -> None:
-        self._prefilled(decision)
+        """Of a stream. The first byte of an answer in one piece is its last: that comes to `finished` only."""
+        self._prefilled(decision.waiting, now)
         self.policy.first_token(decision.ticket, now)
-        if decision.queued >= KV_BLOCK:
-            seconds = (now - decision.ticket.routed_at) / decision.queued
-            self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
 
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work that wait on a replica, for the other routers to count in."""
         return max(0.0, load.prefill_tokens) * self.seconds_per_token
+
+    def _expire(self, now: float) -> None:
+        """Nobody sees when an answer in one piece is past its prefill: the prediction has to do."""
+        unseen = self._unseen
+        while unseen and unseen[0][0] <= now:
+            due, _, waiting = heappop(unseen)
+            if waiting.counted:
+                self._prefilled(waiting, due)
+
+    def _prefilled(self, waiting: Waiting, now: float) -> None:
+        waiting.over()
+        if waiting.queued >= KV_BLOCK:
+            seconds = (now - waiting.since) / waiting.queued
+            self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
 
     def finished(self, decision: Decision, now: float, usage: Usage) -> None:
         """The answer is whole. What the engine counted of a plain prompt teaches the policy and the token rate."""
@@ -152,13 +186,8 @@ class Decider:
         if not computed:
             self.mirror.drop_pending(decision.prompt.chunks, decision.ticket.slot)
 
-    def _prefilled(self, decision: Decision) -> None:
-        if decision.prefilling:
-            decision.prefilling = False
-            decision.load.prefill_tokens -= decision.miss
-
     def _over(self, decision: Decision) -> None:
-        self._prefilled(decision)
+        decision.waiting.over()
         load = decision.load
         load.routed -= 1
         load.decode_blocks -= decision.tokens / KV_BLOCK

@@ -173,7 +173,8 @@ class Exchange:
         )
         self._heard = attempt.first_at
         self.metrics.responses[status] += 1
-        self.metrics.ttft.observe(attempt.first_at - self.arrived)
+        if attempt.streams:
+            self.metrics.ttft.observe(attempt.first_at - self.arrived)
         if data:
             data = chunk(data) if self._chunked else data
         self._client.transport.write(head + data)
@@ -250,7 +251,7 @@ class Exchange:
     def _learn(self, attempt: Attempt) -> None:
         usage, ticket, metrics, record = attempt.usage.usage, attempt.decision.ticket, self.metrics, self._record
         metrics.latency.observe(attempt.last_at - self.arrived)
-        if ticket.predicted_ttft is not None:
+        if attempt.streams and ticket.predicted_ttft is not None:
             metrics.ttft_error.observe(attempt.first_at - attempt.sent_at - ticket.predicted_ttft)
         if ticket.predicted_latency is not None:
             metrics.latency_error.observe(attempt.last_at - attempt.sent_at - ticket.predicted_latency)
@@ -282,7 +283,7 @@ class Exchange:
         if record is not None:
             record.outcome = outcome
             if attempt is not None and attempt.started:
-                record.ttft = attempt.first_at - self.arrived
+                record.ttft = attempt.first_at - self.arrived if attempt.streams else None
                 record.latency = monotonic() - self.arrived
 
     def _truncate(self, reason: str) -> None:

@@ -120,9 +120,9 @@ class Metrics:
     def _histograms(self) -> tuple[tuple[str, str, Histogram], ...]:
         return (
             ("decision_seconds", "Reading a request and choosing its replica.", self.decision),
-            ("ttft_seconds", "Request read to the first body byte.", self.ttft),
+            ("ttft_seconds", "Request read to the first body byte, of streams.", self.ttft),
             ("latency_seconds", "Request read to the last body byte.", self.latency),
-            ("ttft_error_seconds", "Actual minus predicted TTFT.", self.ttft_error),
+            ("ttft_error_seconds", "Actual minus predicted TTFT, of streams.", self.ttft_error),
             ("latency_error_seconds", "Actual minus predicted end-to-end latency.", self.latency_error),
             ("hit_error_tokens", "Actual minus predicted hit tokens.", self.hit_error),
         )

@@ -148,7 +148,7 @@ async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any
     """Of time to first token and of the whole answer, apart."""
     running = await start(engines=1, policy={"name": "Lbgr"})
     for turn in range(3):
-        assert (await running.post(kit.chat(f"{turn} " * 500))).status == 200
+        assert (await running.post(kit.chat(f"{turn} " * 500, stream=True))).status == 200
     metrics, records = running.router.gateway.metrics, list(running.router.gateway.audit.latest(3))
     text = (await running.send(get("/metrics"))).body.decode()
     for name, field in (("ttft_error", "ttft"), ("latency_error", "latency")):

@@ -161,6 +161,29 @@ def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> Non
     assert not decider.look_up(_prompt())[0]
 
 
+def test_an_answer_in_one_piece_waits_for_as_long_as_its_prefill_should_take() -> None:
+    """Its end says nothing of that, and is no sample of how long prompts wait."""
+    decider, loads = _decider("Lbgr", replicas=1)
+    whole = _reader().read(CHAT_PATH, _chat("a" * 8000))
+    stream = _reader().read(CHAT_PATH, _chat("b" * 8000, stream=True))
+    first = decider.decide(whole, loads, 0.0)
+    assert first.ticket.predicted_ttft == pytest.approx(2.0)
+    assert loads[0].prefill_tokens == 2000.0
+    second = decider.decide(stream, loads, 1.9)
+    assert loads[0].prefill_tokens == 4000.0
+    third = decider.decide(stream, loads, 2.1)
+    assert loads[0].prefill_tokens == 2000.0 + third.waiting.tokens
+    assert decider.work(loads[0]) == pytest.approx(loads[0].prefill_tokens * 0.05 * 2.0 / 2000.0)
+    pace = decider.seconds_per_token
+    decider.finished(first, 60.0, Usage(2000, 0))
+    assert decider.seconds_per_token == pace
+    decider.first_token(second, 60.0)
+    assert decider.seconds_per_token > pace
+    decider.failed(second, 60.0)
+    decider.failed(third, 60.0)
+    assert loads[0].prefill_tokens == 0.0
+
+
 def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
     decider, _ = _decider()
     prompt = _prompt()
