@@ -24,12 +24,14 @@ from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 __all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
 
 _SLICE = 5.0  # virtual seconds between two looks at how late the run is
+_GOLDEN = 0.6180339887498949  # its multiples, less whole numbers, are spread evenly
 _DECODE_BLOCK = 16  # tokens a block where a policy counts blocks of requests, whatever the engines' block size
 
 
 @dataclass(slots=True)
 class Served:
-    """One request from its arrival on. Times are seconds of virtual time; NaN until it happened."""
+    """One request from its arrival on. Times are seconds of virtual time; NaN until it happened. `prefilling`: as far
+    as the policy can tell."""
 
     arrival: Arrival
     ticket: Ticket
@@ -37,6 +39,7 @@ class Served:
     first_token: float = nan
     finished: float = nan
     cached_tokens: int = 0
+    prefilling: bool = True
 
     @property
     def ttft(self) -> float:
@@ -86,10 +89,12 @@ def run_fleet(
     load_interval: float = 0.050,
     late_after: float = inf,
     late_share: float = 0.05,
+    in_one_piece: float = 0.0,
 ) -> FleetRun:
-    """Serve everything the source has to send. Stops early, `complete=False`, once more than `late_share` of all its
-    requests waited longer than `late_after` for their first token: the percentile asked for is lost then."""
-    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after)
+    """Serve everything the source has to send. Of the share `in_one_piece` of its requests the policy sees no first
+    token: they do not stream. Stops early, `complete=False`, once more than `late_share` of all waited longer than
+    `late_after` for their first token: the percentile asked for is lost then."""
+    routing = _Routing(engines, policy, source, seed, directory_lag, load_interval, late_after, in_one_piece)
     for arrival in source.initial():
         routing.plan(arrival)
     allowed = late_share * len(source)
@@ -114,6 +119,7 @@ class _Routing(Hooks):
         directory_lag: float,
         load_interval: float,
         late_after: float,
+        in_one_piece: float,
     ) -> None:
         self.served: list[Served] = []
         self.done = 0
@@ -124,6 +130,7 @@ class _Routing(Hooks):
         self._load_interval = load_interval
         self._loads_at = -inf
         self._late_after = late_after
+        self._in_one_piece = in_one_piece
         self._late_firsts = 0
         self._arrivals: list[Arrival] = []
         self._open: dict[int, Served] = {}
@@ -154,21 +161,26 @@ class _Routing(Hooks):
         self._poll_loads(now)
         number = _number(request)
         arrival = self._arrivals[number]
-        query = self._query(arrival, now)
+        query = self._query(arrival, now, stream=self._streams(number))
         choice = self._policy.choose(query, self._states)
         ticket = self._policy.routed(query, choice)
         uncached = max(query.tokens - query.hits.get(choice.slot, 0.0), 1.0)
         served = self._open[number] = Served(arrival, ticket, uncached)
         self.served.append(served)
+        if not query.stream and ticket.predicted_ttft is not None:  # as routers do
+            self.fleet.call_at(now + ticket.predicted_ttft, lambda: self._prefilled(served))
         self._view.hold_pending(arrival.prompt.blocks, choice.slot, now, ticket.predicted_ttft or 0.0)
         self._count(served, routed=1, prefill=uncached, tokens=request.prompt_tokens)
         return choice.slot
 
-    def _query(self, arrival: Arrival, now: float) -> Query:
+    def _streams(self, number: int) -> bool:
+        return number * _GOLDEN % 1.0 >= self._in_one_piece
+
+    def _query(self, arrival: Arrival, now: float, *, stream: bool) -> Query:
         blocks = arrival.prompt.blocks
         held = self._view.match(blocks, now)
         hits: Mapping[int, float] = {slot: float(depth * self._block_size) for slot, depth in held.items()}
-        return Query(now, float(arrival.prompt.tokens), hits, blocks)
+        return Query(now, float(arrival.prompt.tokens), hits, blocks, stream=stream)
 
     def _count(self, served: Served, *, routed: int, prefill: float, tokens: int) -> None:
         state = self._states[served.ticket.slot]
@@ -187,21 +199,29 @@ class _Routing(Hooks):
             state.running, state.waiting, state.kv_usage = load.running, load.waiting, load.kv_usage
 
     def first_token(self, request: SimRequest, slot: int, now: float) -> None:
-        served = self._open[_number(request)]
+        number = _number(request)
+        served = self._open[number]
         served.first_token = now
         self._late_firsts += served.ttft > self._late_after
-        self._policy.first_token(served.ticket, now)
-        self._count(served, routed=0, prefill=-served.uncached, tokens=0)
+        if self._streams(number):
+            self._policy.first_token(served.ticket, now)
+            self._prefilled(served)
 
     def finished(self, request: SimRequest, slot: int, now: float, cached_tokens: int) -> None:
         served = self._open.pop(_number(request))
         served.finished, served.cached_tokens = now, cached_tokens
         self.done += 1
+        self._prefilled(served)
         self._policy.finished(served.ticket, now, float(cached_tokens))
         self._count(served, routed=-1, prefill=0.0, tokens=-request.prompt_tokens)
         follow_up = self._source.after(served.arrival.client, now)
         if follow_up is not None:
             self.plan(follow_up)
+
+    def _prefilled(self, served: Served) -> None:
+        if served.prefilling:
+            served.prefilling = False
+            self._count(served, routed=0, prefill=-served.uncached, tokens=0)
 
     def stepped(self, slot: int, now: float, report: StepReport) -> None:
         self._view.stepped(slot, now)

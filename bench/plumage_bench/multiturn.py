@@ -29,6 +29,10 @@ def _sweeps() -> dict[str, list[tuple[str, Scenario]]]:
         "output tokens": [
             (f"{count}", replace(default, shape=replace(shape, output_tokens=count))) for count in (4, 16, 64, 128)
         ],
+        "share of answers of 128 tokens in one piece": [
+            (f"{share}", replace(default, rate=10.0, shape=replace(shape, output_tokens=128), in_one_piece=share))
+            for share in (0.0, 0.5, 1.0)
+        ],
         "system prompt, tokens": [
             (f"{count}", replace(default, shape=replace(shape, system_tokens=count))) for count in (0, 512, 2048)
         ],

@@ -47,7 +47,8 @@ _MIXED_SPEEDS = (0.7, 0.9, 1.1, 1.5)  # time scales; the mean speed is 0.99 of t
 
 @dataclass(frozen=True)
 class Scenario:
-    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in KVRouting."""
+    """rate: requests a second for the whole fleet. cache_tokens: of each worker, 200k as in KVRouting. in_one_piece:
+    share of the requests that do not stream."""
 
     shape: Shape
     rate: float
@@ -55,6 +56,7 @@ class Scenario:
     device: str = "stated"
     cache_tokens: int = 200_000
     max_num_seqs: int = 256
+    in_one_piece: float = 0.0
 
     def source(self, seed: int) -> Source:
         shape = self.shape
@@ -115,7 +117,12 @@ class Figures:
 def serve(contender: Contender, scenario: Scenario, seed: int, *, late_after: float = inf) -> FleetRun:
     policy = contender.make(seed, scenario.shape.block_size)
     return run_fleet(
-        scenario.engines(contender.eviction), policy, scenario.source(seed), seed=seed, late_after=late_after
+        scenario.engines(contender.eviction),
+        policy,
+        scenario.source(seed),
+        seed=seed,
+        late_after=late_after,
+        in_one_piece=scenario.in_one_piece,
     )
 
 
