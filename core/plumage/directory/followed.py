@@ -10,12 +10,13 @@ from plumage.directory.schema import Beat, Keys
 
 __all__ = ["Followed"]
 
-PATIENCE = 0.5  # seconds in which entries that a heartbeat named come, if they are there
+READS = 2  # of a log, until entries that a heartbeat named have come, if they are there: one was under way already
 
 
 class Followed:
     """`wanted`: why a snapshot has to be read, or None. `not_before`: no snapshot is read earlier. `unreadable`: an
-    epoch that was written in a newer schema, or for another model."""
+    epoch that was written in a newer schema, or for another model. `reads`: of its log that are done, whatever they
+    brought."""
 
     def __init__(self, pool: str, name: str, follower: Follower, backoff: Backoff) -> None:
         self.name = name
@@ -29,8 +30,8 @@ class Followed:
         self.unreadable: str | None = None
         self.load: asyncio.Task[None] | None = None
         self.feed: asyncio.Task[None] | None = None
-        self._short_at = 0  # the last log entry read when a heartbeat named later ones …
-        self._short_since = float("inf")  # … and since when it is
+        self.reads = 0
+        self._short: tuple[int, int] | None = None  # last entry and `reads` when a heartbeat first named later entries
 
     @property
     def live(self) -> bool:
@@ -51,7 +52,7 @@ class Followed:
         self.wanted = self.wanted or why
 
     def loaded(self) -> None:
-        self.wanted = None
+        self.wanted = self._short = None
         self.backoff.reset()
 
     def silent(self) -> None:
@@ -74,18 +75,20 @@ class Followed:
             self.want("epoch")
         elif not self.follower.agrees(beat):
             self.want("digest")
-        elif self._falls_short(beat, now):
+        elif self._falls_short(beat):
             self.want("gap")
 
-    def _falls_short(self, beat: Beat, now: float) -> bool:
+    def _falls_short(self, beat: Beat) -> bool:
         """Entries that it has written do not come: they were trimmed away before they were read. A later entry would
-        show the hole, but an engine may be quiet for hours."""
+        show the hole, but an engine may be quiet for hours. Told by reads, not by the clock: entries may have come long
+        ago to a process that was busy, and a snapshot more would keep it so."""
         read = self.follower.seq
         if beat.epoch != self.follower.epoch or beat.seq <= read:
-            self._short_since = float("inf")
-        elif self._short_since > now or self._short_at != read:
-            self._short_at, self._short_since = read, now
-        return now - self._short_since >= PATIENCE
+            self._short = None
+            return False
+        if self._short is None or self._short[0] != read:
+            self._short = read, self.reads
+        return self.reads - self._short[1] >= READS
 
     def cancel_load(self) -> None:
         if self.load is not None:

@@ -317,6 +317,8 @@ class DirectorySync:
             for piece in in_pieces(entries):
                 self._take(logs[key], key, piece)
                 await asyncio.sleep(0)
+        for known in logs.values():
+            known.reads += 1
         await asyncio.sleep(PACE)
 
     async def _read(self, logs: Mapping[bytes, Followed]) -> list[tuple[bytes, list[Entry]]]:

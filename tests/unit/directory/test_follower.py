@@ -146,11 +146,20 @@ def followed() -> tuple[Replica, Followed]:
 def test_entries_that_a_heartbeat_names_and_that_never_come_are_a_gap() -> None:
     _, known = followed()
     ahead = Beat("1.a", seq=known.follower.seq + 3)
-    for now in (10.0, 10.1, 10.4):  # they may be on their way
-        known.heard(ahead, now)
-        assert known.live
-    known.heard(ahead, 10.6)
+    known.heard(ahead, 10.0)
+    known.reads += 1  # it was under way before the heartbeat was written
+    known.heard(ahead, 11.0)
+    assert known.live
+    known.reads += 1
+    known.heard(ahead, 12.0)
     assert known.wanted == "gap"
+
+
+def test_entries_that_nobody_had_time_to_read_are_no_gap() -> None:
+    _, known = followed()
+    for now in (10.0, 20.0, 30.0):
+        known.heard(Beat("1.a", seq=known.follower.seq + 3), now)
+    assert known.live
 
 
 def test_a_router_that_reads_on_misses_nothing() -> None:
@@ -159,6 +168,7 @@ def test_a_router_that_reads_on_misses_nothing() -> None:
         known.heard(Beat("1.a", seq=known.follower.seq + 3), float(now))
         replica.check()
         known.follower.take(replica.log)
+        known.reads += 1
     assert known.live
 
 
