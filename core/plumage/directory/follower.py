@@ -24,27 +24,33 @@ from plumage.directory.schema import (
     unpack_records,
 )
 
-__all__ = ["Entry", "Follower", "OutOfStep", "in_pieces"]
+__all__ = ["LOG_PIECE", "Entry", "Follower", "OutOfStep", "in_pieces", "weight"]
 
 PIECE = 1024 * RECORD.size  # bytes of a snapshot taken in at once: about a millisecond of the event loop
-LOG_PIECE = 4 * PIECE  # … of a log: where requests fill the loop, it gets one piece a turn, and must not fall behind
+LOG_PIECE = 4 * PIECE  # … of logs: where requests fill the loop, they get one piece a turn, and must not fall behind
+ENTRY = 6 * RECORD.size  # what an entry takes beside its records: 3.5 µs, and a record 0.6
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 Changes = list[tuple[int, int, int]]
 
 
 def in_pieces(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Log entries in their order, about `LOG_PIECE` bytes at a time; an entry is never cut."""
+    """Log entries in their order, a weight of about `LOG_PIECE` at a time; an entry is never cut."""
     piece: list[Entry] = []
     room = LOG_PIECE
     for entry in entries:
         piece.append(entry)
-        room -= sum(map(len, entry[1].values())) + RECORD.size  # an empty one takes its time too
+        room -= weight(entry)
         if room <= 0:
             yield piece
             piece, room = [], LOG_PIECE
     if piece:
         yield piece
+
+
+def weight(entry: Entry) -> int:
+    """The time that an entry takes, in bytes of records."""
+    return sum(map(len, entry[1].values())) + ENTRY
 
 
 class OutOfStep(Exception):  # noqa: N818 - it is an answer, not a failure

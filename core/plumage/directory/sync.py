@@ -30,7 +30,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from plumage.directory.backoff import Backoff
 from plumage.directory.connection import close, connect, redacted, words
 from plumage.directory.followed import Followed
-from plumage.directory.follower import Entry, Follower, OutOfStep, in_pieces
+from plumage.directory.follower import LOG_PIECE, Entry, Follower, OutOfStep, in_pieces, weight
 from plumage.directory.mirror import SHARDS, Mirror
 from plumage.directory.rounds import Rounds
 from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State, are_apart
@@ -313,10 +313,14 @@ class DirectorySync:
         """Read the logs of all replicas with one command, or of `only` one."""
         replicas = self._replicas.values() if only is None else (only,)
         logs = {known.log.encode(): known for known in replicas if known.live}
+        taken = 0  # since the loop was given back: once for each of a thousand replicas, a turn would last seconds
         for key, entries in await self._read(logs):
             for piece in in_pieces(entries):
                 self._take(logs[key], key, piece)
-                await asyncio.sleep(0)
+                taken += sum(map(weight, piece))
+                if taken >= LOG_PIECE:
+                    taken = 0
+                    await asyncio.sleep(0)
         for known in logs.values():
             known.reads += 1
         await asyncio.sleep(PACE)
