@@ -117,8 +117,9 @@ class Backlog:
     def first_token(self, share: Share, now: float) -> tuple[float, Sequence[Share]]:
         """The request has its first token. Returns the seconds that it is held to have taken, with all that were
         computed before it and not seen, and these."""
-        passed = self._pass(share)
-        tokens = sum((one.tokens for one in passed), share.tokens)
+        passed, tokens = self._pass(share), share.tokens
+        for one in passed:
+            tokens += one.tokens
         expected = max(self.c_miss * tokens, _LEAST_GAP)
         gap = min(max(now - self.since, 0.0), _SURPRISE * expected)
         self.learn(gap, tokens)
@@ -141,8 +142,9 @@ class Backlog:
 
     def give_up(self, share: Share, now: float) -> None:
         """A request is computed or ended, perhaps without a first token: nothing is learned from its time."""
-        self._open -= share.open
-        share.open = False
+        if share.open:
+            self._open -= 1
+            share.open = False
         if not share.owing:
             if share in self._worked:
                 self._worked.remove(share)
@@ -157,7 +159,10 @@ class Backlog:
             self._rear.remove(share)
         self._settle(share)
         self.since = now
-        self._move_up()
+        if self._rear or self._front:
+            self._move_up()
+        else:
+            self._ahead = 0.0
 
     def fade(self) -> None:
         """Nobody tested this for long: half of the experience is forgotten, and the prior counts for more."""
@@ -186,6 +191,8 @@ class Backlog:
 
     def _pass(self, last: Share) -> list[Share]:
         """Takes out whatever was routed before `last` and can't be seen."""
+        if not self._front and not self._rear and not self._worked:
+            return []
         passed = []
         self._confirm(last)
         for queue in (self._front, self._rear):
@@ -209,8 +216,6 @@ class Backlog:
         while rear and (first is None or rear[0].number < first):
             self._ahead += rear[0].tokens
             front.append(rear.popleft())
-        if not front:
-            self._ahead = 0.0
 
     def _average(self) -> None:
         self.c_miss = (self.busy_seconds + self._prior * _TRUST) / (self.computed + _TRUST)

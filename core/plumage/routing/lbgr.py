@@ -225,7 +225,10 @@ class Lbgr:
         took, passed = replica.backlog.first_token(share, now)
         self._seen = replica.seen = now
         replica.backlog.doubt = 0.0
-        self._learn_speed(took, sum((one.tokens for one in passed), share.tokens))
+        tokens = share.tokens
+        for one in passed:
+            tokens += one.tokens
+        self._learn_speed(took, tokens)
         if self._fleet_computed > _SETTLED:
             for one in passed:
                 replica.stretch.add(one.hit, one.miss, 0.0)
