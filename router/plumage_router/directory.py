@@ -88,12 +88,13 @@ class DirectoryLink:
         while True:
             self.look()
             if self.sync is None:
-                await self._lapse()
+                await self._keep_up()
             await asyncio.sleep(LOOK)
 
-    async def _lapse(self) -> None:
-        """What the sync would do: a prompt that never came to an engine is not expected there for ever."""
-        for _ in self._decider.mirror.lapse(monotonic()):
+    async def _keep_up(self) -> None:
+        """What the sync would do: a prompt that never came to an engine is not expected there for ever, and what is
+        left of replicas that are gone is wiped."""
+        for _ in self._decider.mirror.upkeep(monotonic()):
             await asyncio.sleep(0)
 
     def look(self) -> None:

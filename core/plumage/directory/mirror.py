@@ -256,8 +256,18 @@ class Mirror:
         self._filling &= ~(1 << lane + TOKEN_BITS)
         self._give(lane, slot)
 
+    def upkeep(self, now: float) -> Iterator[None]:
+        """All that waits for a quiet moment, a step of a millisecond at a time. To be gone through about each second,
+        also while no server answers: replicas come and go all the same."""
+        self.settle()
+        yield from self.lapse(now)
+        for _ in range(SHARDS):
+            if not self.sweep():
+                break
+            yield
+
     def sweep(self) -> bool:
-        """Wipe closed lanes out of one shard; True while there is more to do. Call it now and then when idle."""
+        """Wipe closed lanes out of one shard; True while there is more to do."""
         if not self._dead:
             return False
         if not self._sweeping:

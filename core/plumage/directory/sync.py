@@ -31,7 +31,7 @@ from plumage.directory.backoff import Backoff
 from plumage.directory.connection import close, connect, redacted, words
 from plumage.directory.followed import Followed
 from plumage.directory.follower import LOG_PIECE, Entry, Follower, OutOfStep, in_pieces, weight
-from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.mirror import Mirror
 from plumage.directory.rounds import Rounds
 from plumage.directory.schema import BEAT_TTL, Beat, Load, NewerSchemaError, SchemaError, State, are_apart
 from plumage.directory.snapshot import read_snapshot
@@ -173,15 +173,10 @@ class DirectorySync:
         await forever(turn, f"directory {self._shown}", backoff=Backoff(self._rng), failed=self._away)
 
     async def _poll_turn(self) -> None:
+        for _ in self.mirror.upkeep(time.monotonic()):  # first: polling may fail
+            await asyncio.sleep(0)
         await self._poll()
         self._polled = True
-        self.mirror.settle()
-        for _ in self.mirror.lapse(time.monotonic()):
-            await asyncio.sleep(0)
-        for _ in range(SHARDS):
-            if not self.mirror.sweep():
-                break
-            await asyncio.sleep(0)
         await self._pause()
 
     async def _pause(self) -> None:

@@ -95,6 +95,17 @@ def test_many_holds_end_in_steps_and_none_is_left() -> None:
     assert (mirror.pending, len(mirror)) == (0, 0)
 
 
+def test_upkeep_leaves_nothing_of_what_is_over() -> None:
+    mirror, (stays, ends, gone) = Mirror(), (CHAINS[0], CHAINS[3], CHAINS[6])
+    mirror.apply(0, held(stays))
+    mirror.hold_pending(ends, 0, 0.0, 1.0)
+    mirror.hold_pending(gone, 1, 0.0, 60.0)
+    mirror.forget(1)
+    list(mirror.upkeep(2.0))
+    assert [mirror.match(chain) for chain in (stays, ends, gone)] == [{0: (7, 448)}, {}, {}]
+    assert (len(mirror), mirror.pending, mirror._dead) == (7, 0, 0)
+
+
 def test_an_event_replaces_a_guessed_count() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)

@@ -1,4 +1,7 @@
-"""Logs of many replicas are read at one go: where requests fill the loop, each turn given back is a turn waited."""
+"""How a router's sync shares the loop with requests, and what it does while no server answers.
+
+Where requests fill the loop, each turn given back is a turn waited: logs of many replicas are read at one go.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,15 @@ async def test_many_replicas_with_little_news_take_few_turns(monkeypatch: pytest
 
 async def test_much_news_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns_of_a_read(monkeypatch, 20, 4096) >= 20
+
+
+async def test_what_is_over_leaves_the_mirror_also_while_no_server_answers() -> None:
+    mirror = Mirror()
+    for slot in range(2):
+        mirror.hold_pending([RNG.getrandbits(64) for _ in range(7)], slot, 0.0, 0.001)
+    mirror.forget(1)
+    async with DirectorySync("unix:///nowhere", pool="p", mirror=mirror) as router, asyncio.timeout(60):
+        while len(mirror):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert router.degraded
+    assert mirror.pending == 0
