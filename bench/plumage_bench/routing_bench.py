@@ -106,10 +106,11 @@ def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) ->
     """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and whoever came near the best."""
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
     cells = _cells(context)
-    searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in seeds]
+    of = {cell: _searched(context, cell, seeds) for cell in cells}
+    searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in of[cell]]
     starts = _starts(workload, context, cells)
     found = _search(workload, context, searches, starts)
-    by_cell = {cell: {one: [found[cell, one, seed] for seed in seeds] for one in contenders} for cell in cells}
+    by_cell = {cell: {one: [found[cell, one, seed] for seed in of[cell]] for one in contenders} for cell in cells}
     rough = Rates(by_cell, OURS, floors={cell: _floor(cell, start) for cell, start in starts.items()})
     return rough if context.quick else replace(rough, finals=_finals(workload, context, rough))
 
@@ -148,6 +149,11 @@ def _starts(workload: RoutingWorkload, context: Context, cells: Sequence[Cell]) 
     with context.progress(f"{workload.name}: where to begin", len(calls)) as advance:
         rates = in_parallel(highest_rate, calls, advance)
     return {cell: one.at(rate * _ABOVE) for cell, one, rate in zip(cells, scenarios, rates, strict=True)}
+
+
+def _searched(context: Context, cell: Cell, seeds: Sequence[int]) -> Sequence[int]:
+    """The first round's seeds: in a large fleet one has the requests of four."""
+    return seeds[:1] if cell[0] > _LARGE and not context.quick else seeds
 
 
 def _floor(cell: Cell, start: Scenario) -> float:

@@ -104,6 +104,7 @@ def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.Mo
     assert small.floors == {0.0}
     large, report = _run(monkeypatch, tmp_path, quick=False, workers="16")
     assert sorted(large.floors) == pytest.approx([0.0, 7.0])
+    assert (len(small.first), len(large.first)) == (3, 1)
     assert "≤ 7" in [cell for row in report.tables[2].rows for cell in row]
     assert report.keys["rank"] == pytest.approx(1.0)
 
