@@ -85,11 +85,11 @@ class Follower:
         self.count = self.digest = 0
 
     def take_bucket(self, number: int, data: bytes) -> Iterator[None]:
-        """Take one bucket in, a piece at a step."""
+        """Take one bucket in, a piece at a step; OutOfStep when the snapshot was abandoned meanwhile."""
         self._bucket_seqs[number], records = unpack_bucket(data)
         for first in range(0, len(records), PIECE):
             changes, count, digest = unpack_records(records[first : first + PIECE])
-            self._write(changes)
+            self._filled().add(changes)
             self._account(count, digest)
             yield
 
@@ -97,14 +97,19 @@ class Follower:
         self.seq, self._settled = min(self._bucket_seqs), max(self._bucket_seqs)
 
     def commit(self, epoch: str) -> Iterator[None]:
-        """The snapshot and the log up to now are in: routers see them from the last step on."""
-        if self._refill is not None:
-            reborn = self._life not in (None, epoch)
-            if not reborn:
-                yield from self._refill.carry()
-            self._refill.commit(reborn=reborn)
-            self._refill = None
+        """The snapshot and the log up to now are in: routers see them from the last step on. OutOfStep as above."""
+        reborn = self._life not in (None, epoch)
+        if not reborn:
+            yield from self._filled().carry()
+        self._filled().commit(reborn=reborn)
+        self._refill = None
         self.epoch = self._life = epoch
+
+    def _filled(self) -> Refill:
+        """A cancelled load may go on (see `tasks`): half a snapshot would pass for a whole one."""
+        if self._refill is None:
+            raise OutOfStep("gone")
+        return self._refill
 
     def abandon(self) -> None:
         if self._refill is not None:

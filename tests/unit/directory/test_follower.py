@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -170,6 +171,24 @@ def test_a_router_that_reads_on_misses_nothing() -> None:
         known.follower.take(replica.log)
         known.reads += 1
     assert known.live
+
+
+@pytest.mark.parametrize("taken", [BUCKETS // 2, BUCKETS])
+def test_a_snapshot_that_was_abandoned_never_passes_for_whole(taken: int) -> None:
+    replica, mirror = Replica(), Mirror()
+    follower = Follower(mirror, 0)
+    replica.step(*(Change(chunk, Tier.GPU, 64) for chunk in UNIVERSE))
+    follower.begin()
+    for number in range(taken):
+        list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
+    follower.forget()
+    rest = [
+        follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)) for number in range(taken, BUCKETS)
+    ]
+    with pytest.raises(OutOfStep, match="gone"):
+        list(chain.from_iterable([*rest, follower.commit("1.a")]))
+    assert follower.epoch is None
+    assert [chunk for chunk in UNIVERSE if mirror.match([chunk])] == []
 
 
 def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
