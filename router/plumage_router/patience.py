@@ -21,6 +21,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns; TimeoutError when it takes longer. Of the time that the loop was busy with something else no
     more than a tenth of `seconds` counts at a stretch."""
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_retrieved)
     try:
         for _ in range(SLICES):
             await asyncio.wait((task,), timeout=seconds / SLICES)
@@ -33,3 +34,9 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
         return task.result()
     finally:
         task.cancel()
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """How it ended concerns nobody once whoever waited was cancelled; asyncio would log it as forgotten."""
+    if not task.cancelled():
+        task.exception()

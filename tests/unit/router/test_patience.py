@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import Coroutine, Iterator
@@ -84,3 +85,26 @@ def test_results_and_errors_pass_through() -> None:
             await within(30, fails())
 
     run(main())
+
+
+def test_nothing_is_logged_of_work_that_fails_after_whoever_waited_left() -> None:
+    told: list[Any] = []
+
+    async def fails_when_ended() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionResetError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        outer = asyncio.ensure_future(within(60, fails_when_ended()))
+        await asyncio.sleep(0.01)
+        outer.cancel()
+        await asyncio.wait([outer])
+        del outer
+        await asyncio.sleep(0)
+        gc.collect()
+
+    run(main())
+    assert told == []
