@@ -96,6 +96,11 @@ class Follower:
     def buckets_done(self) -> None:
         self.seq, self._settled = min(self._bucket_seqs), max(self._bucket_seqs)
 
+    def catch_up(self, entries: Sequence[Entry]) -> None:
+        """Log entries behind the snapshot, which go where it goes. OutOfStep as above, or for a gap."""
+        self._filled()
+        self.take(entries)
+
     def commit(self, epoch: str) -> Iterator[None]:
         """The snapshot and the log up to now are in: routers see them from the last step on. OutOfStep as above."""
         reborn = self._life not in (None, epoch)

@@ -56,7 +56,7 @@ async def _catch_up(client: Client, key: str, follower: Follower) -> None:
         if not entries:
             raise OutOfStep("gap")  # trimmed away while the buckets were read
         for piece in in_pieces(entries):
-            follower.take(piece)
+            follower.catch_up(piece)
             await asyncio.sleep(0)
     raise OutOfStep("gap")
 

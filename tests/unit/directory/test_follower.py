@@ -82,7 +82,7 @@ def test_buckets_of_different_moments_and_the_log_make_one_whole(
         if number < BUCKETS:
             list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
     follower.buckets_done()
-    follower.take(replica.log)
+    follower.catch_up(replica.log)
     list(follower.commit("1.a"))
     assert {chunk for chunk in UNIVERSE if mirror.match([chunk])} == truth
     assert (follower.count, follower.digest) == (replica.ledger.count, replica.ledger.digest)
@@ -189,6 +189,20 @@ def test_a_snapshot_that_was_abandoned_never_passes_for_whole(taken: int) -> Non
         list(chain.from_iterable([*rest, follower.commit("1.a")]))
     assert follower.epoch is None
     assert [chunk for chunk in UNIVERSE if mirror.match([chunk])] == []
+
+
+def test_no_log_comes_into_the_mirror_by_a_load_that_was_abandoned() -> None:
+    replica, mirror = Replica(), Mirror()
+    follower = Follower(mirror, 0)
+    follower.begin()
+    for number in range(BUCKETS):
+        list(follower.take_bucket(number, replica.ledger.bucket(number, replica.seq)))
+    follower.buckets_done()
+    replica.step(Change(UNIVERSE[0], Tier.GPU, 64))
+    follower.abandon()
+    with pytest.raises(OutOfStep, match="gone"):
+        follower.catch_up(replica.log)
+    assert mirror.match([UNIVERSE[0]]) == {}
 
 
 def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
