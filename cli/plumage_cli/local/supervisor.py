@@ -264,12 +264,13 @@ class Supervisor:
         were = [(replica, replica.state, replica.engine.pid) for replica in leaving]
         for replica in leaving:
             replica.become(MemberState.DRAINING)
-            self._say(f"replica {replica.plan.id} drains")
         if not await self._members.is_right_within(_TOLD):
             why = self._members.trouble
             for replica, state, pid in were:
                 replica.become(state if replica.engine.pid == pid else MemberState.WARMING)
             raise CliError(f"no replica was drained, since the router can't be told of it: {why}")
+        for replica in leaving:
+            self._say(f"replica {replica.plan.id} drains")
         await asyncio.sleep(_NOTICED)
         await asyncio.gather(*(self._remove(replica) for replica in leaving))
 
