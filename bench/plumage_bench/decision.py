@@ -4,8 +4,9 @@ The router's own code, called as the router calls it: parse and check the body, 
 the prompt's chunks, look them up in the mirror, choose by LBGR, note the work and the pending owner. Nothing is mocked;
 the replicas' answers and their caches' events are made up between decisions, outside of what is timed.
 
-8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty messages,
-and each step by itself, are printed beside. Every case is timed with three seeds; figures are the medians over them.
+Streams of 8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty
+messages, and each step by itself, are printed beside. Every case is timed with three seeds; figures are the medians over
+them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from plumage.routing import Query, make_policy
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
 from plumage_router.body import parse_body
+from plumage_router.collector import settle
 from plumage_router.decide import Decider, Decision
 from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
 from plumage_router.replicas import Load
@@ -155,7 +157,7 @@ def _read_stepwise(reader: PromptReader, data: bytes) -> tuple[Prompt, list[int]
     times.append(perf_counter_ns())
     chunks = reader.chain(text, MODEL, "")
     times.append(perf_counter_ns())
-    prompt = Prompt(CHAT_PATH, MODEL, data, False, False, text, chunks)
+    prompt = Prompt(CHAT_PATH, MODEL, data, True, False, text, chunks)
     return prompt, [after - before for before, after in pairwise(times)]
 
 
@@ -163,7 +165,7 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
     times = [perf_counter_ns()]
     hits, _, tokens = fleet.decider.look_up(prompt)
     times.append(perf_counter_ns())
-    fleet.decider.policy.choose(Query(now, tokens, hits, prompt.chunks, prompt.text), fleet.loads)
+    fleet.decider.policy.choose(Query(now, tokens, hits, prompt.chunks, prompt.text, prompt.stream), fleet.loads)
     times.append(perf_counter_ns())
     decision = fleet.decider.decide(prompt, fleet.loads, now)
     times.append(perf_counter_ns())
@@ -175,9 +177,7 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
 def _as_in_the_router() -> Iterator[None]:
     """The router's settings of Python's garbage collector, which the slowest decisions feel."""
     threshold = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    settle()
     try:
         yield
     finally:
@@ -194,7 +194,7 @@ def run(context: Context) -> Report:
     with context.progress("deciding", SEEDS * len(timings) * (count + WARM_UP)) as advance, _as_in_the_router():
         for seed, (replicas, messages) in product(seeds, timings):
             rng = random.Random(f"decision {seed} {replicas} {messages}")
-            bodies, fleet = make_bodies(messages, seed), Fleet.of(replicas, seed)
+            bodies, fleet = make_bodies(messages, seed, stream=True), Fleet.of(replicas, seed)
             timing = time_decisions(fleet, reader, requests(bodies, count + WARM_UP, rng), advance)
             timings[replicas, messages].append(timing)
             if (replicas, messages) == (FEW, MESSAGES):

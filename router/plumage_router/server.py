@@ -8,7 +8,6 @@ accepting, let what is under way finish up to the drain timeout, and then cut it
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import logging
 import os
@@ -29,6 +28,7 @@ from plumage_router.app import make_app
 from plumage_router.auth import Auth, read_secret
 from plumage_router.breaker import Breaker
 from plumage_router.client import ClientConnection
+from plumage_router.collector import settle
 from plumage_router.config import PolicyConfig, RouterConfig
 from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
@@ -225,8 +225,6 @@ async def serve(config: RouterConfig) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
     await router.start()
-    gc.collect()
-    gc.freeze()  # what lives as long as the process need not be looked at again: shorter pauses
-    gc.set_threshold(2_000, 10, 100)  # young ones too: 0.6 µs an object
+    settle()
     await stopping.wait()
     await router.stop()

@@ -29,14 +29,14 @@ class Body:
         return self.data.index(MARK.encode())
 
 
-def make_bodies(messages: int, seed: int) -> list[Body]:
+def make_bodies(messages: int, seed: int, *, stream: bool = False) -> list[Body]:
     """One body a prefix, the same for the same seed."""
     rng = random.Random(f"router {seed} {messages}")
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(2000)]
-    return [_body(messages, rng, words) for _ in range(PREFIXES)]
+    return [_body(messages, rng, words, stream) for _ in range(PREFIXES)]
 
 
-def _body(messages: int, rng: random.Random, words: list[str]) -> Body:
+def _body(messages: int, rng: random.Random, words: list[str], stream: bool) -> Body:
     """The text is cut into messages of equal length; the mark stands where the shared part ends."""
     length = SIZE // messages
     cut = int(SIZE * SHARED)
@@ -46,6 +46,8 @@ def _body(messages: int, rng: random.Random, words: list[str]) -> Body:
     roles = ["system"] * (messages > 1) + [_ROLES[n % 2] for n in range(messages)]
     listed = [{"role": role, "content": piece} for role, piece in zip(roles, pieces, strict=False)]
     body = {"model": MODEL, "messages": listed, "max_tokens": 16, "temperature": 0.7}
+    if stream:
+        body["stream"] = True
     return Body(json.dumps(body, separators=(",", ":")).encode())
 
 
