@@ -5,8 +5,7 @@ the prompt's chunks, look them up in the mirror, choose by LBGR, note the work a
 the replicas' answers and their caches' events are made up between decisions, outside of what is timed.
 
 Streams of 8 KB of text in six messages, 75 % of it shared over 32 prefixes, at 4 and at 1,000 replicas; one and twenty
-messages, and each step by itself, are printed beside. Every case is timed with three seeds; figures are the medians over
-them.
+messages, and each step by itself, are printed beside. Every case is timed with three seeds; figures are their medians.
 """
 
 from __future__ import annotations
