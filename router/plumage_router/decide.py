@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from plumage.directory.mirror import Mirror
 from plumage.hashing.chunks import CHUNK
@@ -23,6 +23,7 @@ from plumage_router.usage import Usage
 __all__ = ["Decider", "Decision", "TokenRate", "Waiting"]
 
 _NOTHING = (0, 0)
+_ROOM = 1024  # answers in one piece that are remembered before the ended ones are left out
 KV_BLOCK = 16  # tokens; engines differ, and it only weighs replicas against one another
 
 
@@ -97,6 +98,7 @@ class Decider:
         self.seconds_per_token = 0.0  # from routing to first token, for each prompt token waiting there
         self._load_of = load_of
         self._unseen: list[tuple[float, int, Waiting]] = []  # answers in one piece, by when their prefill should end
+        self._room = _ROOM
         self._decided = 0
 
     def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
@@ -117,8 +119,7 @@ class Decider:
         load.decode_blocks += tokens / KV_BLOCK
         waiting = Waiting(load, miss, load.prefill_tokens, now)
         if not prompt.stream and ticket.predicted_ttft is not None:
-            self._decided += 1
-            heappush(self._unseen, (now + ticket.predicted_ttft, self._decided, waiting))
+            self._await(waiting, now + ticket.predicted_ttft)
         return Decision(
             prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth, tokens,
             attempt, waiting,
@@ -156,6 +157,16 @@ class Decider:
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work that wait on a replica, for the other routers to count in."""
         return max(0.0, load.prefill_tokens) * self.seconds_per_token
+
+    def _await(self, waiting: Waiting, due: float) -> None:
+        """Answers that are there before their prediction are left out now and then: no more than twice those under way
+        are kept."""
+        if len(self._unseen) >= self._room:
+            self._unseen = [entry for entry in self._unseen if entry[2].counted]
+            heapify(self._unseen)
+            self._room = max(_ROOM, 2 * len(self._unseen))
+        self._decided += 1
+        heappush(self._unseen, (due, self._decided, waiting))
 
     def _expire(self, now: float) -> None:
         """Nobody sees when an answer in one piece is past its prefill: the prediction has to do."""

@@ -184,6 +184,16 @@ def test_an_answer_in_one_piece_waits_for_as_long_as_its_prefill_should_take() -
     assert loads[0].prefill_tokens == 0.0
 
 
+def test_answers_in_one_piece_that_ended_before_their_prediction_are_not_kept() -> None:
+    decider, loads = _decider("Lbgr")
+    under_way = decider.decide(_prompt("o" * 2600), loads, 0.0)
+    prompt = _prompt()
+    for _ in range(5_000):  # failures, which teach no shorter time
+        decider.failed(decider.decide(prompt, loads, 0.0), 0.0)
+    assert len(decider._unseen) <= 1024
+    assert under_way.waiting in [waiting for _, _, waiting in decider._unseen]
+
+
 def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
     decider, _ = _decider()
     prompt = _prompt()
