@@ -6,18 +6,18 @@ Every bound of the server is here: prompt length, body size, requests in flight,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from plumage.options import refuse_given
-from plumage.tiering.admission import PRIORITY
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
+from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
 from plumage_engine.simulator.device import make_device
 from plumage_engine.simulator.settings import EngineSettings
 
-__all__ = ["DeviceConfig", "EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig", "SimulatorConfig"]
+__all__ = ["DeviceConfig", "SimulatorConfig"]
 
 
 class DeviceConfig(Section):
@@ -27,44 +27,6 @@ class DeviceConfig(Section):
     preset: str = "gpu"
     time_scale: float = Field(1.0, gt=0, le=1000)
     overrides: dict[str, float] = Field({})
-
-
-class EvictionConfig(Section):
-    """A policy of `plumage.eviction`, with that policy's own options."""
-
-    policy: str = "Lru"
-    options: dict[str, Any] = Field({})
-
-
-class FeatherConfig(Section):
-    """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors.
-    order_batch: sort the running batch by prefix."""
-
-    policy: str = "Fcfs"
-    chunk_tokens: int = Field(64, ge=1, le=4096)
-    max_wait_seconds: float | None = Field(None, gt=0)
-    order_batch: bool = False
-    options: dict[str, Any] = Field({})
-
-
-class RecordConfig(Section):
-    """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing."""
-
-    fingerprint_bits: int = Field(16, ge=4, le=32)
-    clock_bits: int = Field(8, ge=4, le=32)
-    frequency_bits: int = Field(8, ge=4, le=32)
-    depth_bits: int = Field(8, ge=4, le=32)
-    aging_interval: int = Field(100, ge=1)
-
-
-class HostTierConfig(Section):
-    """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`)."""
-
-    min_frequency: int = Field(10, ge=1)
-    admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
-    promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
-    priority: str = PRIORITY.text
-    record: RecordConfig = RecordConfig()
 
 
 class SimulatorConfig(Section):

@@ -1,0 +1,28 @@
+"""Is what we hook still there? Asked at start, before a feature is switched on, and by `make check-vllm`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+__all__ = ["Surface", "missing"]
+
+Surface = Mapping[type, Sequence[str]]
+"""By class of vLLM: the methods we call or override, each with the parameters that we name, as `name(one, other)`."""
+
+
+def missing(surface: Surface) -> list[str]:
+    """What of `surface` the running vLLM does not have, in words; empty when all is there."""
+    found = [_complaint(owner, member) for owner, members in surface.items() for member in members]
+    return [complaint for complaint in found if complaint]
+
+
+def _complaint(owner: type, member: str) -> str:
+    name, _, rest = member.partition("(")
+    method = getattr(owner, name, None)
+    if method is None:
+        return f"{owner.__module__}.{owner.__qualname__} has no {name}"
+    wanted = [one.strip() for one in rest.rstrip(")").split(",") if one.strip()]
+    taken = inspect.signature(method).parameters if wanted else {}
+    gone = [one for one in wanted if one not in taken]
+    return f"{owner.__qualname__}.{name} takes no {', '.join(gone)}" if gone else ""

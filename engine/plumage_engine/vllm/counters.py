@@ -1,0 +1,49 @@
+"""What the plugin counts, by name and label: read by `/v1/plumage/stats` and by the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from plumage.errors import StateError
+
+__all__ = ["MEANINGS", "Counters"]
+
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "admissions": "Requests that joined the running batch, resumed ones included",
+        "stops": "Steps in which the stop policy kept back a request that could have been asked for",
+        "aged": "Requests admitted because they had waited for their bound, whatever the policy said",
+        "preemptions": "Running requests sent back to wait",
+        "tip_loss": "Levels of the shared prefix that admissions cost the batch",
+        "evictions": "Cached blocks evicted from the device, by the policy in charge",
+        "host_admissions": "Blocks offered to host memory and taken",
+        "host_refusals": "Blocks offered to host memory and refused",
+        "promotions": "Blocks copied up from host memory without a request that waits for them",
+        "promotions_used": "Promoted blocks that a request found in the device's cache",
+        "failures": "Exceptions in the plugin's hooks, by feature; the feature is off from then on",
+    }
+)
+"""Every counter, with its meaning as /metrics tells it."""
+
+
+class Counters:
+    """Counts since the engine's start. Plain additions on vLLM's own threads: one writer, readers take a copy."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def add(self, name: str, count: int = 1, label: str = "") -> None:
+        """StateError for a name without a meaning in `MEANINGS`."""
+        if name not in MEANINGS:
+            raise StateError(f"no counter named {name!r}: give it a meaning in MEANINGS first")
+        key = name, label
+        self._counts[key] = self._counts.get(key, 0) + count
+
+    def get(self, name: str, label: str = "") -> int:
+        return self._counts.get((name, label), 0)
+
+    def rows(self) -> Iterator[tuple[str, str, int]]:
+        """(name, label, count), sorted."""
+        for (name, label), count in sorted(self._counts.items()):
+            yield name, label, count

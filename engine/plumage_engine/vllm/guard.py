@@ -1,0 +1,50 @@
+"""A feature's safety net: whatever goes wrong in a hook, vLLM serves on as it would without us.
+
+Used as
+    try:
+        ...
+    except Exception as error:
+        self._guard.failed(error)
+which costs nothing while all is well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from plumage_engine.vllm.counters import Counters
+
+__all__ = ["Guard"]
+
+_log = logging.getLogger("vllm.plumage")
+
+
+class Guard:
+    """`on` until the first failure of `feature`. fall_back: brings vLLM's own behaviour back; called once."""
+
+    def __init__(self, feature: str, counters: Counters, fall_back: Callable[[], None] = lambda: None) -> None:
+        self.feature = feature
+        self.on = True
+        self.reason = ""
+        self.fall_back = fall_back
+        self._counters = counters
+
+    def failed(self, error: Exception) -> None:
+        """Switch the feature off, loudly, and give vLLM's own behaviour back."""
+        self._counters.add("failures", label=self.feature)
+        if not self.on:
+            return
+        self.on = False
+        self.reason = f"{type(error).__name__}: {error}"
+        _log.error(
+            "plumage: %s failed and is off until the engine is restarted; vLLM goes on as it would without it. "
+            "Please report this with the lines below.", self.feature, exc_info=error,
+        )  # fmt: skip
+        self.fall_back()
+
+    def refuse(self, reasons: list[str]) -> None:
+        """Leave the feature off from the start, because this vLLM is not as we know it."""
+        self.on = False
+        self.reason = "; ".join(reasons)
+        _log.error("plumage: %s is off with this version of vLLM: %s", self.feature, self.reason)

@@ -1,0 +1,40 @@
+"""The entry point that vLLM calls in each of its processes (group `vllm.general_plugins`).
+
+It does nothing unless PLUMAGE_VLLM is set. Then vLLM takes our scheduler where the command line names none; the way by
+flag is `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`, and needs no entry point.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from plumage_engine.vllm.settings import ENVIRONMENT, read_settings
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Idempotent, as vLLM asks. ConfigurationError stops vLLM before it loads a model."""
+    if not os.environ.get(ENVIRONMENT, "").strip():
+        return
+    read_settings(None, os.environ)
+    _offer_scheduler()
+
+
+def _offer_scheduler() -> None:
+    from vllm.config import SchedulerConfig
+
+    own = SchedulerConfig.get_scheduler_cls
+    if getattr(own, "plumage", False):
+        return
+
+    def get_scheduler_cls(config: Any) -> Any:
+        if config.scheduler_cls is not None:
+            return own(config)
+        from plumage_engine.vllm.scheduler import make_scheduler
+
+        return make_scheduler
+
+    get_scheduler_cls.plumage = True  # type: ignore[attr-defined]
+    SchedulerConfig.get_scheduler_cls = get_scheduler_cls

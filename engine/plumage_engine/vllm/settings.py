@@ -1,0 +1,116 @@
+"""What the plugin is told, by `--additional-config '{"plumage": {...}}'` or by the environment variable PLUMAGE_VLLM.
+
+Both hold one JSON object with the fields of `PluginSettings`; where both are given the command line's is taken, whole.
+Without either the plugin does nothing. `{}` switches on what each field's default says.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from plumage.batching import make_queue
+from plumage.errors import ConfigurationError
+from plumage.eviction import make_policy
+from plumage_engine.configuration import Section
+from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
+
+__all__ = ["ENVIRONMENT", "SECTION", "PluginEviction", "PluginFeather", "PluginSettings", "read_settings"]
+
+SECTION = "plumage"
+ENVIRONMENT = "PLUMAGE_VLLM"
+
+
+class PluginFeather(FeatherConfig):
+    """FEATHER's queue in vLLM. chunk_tokens is rounded to whole blocks, at least one."""
+
+    policy: str = "Bandit"
+
+
+class PluginEviction(EvictionConfig):
+    """The order of eviction in vLLM's block pool."""
+
+    policy: str = "Hotness"
+
+
+class PluginSettings(Section):
+    """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
+    admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
+    requests run while preemptions tell of pressure."""
+
+    feather: PluginFeather | None = PluginFeather()
+    eviction: PluginEviction | None = PluginEviction()
+    host_tier: HostTierConfig = HostTierConfig()
+    batch_limit: Literal["Adaptive", "Static"] = "Adaptive"
+    seed: int = 0
+
+
+def read_settings(additional_config: object, environment: Mapping[str, str]) -> PluginSettings | None:
+    """The settings, or None where the plugin is not configured. ConfigurationError names every mistake.
+
+    additional_config: vLLM's, a mapping from JSON, or whatever object another plugin put there.
+    """
+    given = additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
+    where = f"--additional-config, {SECTION}"
+    if given is None:
+        text, where = environment.get(ENVIRONMENT), ENVIRONMENT
+        if text is None or not text.strip():
+            return None
+        given = _parsed(text)
+    settings = _validated(given, where)
+    _try_policies(settings, where)
+    return settings
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{ENVIRONMENT} must hold a JSON object, such as {{}}: {error}") from error
+
+
+def _validated(given: object, where: str) -> PluginSettings:
+    try:
+        return PluginSettings.model_validate(given)
+    except ValidationError as error:
+        lines = [f"  - {_path(item)}: {item['msg']}{_allowed(item)}" for item in error.errors()]
+        raise ConfigurationError(f"{where}:\n" + "\n".join(lines)) from error
+
+
+def _path(item: Any) -> str:
+    return ".".join(map(str, item["loc"])) or "object"
+
+
+def _allowed(item: Any) -> str:
+    """The names that would have been right, where the mistake is an unknown one."""
+    if item["type"] != "extra_forbidden":
+        return ""
+    section: type[Section] = PluginSettings
+    for part in item["loc"][:-1]:
+        section = _SECTIONS.get(str(part), section)
+    names = (field.alias or name for name, field in section.model_fields.items())
+    return f"; there are: {', '.join(names)}"
+
+
+def _try_policies(settings: PluginSettings, where: str) -> None:
+    """Make each policy once, so that a wrong name or option is told before vLLM loads a model."""
+    rng = random.Random(0)
+    try:
+        if settings.feather is not None:
+            make_queue(settings.feather.policy, rng=rng, **settings.feather.options)
+        if settings.eviction is not None:
+            make_policy(settings.eviction.policy, capacity=1024, rng=rng, **settings.eviction.options)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "feather": PluginFeather,
+    "eviction": PluginEviction,
+    "hostTier": HostTierConfig,
+    "host_tier": HostTierConfig,
+}
