@@ -13,9 +13,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["BatchQueue", "BatchState", "Candidate", "Decision", "RequestId", "StepOutcome", "StopPolicy", "Uniform"]
+__all__ = [
+    "BatchQueue",
+    "BatchState",
+    "Candidate",
+    "Decision",
+    "RequestId",
+    "StepOutcome",
+    "StopPolicy",
+    "Uniform",
+    "Vector",
+]
 
 RequestId = Hashable
+Level = int | bytes
+Vector = tuple[Level, ...]
+"""Cumulative chunk hashes, as integers or as an engine's own bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +41,7 @@ class Candidate:
     """
 
     request_id: RequestId
-    vector: tuple[int, ...]
+    vector: Vector
     tokens: int
     arrival: float
     group: Hashable | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from plumage.batching.interface import RequestId
+from plumage.batching.interface import Level, RequestId, Vector
 
 __all__ = ["Entry", "Key", "Node", "Stage"]
 
@@ -67,10 +67,10 @@ class Node:
         "warm",
     )  # fmt: skip
 
-    def __init__(self, vector: tuple[int, ...], start: int, end: int, parent: Node | None) -> None:
+    def __init__(self, vector: Vector, start: int, end: int, parent: Node | None) -> None:
         self.vector, self.start, self.end, self.parent = vector, start, end, parent
         self.waiting = self.active = self.here_waiting = self.here_active = 0
-        self.children: dict[int, Node] = {}
+        self.children: dict[Level, Node] = {}
         self.active_children: set[Node] = set()
         self.here: list[tuple[float, int, Entry]] = []
         self.cold: list[_Ranked] = []  # inactive children, by (length, arrival) of their best
@@ -88,7 +88,7 @@ class Node:
 
     # -- shape -------------------------------------------------------------------------------------------------------
 
-    def common(self, vector: tuple[int, ...]) -> int:
+    def common(self, vector: Vector) -> int:
         """Depth to which `vector`, known to match at `start`, agrees with this run."""
         low, high = self.start + 1, min(self.end, len(vector))
         own = self.vector

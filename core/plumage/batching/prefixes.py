@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from plumage.batching.interface import Level, Vector
+
 __all__ = ["PrefixRecord"]
 
 
@@ -16,16 +18,16 @@ class PrefixRecord:
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = capacity
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._seen: OrderedDict[Level, None] = OrderedDict()
 
-    def note(self, vector: tuple[int, ...]) -> None:
+    def note(self, vector: Vector) -> None:
         for level in reversed(vector):
             self._seen[level] = None
             self._seen.move_to_end(level)
         while len(self._seen) > self._capacity:
             self._seen.popitem(last=False)
 
-    def depth(self, vector: tuple[int, ...]) -> int:
+    def depth(self, vector: Vector) -> int:
         """Leading levels on record: a binary search, since the record is closed under ancestors."""
         low, high = 0, len(vector)
         while low < high:

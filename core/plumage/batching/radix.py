@@ -8,7 +8,7 @@ at another price; of the candidates that lose equally little it doesn't know whi
 from __future__ import annotations
 
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchState, Candidate, RequestId, StopPolicy
+from plumage.batching.interface import BatchState, Candidate, Level, RequestId, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
 
 __all__ = ["Radix"]
@@ -20,7 +20,7 @@ class _Level:
     __slots__ = ("active", "children", "here", "waiting")
 
     def __init__(self) -> None:
-        self.children: dict[int, _Level] = {}
+        self.children: dict[Level, _Level] = {}
         self.here: dict[RequestId, Candidate] = {}
         self.waiting = 0
         self.active = 0

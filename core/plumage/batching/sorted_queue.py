@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from plumage.batching.base import MAX_WAIT, WaitingQueue
-from plumage.batching.interface import Candidate, RequestId, StepOutcome
+from plumage.batching.interface import Candidate, Level, RequestId, StepOutcome
 from plumage.batching.prefixes import PrefixRecord
 
 __all__ = ["DfsWeight", "Lpm"]
@@ -62,7 +62,7 @@ class DfsWeight(SortedQueue):
     """Depth first through the prefix tree, the heavier branch first."""
 
     def _sorted(self, waiting: list[Candidate]) -> Iterable[Candidate]:
-        weights: Counter[int] = Counter()
+        weights: Counter[Level] = Counter()
         for candidate in waiting:
             weights.update(candidate.vector)
         # Sorting by (−weight, hash) level by level is that walk: equal up to a level means the same branch up to it.

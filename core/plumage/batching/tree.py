@@ -19,7 +19,7 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from plumage.batching.interface import Candidate, RequestId
+from plumage.batching.interface import Candidate, RequestId, Vector
 from plumage.batching.node import Entry, Node, Stage
 from plumage.errors import StateError
 
@@ -214,12 +214,12 @@ class ChunkedHashTree:
 
     # -- placing -----------------------------------------------------------------------------------------------------
 
-    def _stranger(self) -> tuple[int, ...]:
+    def _stranger(self) -> Vector:
         """A vector of one level that nobody shares: an empty one must not look like a perfect match."""
         self._strangers += 1
         return (-self._strangers,)
 
-    def _place(self, vector: tuple[int, ...]) -> Node:
+    def _place(self, vector: Vector) -> Node:
         """The node that ends where `vector` does, made (and a chain split) where needed."""
         node, depth, length = self._root, 0, len(vector)
         while depth < length:

@@ -1,0 +1,188 @@
+"""vLLM's requests in the order of one of core's batching policies (FEATHER §4.3; decision 0092).
+
+vLLM pops a request for two reasons, and tells neither: to admit it, or to put it aside for this step because it cannot
+run yet (its grammar compiles, its adapter has no slot, its KV is on its way). So a popped request is *open* until the
+next question shows whether it runs. What was put aside comes back ahead of the policy's choice, as in vLLM's own queue,
+and so do preempted requests.
+
+The policy's active requests are vLLM's running ones. Each admission and each end is told as it happens; `match` mends
+what came another way (a streaming session that waits for its next input, requests whose KV was loaded from outside).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING
+
+from plumage.batching import BatchQueue, Candidate, StepOutcome
+from plumage_engine.vllm.counters import Counters
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.scheduler import Request
+
+__all__ = ["RequestOrder"]
+
+
+class RequestOrder:
+    """queue: the policy. block_tokens: tokens that one of a request's hashes covers; stride: hashes a level of the
+    policy's vectors. max_wait: the policy's ageing bound in seconds. clock: seconds, monotonic; waiting is timed from
+    the moment a request enters."""
+
+    def __init__(
+        self,
+        queue: BatchQueue,
+        *,
+        block_tokens: int,
+        stride: int,
+        max_wait: float,
+        clock: Callable[[], float],
+        counters: Counters,
+    ) -> None:
+        self.queue = queue
+        self._block_tokens = block_tokens
+        self._stride = stride
+        self._max_wait = max_wait
+        self._clock = clock
+        self._counters = counters
+        self._candidates: dict[str, Candidate] = {}  # of all that wait, run or are put aside
+        self._waiting: dict[str, Request] = {}  # the policy chooses among these
+        self._ahead: OrderedDict[str, Request] = OrderedDict()  # preempted or put aside: before the policy's choice
+        self._told: set[str] = set()  # the policy has them as waiting: `_waiting`, and the open one unless it was ahead
+        self._active: set[str] = set()
+        self._open: Request | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._ahead)
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self._ahead.values()
+        yield from self._waiting.values()
+
+    @property
+    def active(self) -> int:
+        """Requests that the policy believes to run."""
+        return len(self._active)
+
+    def insert(self, request: Request) -> None:
+        """A new request waits, or a session's next input."""
+        request_id = request.request_id
+        self.end(request_id)
+        candidate = self._candidates[request_id] = self._candidate(request)
+        self._tell(candidate)
+        self._waiting[request_id] = request
+
+    def put_back(self, request: Request) -> None:
+        """A request that ran, or was popped, waits again, ahead of all others."""
+        request_id = request.request_id
+        if request is self._open:
+            self._close(admitted=False)
+        if request_id in self._active:
+            self._active.discard(request_id)
+            self.queue.finish(request_id)
+        self._candidates.setdefault(request_id, self._candidate(request))
+        self._ahead[request_id] = request
+        self._ahead.move_to_end(request_id, last=False)
+
+    def remove(self, request: Request) -> None:
+        """A waiting request was aborted; absent ones are tolerated."""
+        request_id = request.request_id
+        if self._ahead.pop(request_id, None) is None and self._waiting.pop(request_id, None) is None:
+            return
+        self._untell(request_id)
+        self._candidates.pop(request_id, None)
+
+    def end(self, request_id: str) -> None:
+        """A request is over, wherever it was."""
+        if self._open is not None and self._open.request_id == request_id:
+            self._close(admitted=False)
+        if request_id in self._active:
+            self._active.discard(request_id)
+            self.queue.finish(request_id)
+        self._candidates.pop(request_id, None)
+
+    def choose(self, running: list[Request]) -> Request | None:
+        """The request to admit next, or None for STOP; never None while requests wait and nothing runs."""
+        self.settle(running)
+        if self._ahead:
+            return next(iter(self._ahead.values()))
+        if not self._waiting:
+            return None
+        request_id = self.queue.select(self._clock())
+        if request_id is None:
+            return None if running else next(iter(self._waiting.values()))
+        return self._waiting[str(request_id)]
+
+    def pop(self, request: Request) -> None:
+        """vLLM takes `request`, which was chosen, out of the queue."""
+        request_id = request.request_id
+        if self._ahead.pop(request_id, None) is None:
+            del self._waiting[request_id]
+        self._open = request
+
+    def settle(self, running: list[Request]) -> None:
+        """Learn what became of the request that was popped last: an admitted one is the last of `running`."""
+        if self._open is not None:
+            self._close(admitted=bool(running) and running[-1] is self._open)
+
+    def match(self, running: list[Request]) -> None:
+        """Let the policy's active requests be `running`. O(1) where they are as many."""
+        self.settle(running)
+        if len(running) == len(self._active) and (not running or running[-1].request_id in self._active):
+            return
+        now = {request.request_id for request in running}
+        for request_id in self._active - now:
+            self._active.discard(request_id)
+            self.queue.finish(request_id)
+        for request in running:
+            if request.request_id not in self._active:
+                self._start(request)
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """A step ran."""
+        self.queue.observe(outcome)
+
+    def _close(self, *, admitted: bool) -> None:
+        request, self._open = self._open, None
+        assert request is not None
+        if admitted:
+            self._start(request)
+        else:
+            self._untell(request.request_id)
+
+    def _start(self, request: Request) -> None:
+        """The request runs. The policy may not know it: it was put aside, preempted, or never waited here."""
+        request_id = request.request_id
+        candidate = self._candidates.get(request_id)
+        if candidate is None:
+            candidate = self._candidates[request_id] = self._candidate(request)
+        if request_id not in self._told:
+            self._tell(candidate)
+        self._told.discard(request_id)
+        self.queue.add(request_id)
+        self._active.add(request_id)
+        self._counters.add("admissions")
+        if self._clock() - candidate.arrival >= self._max_wait:
+            self._counters.add("aged")
+
+    def _tell(self, candidate: Candidate) -> None:
+        self.queue.insert(candidate)
+        self._told.add(str(candidate.request_id))
+
+    def _untell(self, request_id: str) -> None:
+        self.queue.remove(request_id)
+        self._told.discard(request_id)
+
+    def _candidate(self, request: Request) -> Candidate:
+        """Frozen at INSERT: vLLM's own list of hashes grows with the output. The prompt's last, partial block has no
+        hash, so prompts that differ in it alone look equal."""
+        blocks = request.num_prompt_tokens // self._block_tokens
+        vector = tuple(request.block_hashes[self._stride - 1 : blocks : self._stride])
+        return Candidate(request.request_id, vector, request.num_prompt_tokens, self._clock(), _group(request))
+
+
+def _group(request: Request) -> Hashable | None:
+    """The group that a caller of the Oracle baseline gave, in `extra_args`."""
+    parameters = request.sampling_params
+    extra = parameters.extra_args if parameters is not None else None
+    return extra.get("plumage_group") if extra else None

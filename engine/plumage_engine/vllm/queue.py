@@ -1,0 +1,138 @@
+"""FEATHER as vLLM's waiting queue: no copy of `schedule()` (FEATHER §4.4; vLLM's `RequestQueue`).
+
+vLLM's scheduler asks `bool(queue)` before each admission: False while requests wait is STOP. Everywhere else it asks
+for the length, which is always the true one, or the engine would believe that it has no work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from plumage_engine.vllm.compat.scheduler import (
+    FCFSRequestQueue,
+    Request,
+    RequestQueue,
+    RequestStatus,
+    Scheduler,
+)
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.order import RequestOrder
+
+__all__ = ["FeatherQueue"]
+
+
+class FeatherQueue(RequestQueue):
+    """The waiting requests in the policy's order; after a failure in their order of arrival, as vLLM has them.
+
+    `_waiting` is kept beside the policy so that no failure of its loses a request."""
+
+    def __init__(self, scheduler: Scheduler, order: RequestOrder, guard: Guard, counters: Counters) -> None:
+        self._scheduler = scheduler
+        self._order = order
+        self._guard = guard
+        self._counters = counters
+        self._waiting: dict[str, Request] = {}
+        self._plain: FCFSRequestQueue | None = None
+        self._chosen: Request | None = None  # vLLM pops what it peeked at
+        guard.fall_back = self._fall_back
+
+    # -- what comes and goes -----------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        self._chosen = None
+        self._waiting[request.request_id] = request
+        if self._plain is not None:
+            self._plain.add_request(request)
+            return
+        try:
+            self._order.insert(request)
+        except Exception as error:
+            self._guard.failed(error)
+
+    def prepend_request(self, request: Request) -> None:
+        """A preempted request, or one that was put aside."""
+        self._chosen = None
+        if request.status == RequestStatus.PREEMPTED and request.request_id not in self._waiting:
+            self._counters.add("preemptions")
+        self._waiting[request.request_id] = request
+        if self._plain is not None:
+            self._plain.prepend_request(request)
+            return
+        try:
+            self._order.put_back(request)
+        except Exception as error:
+            self._guard.failed(error)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self.prepend_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        self.remove_requests((request,))
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Absent ones are tolerated."""
+        self._chosen = None
+        here = [request for request in requests if self._waiting.pop(request.request_id, None) is not None]
+        if self._plain is not None:
+            self._plain.remove_requests(here)
+            return
+        try:
+            for request in here:
+                self._order.remove(request)
+        except Exception as error:
+            self._guard.failed(error)
+
+    # -- the choice --------------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        """ADD, or STOP while requests wait."""
+        if self._plain is not None:
+            return bool(self._plain)
+        if not self._waiting:
+            return False
+        try:
+            self._chosen = self._order.choose(self._scheduler.running)
+        except Exception as error:
+            self._guard.failed(error)
+            return bool(self._waiting)
+        if self._chosen is None:
+            self._counters.add("stops")
+        return self._chosen is not None
+
+    def peek_request(self) -> Request:
+        """IndexError from an empty queue, as vLLM's own raises it."""
+        if self._plain is not None:
+            return self._plain.peek_request()
+        if self._chosen is None:
+            bool(self)  # asks the policy
+        return self._chosen or self._first()
+
+    def pop_request(self) -> Request:
+        request = self.peek_request()
+        self._chosen = None
+        self._waiting.pop(request.request_id, None)
+        if self._plain is not None:
+            self._plain.remove_request(request)
+            return request
+        try:
+            self._order.pop(request)
+        except Exception as error:
+            self._guard.failed(error)
+        return request
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._waiting.values()))
+
+    def _first(self) -> Request:
+        """The one that came first: asked for although the policy said STOP, or while the policy is off."""
+        for request in self._waiting.values():
+            return request
+        raise IndexError("peek from an empty queue")
+
+    def _fall_back(self) -> None:
+        self._plain = FCFSRequestQueue(self._waiting.values())

@@ -1,0 +1,53 @@
+"""vLLM's scheduler with the plugin's features: `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`.
+
+vLLM only calls what `--scheduler-cls` names, so a factory will do: it derives from the asynchronous scheduler or from
+the plain one, as vLLM itself would choose. `schedule()` stays vLLM's own.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from plumage_engine.vllm.compat.scheduler import AsyncScheduler, Request, Scheduler, SchedulerOutput
+from plumage_engine.vllm.features import Features
+from plumage_engine.vllm.settings import PluginSettings, read_settings
+
+__all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
+
+
+class _Hooks(Scheduler):
+    """What the features are told. plumage: the features."""
+
+    def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.plumage = Features(self, plumage)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        output = super().schedule(*args, **kwargs)
+        self.plumage.step_scheduled(output)
+        return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        self.plumage.step_ended(scheduler_output)
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self.plumage.request_ended(request)
+        return super()._free_request(request, *args, **kwargs)
+
+
+class PlumageScheduler(_Hooks):
+    """For synchronous scheduling."""
+
+
+class PlumageAsyncScheduler(_Hooks, AsyncScheduler):
+    """For asynchronous scheduling. The hooks stand before vLLM's class in the order of resolution."""
+
+
+def make_scheduler(**kwargs: Any) -> Scheduler:
+    """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
+    config = kwargs["vllm_config"]
+    settings = read_settings(config.additional_config, os.environ) or PluginSettings()
+    made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler
+    return made(plumage=settings, **kwargs)

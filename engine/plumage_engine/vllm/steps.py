@@ -1,0 +1,48 @@
+"""What a step of vLLM took and gave: the reward of the decisions that formed its batch (FEATHER §4.3).
+
+A step runs from its `schedule()`, or from the end of the step before where that came later, to its
+`update_from_output()`. Under asynchronous scheduling the next `schedule()` comes before this step's end, so the time
+between two of them says nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plumage.batching import StepOutcome
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.scheduler import SchedulerOutput
+
+__all__ = ["StepTimes"]
+
+_MOST = 64  # steps on their way; vLLM has two, or as many as pipeline stages
+
+
+class StepTimes:
+    """`ended` gives each scheduled step's outcome, in the order in which they were scheduled."""
+
+    def __init__(self) -> None:
+        self._begun: deque[tuple[SchedulerOutput, float]] = deque(maxlen=_MOST)
+        self._last_end = float("-inf")
+
+    def begun(self, output: SchedulerOutput, now: float) -> None:
+        self._begun.append((output, now))
+
+    def ended(self, output: SchedulerOutput, now: float) -> StepOutcome | None:
+        """None for a step that nobody began, or that had nothing to do."""
+        while self._begun:
+            begun, at = self._begun.popleft()
+            if begun is output:
+                start, self._last_end = max(at, self._last_end), now
+                return _outcome(output, now - start) if output.total_num_scheduled_tokens else None
+        return None
+
+
+def _outcome(output: SchedulerOutput, seconds: float) -> StepOutcome:
+    """A request with one token, or with drafts beside it, decodes."""
+    drafts = output.scheduled_spec_decode_tokens
+    decodes = sum(1 for request, tokens in output.num_scheduled_tokens.items() if tokens == 1 or request in drafts)
+    drafted = sum(len(tokens) for tokens in drafts.values())
+    return StepOutcome(seconds, decodes, output.total_num_scheduled_tokens - decodes - drafted)
