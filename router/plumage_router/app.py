@@ -13,10 +13,11 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from plumage.exposition import CONTENT_TYPE
 from plumage_router.errors import error_object
 from plumage_router.gateway import Gateway
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
-from plumage_router.status import exposition, status_document
+from plumage_router.status import metrics_page, status_document
 
 __all__ = ["make_app"]
 
@@ -70,7 +71,7 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
-        return Response(exposition(gateway), media_type="text/plain; version=0.0.4")
+        return Response(metrics_page(gateway), media_type=CONTENT_TYPE)
 
     @app.get("/v1/models", dependencies=[Depends(key)])
     async def models() -> dict[str, Any]:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from plumage import exposition
+
 if TYPE_CHECKING:
     from plumage_router.directory import DirectoryLink
 
@@ -25,6 +27,13 @@ _BY_PART: Final = (
     ("malformed", "Values that could not be read."),
     ("failures", "Calls that the directory's server did not answer."),
 )
+_SINGLE: Final = (
+    ("other_model", "mirror", "other_model", "Heartbeats of replicas with another model folder, unknown-cache."),
+    ("log_entries", "mirror", "entries", "Entries of replicas' logs read."),
+    ("changes", "mirror", "changes", "Changes of chunks applied to the mirror."),
+    ("estimators_adopted", "estimators", "adopted", "Replicas begun from what other routers learned."),
+    ("hotness_deltas", "hotness", "sent", "Access deltas told to the pool."),
+)
 REASONS: Final = ("new", "epoch", "gap", "digest", "failover", "gone", "malformed", "failed")
 
 
@@ -32,28 +41,17 @@ def directory_lines(link: DirectoryLink) -> Iterator[str]:
     """Counters; all are there from the start with 0, so that an alert on their increase misses nothing."""
     parts = _parts(link)
     for what, text in _BY_PART:
-        yield from _head(f"{what}_total", text)
-        for part, counts in parts.items():
-            yield f'{_PREFIX}{what}_total{{part="{part}"}} {counts[what]}'
-    yield from _head("snapshots_total", "Snapshots of replicas read, by reason.")
-    mirror = parts["mirror"]
+        by_part = {part: counts[what] for part, counts in parts.items()}
+        yield from exposition.counters(_PREFIX + what, text, "part", by_part)
+    snapshots = _snapshots(parts["mirror"])
+    yield from exposition.counters(_PREFIX + "snapshots", "Snapshots of replicas read, by reason.", "reason", snapshots)
+    for what, part, key, text in _SINGLE:
+        yield from exposition.counter(_PREFIX + what, text, parts[part][key])
+
+
+def _snapshots(mirror: Counter[str]) -> dict[str, int]:
     found = {name.removeprefix(_SNAPSHOT): count for name, count in mirror.items() if name.startswith(_SNAPSHOT)}
-    for reason, count in sorted({**dict.fromkeys(REASONS, 0), **found}.items()):
-        yield f'{_PREFIX}snapshots_total{{reason="{reason}"}} {count}'
-    for what, part, key, text in (
-        (
-            "other_model_total",
-            "mirror",
-            "other_model",
-            "Heartbeats of replicas with another model folder, unknown-cache.",
-        ),
-        ("log_entries_total", "mirror", "entries", "Entries of replicas' logs read."),
-        ("changes_total", "mirror", "changes", "Changes of chunks applied to the mirror."),
-        ("estimators_adopted_total", "estimators", "adopted", "Replicas begun from what other routers learned."),
-        ("hotness_deltas_total", "hotness", "sent", "Access deltas told to the pool."),
-    ):
-        yield from _head(what, text)
-        yield f"{_PREFIX}{what} {parts[part][key]}"
+    return dict(sorted({**dict.fromkeys(REASONS, 0), **found}.items()))
 
 
 def _parts(link: DirectoryLink) -> dict[str, Counter[str]]:
@@ -65,8 +63,3 @@ def _parts(link: DirectoryLink) -> dict[str, Counter[str]]:
         "estimators": work.learned.counts + learning.counts if work is not None and learning is not None else none,
         "hotness": link.hotness.exchange.counts if link.hotness is not None else none,
     }
-
-
-def _head(name: str, text: str) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {text}"
-    yield f"# TYPE {_PREFIX}{name} counter"

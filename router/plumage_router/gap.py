@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from plumage_router.metrics import escaped
+from plumage import exposition
 from plumage_router.replicas import Replica
 
 __all__ = ["GapWatch"]
@@ -89,19 +89,12 @@ class GapWatch:
 
     def lines(self) -> Iterator[str]:
         """Both as gauges, in Prometheus' text form."""
-        lasting = self.lasting
-        for name, text, values in (
-            ("hit_gap_ratio", "Hit tokens predicted minus found, of a window's prompt tokens.", self.ratios),
-            (
-                "hit_gap_lasting",
-                "1 when that has been large for minutes.",
-                {name: name in lasting for name in self.ratios},
-            ),
-        ):
-            yield f"# HELP plumage_router_{name} {text}"
-            yield f"# TYPE plumage_router_{name} gauge"
-            for replica, value in values.items():
-                yield f'plumage_router_{name}{{replica="{escaped(replica)}"}} {float(value):.6g}'
+        ratios, lasting = self.ratios, self.lasting
+        text = "Hit tokens predicted minus found, of a window's prompt tokens."
+        yield from exposition.gauges("plumage_router_hit_gap_ratio", text, "replica", ratios)
+        text = "1 when that has been large for minutes."
+        large = {replica: replica in lasting for replica in ratios}
+        yield from exposition.gauges("plumage_router_hit_gap_lasting", text, "replica", large)
 
 
 def _began(replica: Replica, now: float) -> _Seen:

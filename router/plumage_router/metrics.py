@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Histogram", "Metrics", "escaped"]
+from plumage import exposition
+
+__all__ = ["Histogram", "Metrics"]
 
 _PREFIX = "plumage_router_"
 _DECISION = (25e-6, 50e-6, 75e-6, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05)
@@ -49,13 +51,10 @@ class Histogram:
     def total(self) -> float:
         return self._total + sum(self._fresh)
 
-    def lines(self, name: str) -> Iterator[str]:
+    def lines(self, name: str, text: str) -> Iterator[str]:
+        """Its family in the text form."""
         self.settle()
-        for bound, reached in zip(self.bounds, self._reached, strict=False):
-            yield f'{name}_bucket{{le="{bound:g}"}} {reached}'
-        yield f'{name}_bucket{{le="+Inf"}} {self.count}'
-        yield f"{name}_sum {self.total:.9g}"
-        yield f"{name}_count {self.count}"
+        return exposition.histogram(name, text, self.bounds, self._reached, self._total)
 
 
 class Metrics:
@@ -86,35 +85,32 @@ class Metrics:
             histogram.settle()
 
     def lines(self) -> Iterator[str]:
-        """The text exposition of what is counted here."""
+        """What is counted here, in Prometheus' text form."""
         for name, text, value in self._single():
-            yield from _head(name, "counter", text)
-            yield f"{_PREFIX}{name} {value:.12g}"
+            yield from exposition.counter(_PREFIX + name, text, value)
         for name, text, label, values in self._labelled():
-            yield from _head(name, "counter", text)
-            for key, count in sorted(values.items(), key=str):
-                yield f'{_PREFIX}{name}{{{label}="{key}"}} {count}'
+            yield from exposition.counters(_PREFIX + name, text, label, dict(sorted(values.items())))
         for name, text, histogram in self._histograms():
-            yield from _head(name, "histogram", text)
-            yield from histogram.lines(_PREFIX + name)
+            yield from histogram.lines(_PREFIX + name, text)
 
     def _single(self) -> tuple[tuple[str, str, float], ...]:
         return (
-            ("requests_total", "Completion requests begun.", self.requests),
-            ("aborted_total", "Clients that left early.", self.aborted),
-            ("truncated_total", "Answers cut short by an engine's failure.", self.truncated),
-            ("usage_missing_total", "Answers without cached_tokens.", self.usage_missing),
-            ("background_failures_total", "Background tasks that failed and began again.", self.background_failures),
-            ("prompt_tokens_total", "Prompt tokens as engines counted them.", self.prompt_tokens),
-            ("hit_tokens_predicted_total", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
-            ("hit_tokens_actual_total", "Prompt tokens that were in the cache.", self.actual_hit_tokens),
+            ("requests", "Completion requests begun.", self.requests),
+            ("aborted", "Clients that left early.", self.aborted),
+            ("truncated", "Answers cut short by an engine's failure.", self.truncated),
+            ("usage_missing", "Answers without cached_tokens.", self.usage_missing),
+            ("background_failures", "Background tasks that failed and began again.", self.background_failures),
+            ("prompt_tokens", "Prompt tokens as engines counted them.", self.prompt_tokens),
+            ("hit_tokens_predicted", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
+            ("hit_tokens_actual", "Prompt tokens that were in the cache.", self.actual_hit_tokens),
         )
 
-    def _labelled(self) -> tuple[tuple[str, str, str, Counter[int] | Counter[str]], ...]:
+    def _labelled(self) -> tuple[tuple[str, str, str, Mapping[str, int]], ...]:
+        responses = {str(status): count for status, count in self.responses.items()}
         return (
-            ("responses_total", "Responses by status.", "status", self.responses),
-            ("errors_total", "Errors the router answered itself.", "code", self.errors),
-            ("retries_total", "Attempts that failed and were followed by another.", "reason", self.retries),
+            ("responses", "Responses by status.", "status", responses),
+            ("errors", "Errors the router answered itself.", "code", self.errors),
+            ("retries", "Attempts that failed and were followed by another.", "reason", self.retries),
         )
 
     def _histograms(self) -> tuple[tuple[str, str, Histogram], ...]:
@@ -126,13 +122,3 @@ class Metrics:
             ("latency_error_seconds", "Actual minus predicted end-to-end latency.", self.latency_error),
             ("hit_error_tokens", "Actual minus predicted hit tokens.", self.hit_error),
         )
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {text}"
-    yield f"# TYPE {_PREFIX}{name} {kind}"
-
-
-def escaped(label: str) -> str:
-    """A label's value as the text form wants it."""
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -13,16 +13,20 @@ Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+from plumage.exposition import counters, gauge, gauges, page
 from plumage_router.breaker import BreakerState
 from plumage_router.clock import monotonic
 from plumage_router.gateway import Gateway
-from plumage_router.metrics import escaped
 from plumage_router.replicas import Replica
 
-__all__ = ["exposition", "status_document"]
+__all__ = ["metrics_page", "status_document"]
+
+_Family: TypeAlias = Callable[[str, str, str, Mapping[str, float]], Iterator[str]]
+
+_PREFIX = "plumage_router_"
 
 HOTTEST = 10
 
@@ -92,9 +96,16 @@ def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def exposition(gateway: Gateway) -> str:
+def metrics_page(gateway: Gateway) -> str:
     """Everything in Prometheus' text form."""
-    return "\n".join((*gateway.metrics.lines(), *_gauges(gateway), *gateway.directory.metric_lines(), ""))
+    fallbacks = counters(
+        _PREFIX + "render_fallbacks",
+        "Conversations rendered anew: reusing their beginning failed.",
+        "error",
+        dict(sorted(gateway.reader.fallbacks.items())),
+    )
+    own = (gateway.metrics.lines(), _gauges(gateway), fallbacks, _per_replica(gateway))
+    return page(*own, gateway.directory.metric_lines())
 
 
 def _gauges(gateway: Gateway) -> Iterator[str]:
@@ -107,28 +118,25 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
         ("bytes_per_token", "Bytes a prompt token, learned.", gateway.decider.rate.bytes_per_token),
     )
     for name, text, value in single:
-        yield f"# HELP plumage_router_{name} {text}"
-        yield f"# TYPE plumage_router_{name} gauge"
-        yield f"plumage_router_{name} {value:.12g}"
-    yield "# HELP plumage_router_render_fallbacks_total Conversations rendered anew: reusing their beginning failed."
-    yield "# TYPE plumage_router_render_fallbacks_total counter"
-    for error, count in sorted(gateway.reader.fallbacks.items()):
-        yield f'plumage_router_render_fallbacks_total{{error="{error}"}} {count}'
-    yield from _per_replica(gateway)
+        yield from gauge(_PREFIX + name, text, value)
 
 
 def _per_replica(gateway: Gateway) -> Iterator[str]:
-    columns = (
-        ("replica_in_flight", "gauge", lambda r: r.load.routed),
-        ("replica_routed_total", "counter", lambda r: r.totals.routed),
-        ("replica_failed_total", "counter", lambda r: r.totals.failed),
-        ("replica_abandoned_total", "counter", lambda r: r.totals.abandoned),
-        ("replica_hit_tokens_total", "counter", lambda r: r.totals.hit_tokens),
-        ("replica_prompt_tokens_total", "counter", lambda r: r.totals.prompt_tokens),
-        ("replica_breaker_open", "gauge", lambda r: int(r.breaker.state is not BreakerState.CLOSED)),
-        ("replica_ready", "gauge", lambda r: int(r.shown_state == "Ready")),
+    columns: tuple[tuple[_Family, str, str, Callable[[Replica], float]], ...] = (
+        (gauges, "in_flight", "Requests of this router under way.", lambda r: r.load.routed),
+        (counters, "routed", "Requests sent to the replica.", lambda r: r.totals.routed),
+        (counters, "failed", "Requests that failed there.", lambda r: r.totals.failed),
+        (counters, "abandoned", "Requests given up there.", lambda r: r.totals.abandoned),
+        (counters, "hit_tokens", "Prompt tokens found in its cache.", lambda r: r.totals.hit_tokens),
+        (counters, "prompt_tokens", "Prompt tokens as it counted them.", lambda r: r.totals.prompt_tokens),
+        (
+            gauges,
+            "breaker_open",
+            "1 unless its breaker is closed.",
+            lambda r: r.breaker.state is not BreakerState.CLOSED,
+        ),
+        (gauges, "ready", "1 while its state is Ready.", lambda r: r.shown_state == "Ready"),
     )
-    for name, kind, read in columns:
-        yield f"# TYPE plumage_router_{name} {kind}"
-        for replica in gateway.fleet:
-            yield f'plumage_router_{name}{{replica="{escaped(replica.id)}"}} {read(replica)}'
+    for family, name, text, read in columns:
+        values = {replica.id: read(replica) for replica in gateway.fleet}
+        yield from family(f"{_PREFIX}replica_{name}", text, "replica", values)

@@ -26,8 +26,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from plumage.exposition import CONTENT_TYPE
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.metrics import exposition
+from plumage_engine.agent.metrics import metrics_page
 
 __all__ = ["make_app"]
 
@@ -50,7 +51,7 @@ def make_app(agent: Agent) -> Starlette:
         return JSONResponse({"state": agent.state.name.capitalize()}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        return Response(exposition(agent), media_type="text/plain; version=0.0.4")
+        return Response(metrics_page(agent), media_type=CONTENT_TYPE)
 
     async def stats(_: Request) -> Response:
         return JSONResponse(agent.stats())

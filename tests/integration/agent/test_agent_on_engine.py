@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 from support.agents import BOS, ask, running, served, settings, until
 from support.ports import free_port
+from support.scrapes import families
 
 from plumage.directory.hotness import HotnessShare
 from plumage.directory.mirror import Mirror
@@ -376,7 +377,10 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent"
         ) as surface:
-            page = (await surface.get("/metrics")).text
+            answer = await surface.get("/metrics")
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        page = answer.text
+        assert {name.partition("_agent_")[0] for name in families(page)} == {"plumage"}
         assert 'plumage_agent_directory_newer_schema_total{part="hotness"} 1' in page
         assert 'plumage_agent_directory_malformed_total{part="hotness"} 0' in page
         assert "plumage_agent_ready 1" in page

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scrapes import families
 
 
 @pytest.fixture
@@ -135,13 +135,28 @@ async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     await running.post(kit.chat())
     await running.post(b"{")
-    text = (await running.send(get("/metrics"))).body.decode()
-    line = re.compile(r'^(# (HELP|TYPE) .+|[a-z_]+(\{[a-z]+="[^"]*"\})? [-+0-9.e]+)$')
-    assert all(line.match(one) for one in text.splitlines()), text
+    answer = await running.send(get("/metrics"))
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = answer.body.decode()
+    assert {name.partition("_router_")[0] for name in families(text)} == {"plumage"}
     assert 'plumage_router_responses_total{status="200"} 1' in text
     assert 'plumage_router_errors_total{code="invalid_json"} 1' in text
     assert 'plumage_router_decision_seconds_bucket{le="+Inf"} 1' in text
     assert 'plumage_router_replica_ready{replica="chat-0"} 1' in text
+
+
+async def test_a_replica_of_any_name_is_in_the_metrics(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    odd = kit.Engine('chat-"1"\n{\\')
+    await odd.start()
+    running.engines.append(odd)
+    running.write_members()
+    await kit.until(lambda: running.router.fleet.get(odd.name))
+    found = families((await running.send(get("/metrics"))).body.decode())
+    per_replica = [family for name, family in found.items() if name.startswith("plumage_router_replica_")]
+    assert len(per_replica) == 8
+    for family in per_replica:
+        assert [sample.labels for sample in family.samples] == [{"replica": "chat-0"}, {"replica": odd.name}]
 
 
 async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from support.scrapes import families
 from tests.integration.simulator.conftest import API_KEY, Engine, running
 
 from plumage_engine.simulator.device import GPU
@@ -218,21 +218,21 @@ def test_keys_guard_their_own_routes_only(engine: Engine) -> None:
 
 def test_metrics_have_vllm_names_and_add_up(engine: Engine) -> None:
     engine.chat("metrics " + WORDS * 5, max_tokens=5, ignore_eos=True)
-    families = {family.name: family for family in text_string_to_metric_families(engine.client.get("/metrics").text)}
+    found = families(engine.client.get("/metrics").text)
     stats = engine.stats()
 
     def value(name: str) -> float:
-        return families[name].samples[0].value
+        return found[name].samples[0].value
 
     assert value("vllm:num_requests_running") == 0
     assert value("vllm:kv_cache_usage_perc") == 0
-    assert value("vllm:prefix_cache_queries") == stats["queryTokens"]
-    assert value("vllm:prefix_cache_hits") == stats["hitTokens"]
-    assert value("vllm:generation_tokens") == stats["generatedTokens"]
+    assert value("vllm:prefix_cache_queries_total") == stats["queryTokens"]
+    assert value("vllm:prefix_cache_hits_total") == stats["hitTokens"]
+    assert value("vllm:generation_tokens_total") == stats["generatedTokens"]
     for name in ("time_to_first_token", "inter_token_latency", "request_queue_time", "e2e_request_latency"):
-        counts = {sample.name: sample.value for sample in families[f"vllm:{name}_seconds"].samples}
+        counts = {sample.name: sample.value for sample in found[f"vllm:{name}_seconds"].samples}
         assert counts[f"vllm:{name}_seconds_count"] > 0
-    assert families["vllm:cache_config_info"].samples[0].labels["block_size"] == "16"
+    assert found["vllm:cache_config_info"].samples[0].labels["block_size"] == "16"
 
 
 def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: Engine) -> None:
@@ -243,22 +243,20 @@ def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: En
             small.client.post(
                 "/v1/completions", json={"model": "tiny", "prompt": f"{number} " + WORDS * 20, "max_tokens": 1}
             ).raise_for_status()
-        families = {family.name: family for family in text_string_to_metric_families(small.client.get("/metrics").text)}
+        found = families(small.client.get("/metrics").text)
         stats = small.stats()
     for way in ("load", "store"):
-        moved = families[f"vllm:kv_offload_{way}_bytes"].samples[0].value
+        moved = found[f"vllm:kv_offload_{way}_bytes_total"].samples[0].value
         sizes = {
-            sample.name.rpartition("_")[2]: sample.value for sample in families[f"vllm:kv_offload_{way}_size"].samples
+            sample.name.rpartition("_")[2]: sample.value for sample in found[f"vllm:kv_offload_{way}_size"].samples
         }
         assert sizes["sum"] == moved > 0
         assert sizes["count"] >= 1
-        assert families[f"vllm:kv_offload_{way}_time"].samples[0].value > 0
-    loaded = families["vllm:kv_offload_load_bytes"].samples[0].value
+        assert found[f"vllm:kv_offload_{way}_time_total"].samples[0].value > 0
+    loaded = found["vllm:kv_offload_load_bytes_total"].samples[0].value
     assert stats["hostHitTokens"] > 0
     assert loaded == stats["hostHitTokens"] * GPU.kv_bytes_per_token
-    waiting = {
-        sample.labels["reason"]: sample.value for sample in families["vllm:num_requests_waiting_by_reason"].samples
-    }
+    waiting = {sample.labels["reason"]: sample.value for sample in found["vllm:num_requests_waiting_by_reason"].samples}
     assert waiting == {"capacity": 0, "deferred": 0}
 
 

@@ -1,0 +1,73 @@
+"""Prometheus' text form, version 0.0.4: what a server answers a scraper with.
+
+Contract: a family is its HELP line, its TYPE line and its samples, in this order and without other lines between them.
+Text and values of labels are escaped here, so callers give them as they are. A counter's name gets its `_total` here,
+for no counter may go without. Source: Prometheus, "Exposition formats", text-based format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["CONTENT_TYPE", "counter", "counters", "gauge", "gauges", "histogram", "page"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TOTAL = "_total"
+_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
+
+def page(*families: Iterable[str]) -> str:
+    """The answer to a scrape: the lines of all families, each with its end of line."""
+    return "".join(f"{line}\n" for family in families for line in family)
+
+
+def counter(name: str, text: str, value: float) -> Iterator[str]:
+    """A count that only grows. name: without `_total`. text: what it counts."""
+    yield from _family(name + _TOTAL, "counter", text)
+    yield f"{name}{_TOTAL} {_number(value)}"
+
+
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
+    """Counts by the value of one label, in the order of `values`."""
+    yield from _family(name + _TOTAL, "counter", text)
+    yield from _labelled(name + _TOTAL, label, values)
+
+
+def gauge(name: str, text: str, value: float) -> Iterator[str]:
+    """What is so now."""
+    yield from _family(name, "gauge", text)
+    yield f"{name} {_number(value)}"
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
+    """What is so now, by the value of one label, in the order of `values`."""
+    yield from _family(name, "gauge", text)
+    yield from _labelled(name, label, values)
+
+
+def histogram(name: str, text: str, bounds: Sequence[float], reached: Sequence[int], total: float) -> Iterator[str]:
+    """bounds: upper ends of the buckets, themselves within, ascending. reached: values up to each bound, so that no
+    number is below the one before, and last all of them: one number more than bounds. total: the sum of the values."""
+    yield from _family(name, "histogram", text)
+    for bound, count in zip((*bounds, float("inf")), reached, strict=True):
+        yield f'{name}_bucket{{le="{_number(bound)}"}} {count}'
+    yield f"{name}_sum {_number(total)}"
+    yield f"{name}_count {reached[-1]}"
+
+
+def _family(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {name} {text.translate(_HELP)}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f'{name}{{{label}="{key.translate(_LABEL)}"}} {_number(value)}'
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same number; whole numbers without a point."""
+    text = repr(float(value)).removesuffix(".0")
+    return _NOT_FINITE.get(text, text)

@@ -1,0 +1,51 @@
+"""A page of metrics as a scraper reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+__all__ = ["families"]
+
+
+def families(page: str) -> dict[str, Metric]:
+    """By name as written: a gauge and a counter may differ in `_total` alone. Each has a type and says what it is, is
+    there once, and has no sample twice; no counter is below 0, and a histogram's buckets add up."""
+    found: dict[str, Metric] = {}
+    for family in text_string_to_metric_families(page):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        assert name not in found, f"{name} is there twice"
+        assert family.type in ("counter", "gauge", "histogram"), family
+        assert family.documentation, family
+        samples = [(sample.name, *sorted(sample.labels.items())) for sample in family.samples]
+        assert len(set(samples)) == len(samples), family
+        if family.type == "counter":
+            assert all(sample.name == name and sample.value >= 0 for sample in family.samples), family
+        elif family.type == "histogram":
+            _add_up(family)
+        found[name] = family
+    return found
+
+
+def _add_up(family: Metric) -> None:
+    """Series by series: bounds and counts ascend, the last bucket has no bound, and it holds all."""
+    series: dict[tuple[tuple[str, str], ...], list[Sample]] = {}
+    for sample in family.samples:
+        labels = tuple(sorted((key, value) for key, value in sample.labels.items() if key != "le"))
+        series.setdefault(labels, []).append(sample)
+    for samples in series.values():
+        by_name = {sample.name.removeprefix(f"{family.name}_"): sample.value for sample in samples}
+        buckets = [sample for sample in samples if "le" in sample.labels]
+        _ascend([float(sample.labels["le"]) for sample in buckets], strictly=True)
+        _ascend([sample.value for sample in buckets], strictly=False)
+        assert buckets[-1].labels["le"] == "+Inf", family
+        assert buckets[-1].value == by_name["count"], family
+        assert "sum" in by_name, family
+
+
+def _ascend(values: Sequence[float], *, strictly: bool) -> None:
+    assert all(low < high or (low == high and not strictly) for low, high in pairwise(values)), values
