@@ -122,11 +122,12 @@ class Follower:
             self._refill = None
 
     def forget(self) -> None:
-        """The replica's cache is unknown; what the router itself expects of it stays."""
+        """The replica's cache is unknown; what the router itself expects of it stays. See `Mirror.unlearn`: no log
+        may be taken until the next snapshot."""
         self.abandon()
         if self.epoch is not None:
             self.epoch = None
-            self._mirror.refill(self.slot).commit()
+            self._mirror.unlearn(self.slot)
 
     # The log
 

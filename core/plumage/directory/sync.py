@@ -173,11 +173,15 @@ class DirectorySync:
         await forever(turn, f"directory {self._shown}", backoff=Backoff(self._rng), failed=self._away)
 
     async def _poll_turn(self) -> None:
-        for _ in self.mirror.upkeep(time.monotonic()):  # first: polling may fail
-            await asyncio.sleep(0)
+        await self._keep_up()  # first: polling may fail
         await self._poll()
+        await self._keep_up()  # of what this poll has ended
         self._polled = True
         await self._pause()
+
+    async def _keep_up(self) -> None:
+        for _ in self.mirror.upkeep(time.monotonic()):
+            await asyncio.sleep(0)
 
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.refill import PIECE
 from plumage.errors import ConfigurationError, StateError
 
 RNG = random.Random(7)
@@ -81,6 +82,100 @@ def test_a_hold_renewed_while_a_snapshot_takes_over_ends_in_its_time() -> None:
     assert len(mirror) == 0
 
 
+def test_what_was_carried_dropped_and_expected_again_is_held() -> None:
+    rng = random.Random(6)
+    mirror = Mirror(capacity=SHARDS * 50)
+    chain = [rng.getrandbits(58) for _ in range(20)]  # all in one shard
+    mirror.hold_pending(chain, 0, 0.0, 1.0)
+    refill = mirror.refill(0)
+    list(refill.carry())
+    mirror.apply(1, [(rng.getrandbits(58), 1, 64) for _ in range(100)])
+    assert mirror.match(chain) == {}, "it was the coldest"
+    mirror.hold_pending(chain, 0, 0.5, 1.0)
+    refill.commit()
+    assert mirror.match(chain)[0][0] == len(chain)
+
+
+def much_expected() -> tuple[Mirror, list[list[int]]]:
+    """Of slot 0, beside a chain that its engine told of; more than is carried at a step."""
+    mirror = Mirror()
+    mirror.apply(0, held(CHAINS[0]))
+    chains = [[RNG.getrandbits(64) for _ in range(32)] for _ in range(4 * PIECE // 32)]
+    for chain in chains:
+        mirror.hold_pending(chain, 0, 0.0, 60.0)
+    return mirror, chains
+
+
+def test_where_much_is_expected_an_engines_word_is_taken_out_in_steps() -> None:
+    mirror, chains = much_expected()
+    mirror.unlearn(0)
+    assert mirror.match(CHAINS[0]) == {0: (7, 448)}, "it stays until all is carried"
+    upkeep = mirror.upkeep(1.0)
+    for _ in range(2):
+        next(upkeep)
+    mirror.hold_pending(CHAINS[8], 0, 1.0, 60.0)
+    mirror.drop_pending(chains[0], 0)
+    mirror.drop_pending(chains[-1], 0)
+    assert len(list(upkeep)) > 2
+    assert mirror.match(CHAINS[0]) == {}
+    assert [mirror.match(chain) for chain in (chains[0], chains[-1])] == [{}, {}]
+    assert all(mirror.match(chain)[0][0] == 32 for chain in chains[1:-1])
+    assert mirror.match(CHAINS[8])[0][0] == 7
+    assert mirror.pending == len(mirror) == 32 * len(chains[1:-1]) + 7
+
+
+def next_lanes(mirror: Mirror) -> list[int]:
+    return [mirror._lanes.fill() for _ in range(4)]
+
+
+def test_upkeep_that_was_called_off_goes_on_the_next_time() -> None:
+    mirror, chains = much_expected()
+    mirror.unlearn(0)
+    next(mirror.upkeep(1.0))
+    list(mirror.upkeep(1.0))
+    assert mirror.match(CHAINS[0]) == {}
+    assert all(mirror.match(chain)[0][0] == 32 for chain in chains)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_replica_that_leaves_while_its_word_is_taken_out_leaves_nothing(steps: int) -> None:
+    mirror, chains = much_expected()
+    mirror.unlearn(0)
+    upkeep = mirror.upkeep(1.0)
+    for _ in range(steps):
+        next(upkeep)
+    mirror.forget(0)
+    for left in (upkeep, mirror.upkeep(1.0), mirror.upkeep(1.0)):
+        list(left)
+    assert [mirror.match(chain) for chain in (CHAINS[0], *chains)] == [{}] * (1 + len(chains))
+    assert (len(mirror), mirror.pending) == (0, 0)
+    assert next_lanes(mirror) == next_lanes(Mirror()), "all are free again"
+
+
+def test_a_snapshot_of_a_replica_that_left_takes_nothing_over() -> None:
+    mirror, chain = Mirror(), CHAINS[0]
+    mirror.hold_pending(CHAINS[8], 0, 0.0, 1.0)
+    refill = mirror.refill(0)
+    refill.add(held(chain))
+    list(refill.carry())
+    mirror.forget(0)
+    refill.commit()
+    assert (mirror.match(chain), mirror.match(CHAINS[8])) == ({}, {})
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_snapshot_that_fails_brings_nothing_of_what_is_taken_out_back(steps: int) -> None:
+    mirror, chains = much_expected()
+    mirror.unlearn(0)
+    upkeep = mirror.upkeep(1.0)
+    for _ in range(steps):
+        next(upkeep)
+    mirror.refill(0).abandon()
+    assert mirror.match(CHAINS[0]) == {}
+    list(upkeep)
+    assert all(mirror.match(chain)[0][0] == 32 for chain in chains)
+
+
 def test_many_holds_end_in_steps_and_none_is_left() -> None:
     mirror = Mirror()
     chains = [[RNG.getrandbits(64) for _ in range(3)] for _ in range(20)]
@@ -103,7 +198,7 @@ def test_upkeep_leaves_nothing_of_what_is_over() -> None:
     mirror.forget(1)
     list(mirror.upkeep(2.0))
     assert [mirror.match(chain) for chain in (stays, ends, gone)] == [{0: (7, 448)}, {}, {}]
-    assert (len(mirror), mirror.pending, mirror._dead) == (7, 0, 0)
+    assert (len(mirror), mirror.pending, mirror.sweep()) == (7, 0, False)
 
 
 def test_an_event_replaces_a_guessed_count() -> None:
@@ -186,9 +281,9 @@ def test_no_chunk_outlives_its_parent_when_a_matched_chain_goes_cold() -> None:
     mirror.settle()
     depths = []
     while mirror.match(chain):
-        mirror._touched.clear()
+        mirror._table._touched.clear()
         depths.append(mirror.match(chain)[0][0])
-        mirror._touched.clear()
+        mirror._table._touched.clear()
         mirror.apply(0, [(rng.getrandbits(64) & (1 << 58) - 1, 1, 1) for _ in range(5)])
     assert depths == sorted(depths, reverse=True)
     assert all(mirror.match([chunk]) == {} for chunk in chain)

@@ -11,8 +11,10 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from plumage.directory import mirror as mirror_module
 from plumage.directory import refill as refill_module
 from plumage.directory.mirror import SHARDS, Mirror
+from plumage.directory.refill import Refill
 from plumage.directory.strides import Strides
 
 RNG = random.Random(7)
@@ -56,10 +58,11 @@ class MirrorMachine(RuleBasedStateMachine):
         super().__init__()
         self.fast, self.slow, self.now = Mirror(), SlowMirror(), 0.0
         self.filling: int | None = None  # the slot whose snapshot is being made whole
+        self.unlearned: set[int] = set()  # slots whose engines' word is to be taken out by upkeep
 
     @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
     def add(self, slot: int, chunk: int) -> None:
-        assume(slot != self.filling)  # no log is applied while a snapshot takes over
+        assume(slot != self.filling and slot not in self.unlearned)  # no log is applied while a snapshot takes over
         self.fast.apply(slot, [(chunk, 1, tokens_at(chunk))])
         self.slow.said.setdefault(slot, set()).add(chunk)
         self.slow.hoped.get(slot, {}).pop(chunk, None)
@@ -71,7 +74,7 @@ class MirrorMachine(RuleBasedStateMachine):
 
     @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
     def remove(self, slot: int, chunk: int) -> None:
-        assume(slot != self.filling)
+        assume(slot != self.filling and slot not in self.unlearned)
         self.fast.apply(slot, [(chunk, 0, 0)])
         self.slow.said.setdefault(slot, set()).discard(chunk)
 
@@ -107,9 +110,20 @@ class MirrorMachine(RuleBasedStateMachine):
             for chunk in [chunk for chunk, until in hoped.items() if until <= self.now]:
                 del hoped[chunk]
 
+    def refill(self, slot: int) -> Refill:
+        """What is being taken out goes at once: nothing is left of it if the snapshot is given up."""
+        refill = self.fast.refill(slot)
+        self.gone(slot)
+        return refill
+
+    def gone(self, slot: int) -> None:
+        if slot in self.unlearned:
+            self.unlearned.remove(slot)
+            self.slow.said.pop(slot, None)
+
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
     def replace(self, slot: int, chunks: set[int]) -> None:
-        refill = self.fast.refill(slot)
+        refill = self.refill(slot)
         refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
         refill.commit()
         self.slow.said[slot] = set(chunks)
@@ -119,7 +133,7 @@ class MirrorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.filling is None)
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
     def begin_to_carry(self, slot: int, chunks: set[int]) -> None:
-        refill = self.fast.refill(slot)
+        refill = self.refill(slot)
         refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
         self.filling, self.chunks, self.snapshot, self.steps = slot, chunks, refill, refill.carry()
 
@@ -154,13 +168,33 @@ class MirrorMachine(RuleBasedStateMachine):
 
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
     def give_up_a_snapshot(self, slot: int, chunks: set[int]) -> None:
-        refill = self.fast.refill(slot)
+        refill = self.refill(slot)
         refill.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
         refill.abandon()
 
     @rule(slot=SLOTS)
+    def unlearn(self, slot: int) -> None:
+        assume(slot != self.filling and slot not in self.unlearned)
+        self.fast.unlearn(slot)
+        self.unlearned.add(slot)
+        if slot not in self.fast._unlearning:
+            assert len(self.slow.hoped.get(slot, ())) <= 2, "much is left to upkeep"
+            self.gone(slot)
+
+    @precondition(lambda self: self.unlearned)
+    @rule(steps=st.integers(1, 6))
+    def upkeep(self, steps: int) -> None:
+        """As far as it comes, also if that is not the end."""
+        self.lapse()
+        for _ in islice(self.fast.upkeep(self.now), steps):
+            pass
+        for slot in [slot for slot in self.unlearned if slot not in self.fast._unlearning]:
+            self.gone(slot)
+
+    @rule(slot=SLOTS)
     def forget(self, slot: int) -> None:
         self.fast.forget(slot)
+        self.gone(slot)
         if slot == self.filling:
             self.filling = None
         self.slow.said.pop(slot, None)
@@ -186,6 +220,7 @@ class MirrorMachine(RuleBasedStateMachine):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refill_module, "PIECE", 2)
+    monkeypatch.setattr(mirror_module, "PIECE", 2)
 
 
 TestMirrorAgainstSlowMirror = MirrorMachine.TestCase
@@ -197,7 +232,7 @@ class StridingMachine(MirrorMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fast._strides = Strides(self.fast._shards, 2)
+        self.fast._table._strides = Strides(self.fast._table._shards, 2)
 
 
 TestStridingMirrorAgainstSlowMirror = StridingMachine.TestCase

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from plumage.directory import sync as sync_module
 from plumage.directory.ledger import Ledger
 from plumage.directory.mirror import Mirror
+from plumage.directory.refill import PIECE
 from plumage.directory.schema import Change, Tier, pack_entry
 from plumage.directory.sync import DirectorySync
+from plumage.directory.tasks import end
 
 RNG = random.Random(1)
 REPLICAS = 200
@@ -60,6 +63,36 @@ async def test_many_replicas_with_little_news_take_few_turns(monkeypatch: pytest
 
 async def test_much_news_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns_of_a_read(monkeypatch, 20, 4096) >= 20
+
+
+async def test_a_replica_without_heartbeat_stops_the_loop_for_no_longer_than_a_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where much is expected of it: all of that is kept, and all that its engine said goes."""
+    mirror, told = Mirror(), RNG.getrandbits(64)
+    router = DirectorySync("unix:///nowhere", pool="p", mirror=mirror)
+    router.set_replicas({"r0": 0})
+    known = router._replicas["r0"]
+    known.follower.begin()
+    list(known.follower.commit("1.a"))
+    known.loaded()
+    mirror.apply(0, [(told, 1, 64)])
+    for _ in range(8 * PIECE // 64):
+        mirror.hold_pending([RNG.getrandbits(64) for _ in range(64)], 0, time.monotonic(), 1000.0)
+
+    async def poll() -> None:
+        known.silent()
+
+    monkeypatch.setattr(router, "_poll", poll)
+    polling, turns = asyncio.ensure_future(router._poll_turn()), 0
+    async with asyncio.timeout(60):
+        while mirror.match([told]):
+            turns += 1
+            await asyncio.sleep(0)
+    assert turns >= 8
+    assert (mirror.pending, router.view("r0").cache_known) == (8 * PIECE, False)
+    await end([polling])
+    await router.close()
 
 
 async def test_what_is_over_leaves_the_mirror_also_while_no_server_answers() -> None:
