@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.prompts import LONG, Prompts
+from plumage_engine.simulator.prompts import Prompt, Prompts
 from plumage_engine.simulator.protocol import ApiError, Generation, read_body, read_generation
 from plumage_engine.simulator.replies import DONE, Reply
 from plumage_engine.simulator.runner import Job, Runner
@@ -105,7 +105,8 @@ class Completions:
         self._check_load()
         body = await read(receive, self._max_body_bytes)
         generation = read_generation(read_body(body), chat=self._chat)
-        token_ids = await self._token_ids(generation, receive if len(body) > LONG else None)
+        prompt = self._prompts.read(generation)
+        token_ids = await (self._patiently(prompt, receive) if prompt.long else self._prompts.token_ids(prompt))
         job = self._prompts.job(generation, token_ids, self._request_id(scope))
         try:
             self._runner.submit(job)
@@ -119,12 +120,10 @@ class Completions:
         if len(self._runner) + self._prompts.encoding >= self._max_in_flight:
             raise ApiError(503, f"{self._max_in_flight} requests are in flight already", kind="ServiceUnavailable")
 
-    async def _token_ids(self, generation: Generation, receive: Receive | None) -> list[int]:
-        """The prompt. With `receive` it may take a while: nothing is done for a client that leaves meanwhile, and the
+    async def _patiently(self, prompt: Prompt, receive: Receive) -> list[int]:
+        """The ids of a long prompt, which may take a while: nothing is done for a client that leaves meanwhile, and the
         engine is asked again afterwards whether it takes requests."""
-        if receive is None:
-            return await self._prompts.token_ids(generation)
-        reading = asyncio.ensure_future(self._prompts.token_ids(generation))
+        reading = asyncio.ensure_future(self._prompts.token_ids(prompt))
         leaving = asyncio.ensure_future(_leaves(receive))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)

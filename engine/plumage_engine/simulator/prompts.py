@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 
 from plumage.errors import ConfigurationError
@@ -22,10 +23,23 @@ from plumage_engine.simulator.runner import Job
 from plumage_engine.simulator.table import Origin
 from plumage_engine.simulator.text import Text
 
-__all__ = ["LONG", "Prompts"]
+__all__ = ["LONG", "Prompt", "Prompts"]
 
 _CONTEXT = 32_768  # where neither the file nor the model folder says
 LONG = 16_384  # characters: up to here a text is tokenized within some ten milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a client asks for, and its prompt: text, or token ids where it sent those."""
+
+    generation: Generation
+    content: str | list[int]
+
+    @property
+    def long(self) -> bool:
+        """Whether its ids come from the thread, so that much may happen before they are there."""
+        return isinstance(self.content, str) and len(self.content) > LONG
 
 
 class Prompts:
@@ -50,26 +64,32 @@ class Prompts:
         """Texts that wait for the thread are not tokenized any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def token_ids(self, generation: Generation) -> list[int]:
-        """The prompt; ApiError if the model is unknown, the template refuses, or no tokens of that text could fit. A
-        text that is still waiting when this is cancelled is not tokenized."""
+    def read(self, generation: Generation) -> Prompt:
+        """Rendered; ApiError if the model is unknown, the template refuses, or no tokens of that text could fit."""
         self._adapter(generation.model)
         if isinstance(generation.prompt, list):
             worst = max(generation.prompt)
             if worst >= self._text.vocabulary:
                 raise ApiError(400, f"token id {worst} is out of the vocabulary", param="prompt")
-            return self._cut(generation, generation.prompt, 0)
+            return Prompt(generation, generation.prompt)
         text = generation.prompt if generation.prompt is not None else self._render(generation)
-        self._refuse_size(generation, len(text.encode()))
-        special = generation.add_special_tokens
-        ids = await self._encode(text, special)
-        ids = self._cut(generation, ids, self._text.added_before if special else 0)
+        self._refuse_size(generation, text)
+        return Prompt(generation, text)
+
+    async def token_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt's; ApiError if there are none. A text that is still waiting when this is cancelled is not
+        tokenized."""
+        if isinstance(prompt.content, list):
+            return self._cut(prompt.generation, prompt.content, 0)
+        special = prompt.generation.add_special_tokens
+        ids = await self._encode(prompt.content, special, long=prompt.long)
+        ids = self._cut(prompt.generation, ids, self._text.added_before if special else 0)
         if not ids:
             raise ApiError(400, "the prompt has no tokens")
         return ids
 
-    async def _encode(self, text: str, special: bool) -> list[int]:
-        if len(text) <= LONG:
+    async def _encode(self, text: str, special: bool, *, long: bool) -> list[int]:
+        if not long:
             return self._text.encode(text, add_special_tokens=special)
         self.encoding += 1
         try:
@@ -124,11 +144,15 @@ class Prompts:
         except RenderingError as error:
             raise ApiError(400, str(error), param="messages") from error
 
-    def _refuse_size(self, generation: Generation, size: int) -> None:
-        """No token is longer than the longest."""
-        least = -(-size // self._text.longest)
-        if generation.truncate_prompt_tokens is None and least >= self.max_model_len:
-            raise self._too_long(generation, f"at least {least}")
+    def _refuse_size(self, generation: Generation, text: str) -> None:
+        """What no context could hold, told by its bytes: no token stands for more than the longest does. That holds of
+        the text as the tokenizer's normalizer leaves it, often the same; it may be much shorter (blanks stripped)."""
+        longest = self._text.longest
+        if longest is None or generation.truncate_prompt_tokens is not None:
+            return
+        most = (self.max_model_len - 1) * longest  # an answer has one token at least
+        if len(text.encode()) > most and (size := len(self._text.normalize(text).encode())) > most:
+            raise self._too_long(generation, f"at least {-(-size // longest)}")
 
     def _too_long(self, generation: Generation, prompt: str) -> ApiError:
         answer = "" if generation.max_tokens is None else f" and {generation.max_tokens} for the answer"

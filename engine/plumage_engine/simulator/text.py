@@ -19,18 +19,20 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from plumage.errors import ConfigurationError
-from plumage.rendering.bytetable import ByteTable
+from plumage.rendering import ByteTable, Normalizer
 
 __all__ = ["Text"]
 
 _REMEMBERED_IDS = 500_000
+_UNHEARD_OF = "\U0010fffd" * 8  # of private use: in no vocabulary
 _WORD = re.compile(rb" [A-Za-z]{2,}")
+_LETTER = re.compile(rb"[A-Za-z]")
 
 
 class Text:
     """One tokenizer. `words`: ids of words with a space before them, each of which tokenizes to itself, so that an
-    answer made of them is found in the cache when it comes back as part of the next prompt. `longest`: bytes of the
-    longest token."""
+    answer made of them is found in the cache when it comes back as part of the next prompt. `normalize`: the text that
+    ids stand for. `longest`: bytes of it that one id stands for at most; None where nobody can say."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
         self._tokenizer: Any = _load(tokenizer_json)
@@ -40,7 +42,8 @@ class Text:
         self._pieces: OrderedDict[str, Sequence[int]] = OrderedDict()
         self._remembered = 0
         self._lock = threading.Lock()
-        self.longest = max(map(len, self._table.pieces))
+        self.normalize = Normalizer.from_tokenizer_json(tokenizer_json)
+        self.longest = self._find_longest()
         self.words = self._find_words()
 
     @property
@@ -97,11 +100,21 @@ class Text:
         before = next((at for at in range(len(full)) if full[at : at + len(bare)] == bare), 0)
         return full[:before], full[before + len(bare) :]
 
+    def _find_longest(self) -> int | None:
+        """That of the vocabulary, if it spells what it has no piece for byte by byte: else one id ("unknown") stands
+        for any text, or none does. Nobody can say either what a normalizer does that has steps unknown to ours."""
+        spelt = self.decode(self._ids(_UNHEARD_OF, False)) == _UNHEARD_OF
+        return max(map(len, self._table.pieces)) if spelt and not self.normalize.unsupported else None
+
     def _find_words(self) -> list[int]:
         candidates = [token for token, piece in enumerate(self._table.pieces) if _WORD.fullmatch(piece)]
         encodings = self._tokenizer.encode_batch_fast(self.pieces(candidates), add_special_tokens=False)
         words = [token for token, encoding in zip(candidates, encodings, strict=True) if encoding.ids == [token]]
-        return words or candidates or list(range(min(256, self.vocabulary)))
+        return words or candidates or self._letters() or list(range(min(256, self.vocabulary)))
+
+    def _letters(self) -> list[int]:
+        """Of a tokenizer without words, one of bytes, what prints."""
+        return [token for token, piece in enumerate(self._table.pieces) if _LETTER.fullmatch(piece)]
 
 
 def _load(tokenizer_json: bytes) -> Any:

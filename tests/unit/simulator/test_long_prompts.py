@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,10 @@ def generation(prompt: str, **more: Any) -> Generation:
     return read_generation({"prompt": prompt, "max_tokens": 4, **more}, chat=False)
 
 
+async def token_ids(prompts: Prompts, prompt: str, **more: Any) -> list[int]:
+    return await prompts.token_ids(prompts.read(generation(prompt, **more)))
+
+
 async def until(holds: Any) -> None:
     async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110
@@ -61,6 +66,7 @@ async def test_what_is_surely_too_long_is_refused_without_tokenizing(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = Text(FOLDER.tokenizer_json).longest
+    assert longest
     slow = Slow(monkeypatch)
     for body in (
         {"prompt": "x" * longest * CONTEXT},
@@ -68,29 +74,64 @@ async def test_what_is_surely_too_long_is_refused_without_tokenizing(
     ):
         asked = read_generation(body, chat="messages" in body)
         with pytest.raises(ApiError, match=f"maximum context length is {CONTEXT} tokens.* at least 40") as refused:
-            await prompts.token_ids(asked)
+            prompts.read(asked)
         assert (refused.value.status, refused.value.param) == (400, next(iter(body)))
     assert slow.begun == []
     slow.go.set()
-    cut = await prompts.token_ids(generation("x" * longest * CONTEXT, truncate_prompt_tokens=10))
+    cut = await token_ids(prompts, "x" * longest * CONTEXT, truncate_prompt_tokens=10)
     assert len(cut) == 10
 
 
-async def test_a_prompt_of_longest_tokens_fits_to_the_last_one(prompts: Prompts) -> None:
+async def test_a_prompt_of_longest_tokens_fits_to_the_last_byte(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = Text(FOLDER.tokenizer_json)
     token = max(range(text.vocabulary), key=lambda one: len(text.decode([one])))
-    prompt = text.decode([token]) * (CONTEXT - 8)
-    ids = await prompts.token_ids(generation(prompt, add_special_tokens=False))
-    assert len(prompt.encode()) == text.longest * (CONTEXT - 8)
-    assert len(ids) == CONTEXT - 8
+    prompt = text.decode([token]) * (CONTEXT - 1)  # one more is the answer's
+    assert len(prompt.encode()) == (text.longest or 0) * (CONTEXT - 1)
+    asked = generation(prompt, add_special_tokens=False, max_tokens=1)
+    ids = await prompts.token_ids(prompts.read(asked))
+    assert ids == [token] * (CONTEXT - 1)
+    assert prompts.job(asked, ids, "r").request.prompt_tokens == CONTEXT - 1
+    slow = Slow(monkeypatch)
+    with pytest.raises(ApiError, match=f"at least {CONTEXT} tokens in the prompt"):
+        prompts.read(generation(prompt + "x", add_special_tokens=False, max_tokens=1))
+    assert slow.begun == []
+
+
+def with_tokenizer(**changes: Any) -> Prompts:
+    """The model with these parts of its tokenizer.json replaced, which make no token longer."""
+    changed = json.dumps({**json.loads(FOLDER.tokenizer_json), **changes}).encode()
+    config = SimulatorConfig.model_validate({**MODEL, "maxModelLen": CONTEXT})
+    return Prompts(config, dataclasses.replace(FOLDER, tokenizer_json=changed))
+
+
+async def test_a_text_that_is_long_before_its_blanks_are_stripped_is_not_refused() -> None:
+    strips = with_tokenizer(normalizer={"type": "Strip", "strip_left": True, "strip_right": True})
+    longest = Text(FOLDER.tokenizer_json).longest or 0
+    blanks = " " * (longest * CONTEXT)
+    assert len(await token_ids(strips, blanks + "word", add_special_tokens=False)) == 1
+    with pytest.raises(ApiError, match=f"at least {CONTEXT} tokens in the prompt"):
+        strips.read(generation(blanks + "x" * (longest * CONTEXT) + blanks))
+    strips.close()
+
+
+async def test_where_one_token_may_stand_for_any_text_nothing_is_refused_by_its_size() -> None:
+    """Unigram without byte fallback takes a run of characters that it doesn't know for one unknown token."""
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
+    knows = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0]]
+    model = {"type": "Unigram", "unk_id": 0, "vocab": knows, "byte_fallback": False}
+    parts = {"model": model, "pre_tokenizer": metaspace, "decoder": metaspace, "post_processor": None}
+    unknown = with_tokenizer(**parts, added_tokens=[])
+    assert await token_ids(unknown, "日" * CONTEXT * 8) == [0]
+    unknown.close()
 
 
 async def test_the_loop_goes_on_while_a_long_text_is_tokenized(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch)
-    asked = generation(TEXT, truncate_prompt_tokens=50)
-    reading = asyncio.ensure_future(prompts.token_ids(asked))
+    reading = asyncio.ensure_future(token_ids(prompts, TEXT, truncate_prompt_tokens=50))
     await until(lambda: slow.begun)
     assert prompts.encoding == 1
     slow.go.set()
@@ -101,7 +142,7 @@ async def test_the_loop_goes_on_while_a_long_text_is_tokenized(
 async def test_a_text_whose_client_left_is_not_tokenized(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     texts = [TEXT + str(number) for number in range(3)]
-    first, second, third = (asyncio.ensure_future(prompts.token_ids(generation(text))) for text in texts)
+    first, second, third = (asyncio.ensure_future(token_ids(prompts, text)) for text in texts)
     await until(lambda: prompts.encoding == 3 and slow.begun)
     second.cancel()
     await asyncio.wait([second])
@@ -123,10 +164,10 @@ class Runner:
 class Client:
     """One request of a client, and what it is sent."""
 
-    def __init__(self, prompt: str) -> None:
+    def __init__(self, **asked: Any) -> None:
         self.sent: list[Any] = []
         self.left = asyncio.Event()
-        self._messages = [{"type": "http.request", "body": json.dumps({"prompt": prompt}).encode(), "more_body": False}]
+        self._messages = [{"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}]
 
     async def receive(self) -> Any:
         if self._messages:
@@ -141,14 +182,14 @@ class Client:
         return asyncio.ensure_future(completions({"headers": []}, self.receive, self.send))
 
 
-def serving(runner: Runner, prompts: Prompts, most: int = 2) -> Completions:
-    return Completions(runner, prompts, chat=False, max_in_flight=most, max_body_bytes=10**6)  # type: ignore[arg-type]
+def serving(runner: Runner, prompts: Prompts, most: int = 2, *, chat: bool = False) -> Completions:
+    return Completions(runner, prompts, chat=chat, max_in_flight=most, max_body_bytes=10**6)  # type: ignore[arg-type]
 
 
 async def test_texts_that_wait_count_as_requests_in_flight(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     completions = serving(Runner(), prompts)
-    clients = [Client(TEXT) for _ in range(3)]
+    clients = [Client(prompt=TEXT) for _ in range(3)]
     waiting = [client.ask(completions) for client in clients[:2]]
     await until(lambda: prompts.encoding == 2)
     await clients[2].ask(completions)
@@ -163,7 +204,7 @@ async def test_a_client_that_leaves_while_its_text_waits_gets_nothing(
 ) -> None:
     slow = Slow(monkeypatch)
     completions = serving(Runner(), prompts)
-    stays, leaves = Client(TEXT), Client(TEXT)
+    stays, leaves = Client(prompt=TEXT), Client(prompt=TEXT)
     staying = stays.ask(completions)
     await until(lambda: slow.begun)
     leaving = leaves.ask(completions)
@@ -177,10 +218,25 @@ async def test_a_client_that_leaves_while_its_text_waits_gets_nothing(
     assert len(slow.begun) == 1
 
 
+async def test_a_short_body_that_renders_to_a_long_text_is_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{% for _ in range(9000) %}{{ messages[0].content }}{% endfor %}"
+    config = SimulatorConfig.model_validate({**MODEL, "maxModelLen": CONTEXT})
+    prompts = Prompts(config, dataclasses.replace(FOLDER, templates={"default": template}))
+    slow = Slow(monkeypatch)
+    client = Client(messages=[{"role": "user", "content": "ab"}])
+    asking = client.ask(serving(Runner(), prompts, chat=True))
+    await until(lambda: slow.begun)
+    client.left.set()
+    await asking
+    assert client.sent == []
+    slow.go.set()
+    prompts.close()
+
+
 async def test_an_engine_that_drains_meanwhile_takes_no_request(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, runner, client = Slow(monkeypatch), Runner(), Client("a " * LONG)
+    slow, runner, client = Slow(monkeypatch), Runner(), Client(prompt="a " * LONG)
     prompts.max_model_len = 10**6
     asking = client.ask(serving(runner, prompts))
     await until(lambda: slow.begun)

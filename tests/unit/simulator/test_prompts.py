@@ -30,7 +30,7 @@ BOS = list(PROMPTS._text._before)
 
 def prompt_ids(**body: Any) -> list[int]:
     generation = read_generation({"max_tokens": 4, **body}, chat="messages" in body)
-    job = PROMPTS.job(generation, asyncio.run(PROMPTS.token_ids(generation)), "r")
+    job = PROMPTS.job(generation, asyncio.run(PROMPTS.token_ids(PROMPTS.read(generation))), "r")
     return list(job.origin.token_ids[: job.request.prompt_tokens])
 
 
