@@ -18,6 +18,7 @@ from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy
 from plumage_engine.configuration import Section
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
+from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
 
 __all__ = ["ENVIRONMENT", "SECTION", "PluginEviction", "PluginFeather", "PluginSettings", "read_settings"]
 
@@ -26,9 +27,11 @@ ENVIRONMENT = "PLUMAGE_VLLM"
 
 
 class PluginFeather(FeatherConfig):
-    """FEATHER's queue in vLLM. chunk_tokens is rounded to whole blocks, at least one."""
+    """FEATHER's queue in vLLM. chunk_tokens is rounded to whole blocks, at least one. order_batch sorts the running
+    batch inside the worker."""
 
     policy: str = "Bandit"
+    order_batch: bool = True
 
 
 class PluginEviction(EvictionConfig):
@@ -40,13 +43,15 @@ class PluginEviction(EvictionConfig):
 class PluginSettings(Section):
     """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
     admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
-    requests run while preemptions tell of pressure."""
+    requests run while preemptions tell of pressure. virtual_gpu: the modelled device, where one is named by
+    `--distributed-executor-backend`."""
 
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()
     host_tier: HostTierConfig = HostTierConfig()
     batch_limit: Literal["Adaptive", "Static"] = "Adaptive"
     seed: int = 0
+    virtual_gpu: VirtualGpuConfig = VirtualGpuConfig()
 
 
 def read_settings(additional_config: object, environment: Mapping[str, str]) -> PluginSettings | None:
@@ -113,4 +118,6 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "eviction": PluginEviction,
     "hostTier": HostTierConfig,
     "host_tier": HostTierConfig,
+    "virtualGpu": VirtualGpuConfig,
+    "virtual_gpu": VirtualGpuConfig,
 }

@@ -1,0 +1,117 @@
+"""What vLLM's scheduler tells a device, as the shape of a step: the simulator's `StepShape`, from real block tables.
+
+A device hears of a request once, with its blocks, and then only of what changes. A step costs one look at each request
+in it and what happens in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plumage_engine.simulator.device import StepShape
+from plumage_engine.vllm.virtual_gpu.readers import Readers
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.executor import CachedRequestData, NewRequestData, SchedulerOutput
+    from plumage_engine.vllm.virtual_gpu.speech import Answer
+
+__all__ = ["Batch", "Resident", "Turn"]
+
+
+@dataclass(slots=True)
+class Resident:
+    """A request on the device. prompt: its tokens; target: tokens to prefill, the prompt and, after a preemption, the
+    output so far. blocks: its block table."""
+
+    prompt: int
+    target: int
+    blocks: list[int]
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request's part in a step. position: of the token it samples, None while its prompt goes on."""
+
+    request_id: str
+    resident: Resident
+    position: int | None
+
+
+class Batch:
+    """answers: asked once for each request. measured: False leaves the shapes empty, for a device that costs nothing.
+
+    `step` applies one scheduler output, in the order of `schedule()`; `shape` is the last one's.
+    """
+
+    def __init__(self, block_size: int, answers: Callable[[NewRequestData], Answer], *, measured: bool = True) -> None:
+        self.shape = StepShape()
+        self._size = block_size
+        self._answers = answers
+        self._measured = measured
+        self._residents: dict[str, Resident] = {}
+        self._readers = Readers()
+
+    def __len__(self) -> int:
+        """Requests on the device, preempted ones included until they end."""
+        return len(self._residents)
+
+    def step(self, output: SchedulerOutput) -> list[Turn]:
+        """What the step does, in the batch's order."""
+        for request_id in output.finished_req_ids:
+            self._readers.leave(request_id)
+            self._residents.pop(request_id, None)
+        computed = dict(self._new(output.scheduled_new_reqs))
+        computed.update(self._known(output.scheduled_cached_reqs))
+        if self._measured:
+            self._measure(output.num_scheduled_tokens, computed)
+        return [self._turn(one, computed[one] + tokens) for one, tokens in output.num_scheduled_tokens.items()]
+
+    def _turn(self, request_id: str, reached: int) -> Turn:
+        resident = self._residents[request_id]
+        return Turn(request_id, resident, reached if reached >= resident.target else None)
+
+    def _new(self, requests: Sequence[NewRequestData]) -> Iterator[tuple[str, int]]:
+        """Who is here for the first time; with vLLM's second model runner also who is resumed."""
+        for data in requests:
+            request_id = data.req_id
+            self._readers.leave(request_id)
+            target = len(data.prefill_token_ids) if data.prefill_token_ids is not None else data.prompt_len
+            known = self._residents.get(request_id)
+            answer = known.answer if known is not None else self._answers(data)
+            self._residents[request_id] = Resident(data.prompt_len, target, list(data.block_ids[0]), answer)
+            yield request_id, data.num_computed_tokens
+
+    def _known(self, data: CachedRequestData) -> Iterator[tuple[str, int]]:
+        """Who was here before: more blocks, or after a preemption a new table."""
+        for index, request_id in enumerate(data.req_ids):
+            resident, blocks = self._residents[request_id], data.new_block_ids[index]
+            if request_id in data.resumed_req_ids:
+                self._readers.leave(request_id)
+                resident.blocks = list(blocks[0]) if blocks else []
+                resident.target = resident.prompt + data.num_output_tokens[index]
+            elif blocks is not None:
+                resident.blocks.extend(blocks[0])
+                self._readers.grow(request_id, blocks[0])
+            yield request_id, data.num_computed_tokens[index]
+
+    def _measure(self, scheduled: dict[str, int], computed: dict[str, int]) -> None:
+        shape = self.shape = StepShape()
+        decodes: list[str] = []
+        for request_id, tokens in scheduled.items():
+            done, resident = computed[request_id], self._residents[request_id]
+            if done < resident.target:
+                shape.prefill_tokens += tokens
+                shape.prefill_pairs += tokens * (done + (tokens + 1) / 2)
+                continue
+            decodes.append(request_id)
+            shape.context += done + 1
+            if request_id not in self._readers:
+                self._readers.enter(request_id, resident.blocks)
+        self._readers.keep(decodes)
+        shape.decodes = len(decodes)
+        shape.distinct = self._readers.distinct * self._size
+        shape.shared = self._readers.shared * self._size
+        shape.ordered = self._readers.ordered(decodes)

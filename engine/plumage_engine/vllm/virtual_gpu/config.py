@@ -1,0 +1,65 @@
+"""What the virtual GPU is told: `virtualGpu` in the plugin's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from plumage.errors import ConfigurationError
+from plumage.options import refuse_given
+from plumage_engine.configuration import Section
+from plumage_engine.simulator.device import Device, make_device
+
+__all__ = ["VirtualGpuConfig"]
+
+_GIB = 2**30
+
+
+class VirtualGpuConfig(Section):
+    """preset, overrides: the device, see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than
+    the model says; 0 costs no time at all.
+
+    The KV cache: num_blocks, as vLLM counts them (it keeps one for itself), else what --num-gpu-blocks-override says,
+    else kv_gib of the *modelled* device's KV, whatever model vLLM was given the name of. link_latency: seconds before
+    the first byte of a copy over PCIe. async_scheduling: None leaves vLLM's choice, which on a CPU platform is always
+    no. clock: "Virtual" does not sleep; time is what the model says, and whoever drives the engine in this process
+    reads it there. seed, vocabulary, answer_tokens: see `speech`. "Words" are the tokenizer's whole words, "All" every
+    id but the ends; answer_tokens is the mean length of answers that nothing else ends, None lets none end by itself.
+    """
+
+    preset: str = "gpu"
+    time_scale: float = Field(1.0, ge=0, le=1000)
+    overrides: dict[str, float] = Field({})
+    num_blocks: int | None = Field(None, ge=2, le=10_000_000)
+    kv_gib: float = Field(24.0, gt=0, le=100_000)
+    link_latency: float = Field(20e-6, ge=0, le=1)
+    async_scheduling: bool | None = None
+    clock: Literal["Wall", "Virtual"] = "Wall"
+    seed: int = 0
+    vocabulary: Literal["Words", "All"] = "Words"
+    answer_tokens: int | None = Field(None, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            self.device()
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def device(self) -> Device:
+        """ConfigurationError names a wrong preset or override."""
+        refuse_given(f"virtualGpu {self.preset}", self.overrides, ("preset", "time_scale"))
+        return replace(make_device(self.preset, **self.overrides), time_scale=self.time_scale)
+
+    def blocks(self, block_size: int, given: int | None = None) -> int:
+        """KV blocks in all, at least two. given: what vLLM's command line says; `num_blocks` goes before it."""
+        if self.num_blocks is not None or given is not None:
+            return self.num_blocks or given or 2
+        return max(2, int(self.kv_gib * _GIB) // self.block_bytes(block_size))
+
+    def block_bytes(self, block_size: int) -> int:
+        """What one KV block of the modelled device takes, and what a copy of it moves."""
+        return block_size * self.device().kv_bytes_per_token

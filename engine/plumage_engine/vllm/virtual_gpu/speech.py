@@ -1,0 +1,71 @@
+"""What the virtual device answers: token ids drawn by seed, prompt and position.
+
+The same prompt with the same sampling seed gets the same answer, whatever else runs, in which batch, preempted or not.
+So the next turn of a conversation that repeats the answer finds it in the cache, as with a real model.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+import xxhash
+
+__all__ = ["Answer", "Speech"]
+
+_TABLE = 1 << 14
+_ODD = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: spreads neighbours (Knuth, TAOCP 3, 6.4)
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """key: stands for the prompt. end: the position, counted from the prompt's first token, that gets the end; None for
+    an answer that only a limit ends."""
+
+    key: int
+    end: int | None
+
+
+class Speech:
+    """words: the ids that answers are made of. end: the id that ends one by itself. mean: tokens of such an answer on
+    average, drawn from an exponential distribution; None ends none."""
+
+    def __init__(self, words: Sequence[int], *, seed: int, end: int | None = None, mean: int | None = None) -> None:
+        rng = random.Random(f"speech {seed}")
+        self._table = rng.choices(words, k=_TABLE)
+        self._seed = seed
+        self._end = end
+        self._mean = mean
+
+    def answer(
+        self, prompt: Sequence[int], *, seed: int | None = None, least: int = 0, endless: bool = False
+    ) -> Answer:
+        """To one prompt. least: tokens before an end may come; endless: it may not come at all."""
+        name = f"{self._seed}/{seed}".encode()
+        key = xxhash.xxh3_64_intdigest(array("I", prompt).tobytes(), xxhash.xxh3_64_intdigest(name))
+        if self._mean is None or self._end is None or endless:
+            return Answer(key, None)
+        drawn = round(-log(1.0 - random.Random(key).random()) * self._mean)
+        return Answer(key, len(prompt) + max(1, least, drawn))
+
+    def token(self, answer: Answer, position: int) -> int:
+        """The id at `position`, counted from the prompt's first token."""
+        if answer.end is not None and position >= answer.end:
+            assert self._end is not None
+            return self._end
+        return self._table[self._draw(answer, position) % _TABLE]
+
+    def allowed_token(self, answer: Answer, position: int, allowed: Sequence[int]) -> int:
+        """One of `allowed`, where a grammar says what may come."""
+        return allowed[self._draw(answer, position) % len(allowed)]
+
+    def text(self, answer: Answer, start: int, tokens: int) -> list[int]:
+        """So many ids from `start` on: what a client will have been answered."""
+        return [self.token(answer, start + index) for index in range(tokens)]
+
+    def _draw(self, answer: Answer, position: int) -> int:
+        return ((answer.key + position) * _ODD & _MASK) >> 40
