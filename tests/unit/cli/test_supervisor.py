@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -142,6 +144,61 @@ async def test_a_membership_file_that_could_not_be_written_is_written_later(
         "can't write membership.json: No space left on device; tried again each second",
         "membership.json is written again",
     ]
+
+
+async def test_a_mistake_in_keeping_the_membership_file_is_told_and_the_file_written_later(
+    pool: supervisor.Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[str] = []
+
+    def fails(*_: Any) -> dict[str, Any]:
+        tries.append("once more")
+        raise KeyError("replicas")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pool._members, "_pack", fails)
+        pool.replicas["chat-0"].become(MemberState.WARMING)
+        await until(lambda: len(tries) > 3)
+        assert told(pool)["chat-0"] == "Ready"
+        assert not await pool._members.is_right_within(0.0)
+    await until(lambda: told(pool)["chat-0"] == "Warming")
+    assert await pool._members.is_right_within(0.0)
+    assert said == [
+        "can't write membership.json: KeyError('replicas'), a mistake in plumage, so routers go on with the replicas "
+        "they know; if it stays, end the pool and start it again; tried again each second",
+        "membership.json is written again",
+    ]
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "keeping membership.json: unforeseen error, going on" in record.getMessage()
+    assert record.exc_info
+    assert isinstance(record.exc_info[1], KeyError)
+
+
+async def test_the_membership_file_is_kept_when_nobody_can_be_told_of_it(
+    folder: FullFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(membership, "_AGAIN", 0.001)
+    heard: list[str] = []
+
+    def say(text: str) -> None:
+        heard.append(text)
+        if len(heard) > 1:
+            raise BrokenPipeError("the terminal is gone")
+
+    state = {"pool": "chat", "replicas": [1]}
+    members = membership.MembershipFile(folder, lambda: state, say)
+    members.start()
+    for number in (2, 3):
+        folder.full = True
+        with contextlib.suppress(BrokenPipeError):
+            members.write()
+        state = {"pool": "chat", "replicas": [number]}
+        folder.full = False
+        await until(lambda: members.trouble is None)
+        assert json.loads((folder.path / "membership.json").read_text()) == state
+    await members.stop()
+    assert len(heard) == 4
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 async def test_nobody_drains_before_the_router_can_be_told(
