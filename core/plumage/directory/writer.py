@@ -21,17 +21,17 @@ import logging
 import random
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.connection import AWAY, close, connect, redacted, words
 from plumage.directory.ledger import Ledger
+from plumage.directory.outbox import Entry, Outbox, appending, weight
 from plumage.directory.rolling import RollingSnapshot
 from plumage.directory.rounds import Command, Rounds
 from plumage.directory.schema import (
@@ -44,7 +44,6 @@ from plumage.directory.schema import (
     Keys,
     Load,
     State,
-    pack_entry,
     sequence,
 )  # fmt: skip
 from plumage.directory.tasks import end, forever
@@ -53,18 +52,9 @@ __all__ = ["DirectoryWriter"]
 
 log = logging.getLogger(__name__)
 
-OUTBOX_BYTES = 4 << 20  # beyond it a whole snapshot is cheaper than the changes
-ENTRIES_AT_ONCE = 256
 BUCKETS_AT_ONCE = 8
 RESIZE_PACE = 0.02  # seconds between steps of a ledger that shrinks: some hundred thousand chunks a second
-ENTRY_OVERHEAD = 24  # bytes of a stream entry beside its records
 REPEATED = "equal or smaller"  # the server's answer to a log entry it already has
-
-
-class Entry(NamedTuple):
-    seq: int
-    records: bytes
-    check: tuple[int, int] | None  # count and digest after it
 
 
 class DirectoryWriter:
@@ -100,11 +90,7 @@ class DirectoryWriter:
         self._generation = 0  # grows whenever everything must be written anew
         self._registered = 0  # the counter's value at our registration
         self._begun: set[str] = set()  # our epochs of which something may be left on the server
-        self._seq = 0  # the last log entry made …
-        self._acked = 0  # … and the last one that the server has taken
-        self._checked = 0  # … and the last one that carried a check mark
-        self._outbox: deque[Entry] = deque()
-        self._outbox_bytes = 0
+        self._outbox = Outbox()
         self._next_beat = 0.0
         self._alarm: asyncio.TimerHandle | None = None  # that the next heartbeat is due …
         self._alarm_at = 0.0  # … and which one it was set for
@@ -173,16 +159,13 @@ class DirectoryWriter:
         return self._ledger.refused + self._ledger.displaced
 
     def _put(self, records: bytes, check: tuple[int, int] | None = None) -> None:
-        self._seq += 1
-        self._outbox.append(Entry(self._seq, records, check))
-        self._outbox_bytes += len(records) + ENTRY_OVERHEAD
-        if self._outbox_bytes > OUTBOX_BYTES:
+        self._outbox.put(records, check)
+        if self._outbox.full:
             self._start_over()
         self._wake.set()
 
     def _start_over(self) -> None:
         self._outbox.clear()
-        self._outbox_bytes = 0
         self._generation += 1
         self.epoch = None
         self._wake.set()
@@ -284,12 +267,11 @@ class DirectoryWriter:
         epoch = f"{registered}.{secrets.token_hex(4)}"
         self._begun = {epoch} | previous
         self._outbox.clear()
-        self._outbox_bytes = 0
         self._check_mark()  # the log's first entry, so that there is a log to look for
         await self._write_snapshot(epoch)
         if generation != self._generation:
             return
-        self.epoch, self._registered, self._acked = epoch, registered, 0
+        self.epoch, self._registered = epoch, registered
         self.registrations += 1
         await self._send(epoch, beat=True)
         await self._clean(previous)
@@ -310,8 +292,8 @@ class DirectoryWriter:
     def _buckets(self, epoch: str, buckets: Iterable[int]) -> list[Command]:
         commands: list[Command] = []
         for number in buckets:
-            commands.append(("HSET", self.keys.snap(epoch), number, self._ledger.bucket(number, self._seq)))
-            self._rolling.seqs[number] = self._seq
+            commands.append(("HSET", self.keys.snap(epoch), number, self._ledger.bucket(number, self._outbox.made)))
+            self._rolling.seqs[number] = self._outbox.made
         return commands
 
     async def _heartbeat(self, epoch: str) -> None:
@@ -329,49 +311,43 @@ class DirectoryWriter:
             log.warning("directory %s lost entries of %s; writing all of them again", self._shown, self.keys.replica)
             self._start_over()
         else:
-            if self._checked != self._seq:
+            if self._outbox.marked != self._outbox.made:
                 self._check_mark()
             await self._send(epoch, beat=True)
 
     def _lost(self, stream: dict[str, Any]) -> bool:
         """A failover may lose the last entries although the server acknowledged them."""
-        return sequence(stream["last-generated-id"]) < self._acked
+        return sequence(stream["last-generated-id"]) < self._outbox.taken
 
     def _check_mark(self) -> None:
         self._put(b"", (self._ledger.count, self._ledger.digest))
-        self._checked = self._seq
 
     async def _send(self, epoch: str, *, beat: bool) -> None:
         """The next entries, the buckets they make due, and the heartbeat, in one round trip."""
         generation = self._generation
-        batch = list(islice(self._outbox, ENTRIES_AT_ONCE))
-        log_key = self.keys.log(epoch)
-        commands: list[Command] = [
-            ("XADD", log_key, f"{entry.seq}-0", *_flat(pack_entry(entry.records, entry.check))) for entry in batch
-        ]
-        commands += self._roll(epoch, batch)
+        batch = self._outbox.batch()
+        due = appending(self.keys.log(epoch), batch) + self._roll(epoch, batch)
         if beat:
-            commands += self._beat(epoch)
-        if commands:
-            self._judge(await self._rounds.ask(commands))
+            due += self._beat(epoch)
+        if due:
+            self._judge(await self._rounds.ask(due))
         if batch and generation == self._generation:
-            self._sent(batch)
-        while generation == self._generation and (commands := self._roll(epoch, ())):  # a large batch owes more of them
-            self._judge(await self._rounds.ask(commands))
+            self._outbox.sent(batch)
+        while generation == self._generation and (due := self._roll(epoch, ())):  # a large batch owes more of them
+            self._judge(await self._rounds.ask(due))
 
     def _roll(self, epoch: str, batch: Sequence[Entry]) -> list[Command]:
-        logged = sum(len(entry.records) + ENTRY_OVERHEAD for entry in batch)
-        commands = self._buckets(epoch, self._rolling.due(logged, self._ledger.count))
-        if commands:
-            commands.append(("XTRIM", self.keys.log(epoch), "MINID", f"{self._rolling.trim_before}-0"))
-        return commands
+        due = self._buckets(epoch, self._rolling.due(weight(batch), self._ledger.count))
+        if due:
+            due.append(("XTRIM", self.keys.log(epoch), "MINID", f"{self._rolling.trim_before}-0"))
+        return due
 
     def _beat(self, epoch: str) -> list[Command]:
         held, keys = self._ledger, self.keys
-        beat = Beat(epoch, self._state, self._load, self._seq, held.count, held.digest, self._engine)
+        beat = Beat(epoch, self._state, self._load, self._outbox.made, held.count, held.digest, self._engine)
         self._next_beat = time.monotonic() + self._heartbeat_seconds
         return [
-            ("HSET", keys.beat, *_flat(beat.to_hash())),
+            ("HSET", keys.beat, *chain.from_iterable(beat.to_hash().items())),
             ("PEXPIRE", keys.beat, int(BEAT_TTL * 1000)),
             ("EXPIRE", keys.epoch, EPOCH_TTL),
             ("EXPIRE", keys.snap(epoch), DATA_TTL),
@@ -386,14 +362,3 @@ class DirectoryWriter:
             if isinstance(result, Exception):
                 self._start_over()
                 raise result
-
-    def _sent(self, batch: Sequence[Entry]) -> None:
-        for entry in batch:
-            self._outbox.popleft()
-            self._outbox_bytes -= len(entry.records) + ENTRY_OVERHEAD
-        self._acked = batch[-1].seq
-
-
-def _flat(fields: Mapping[str, Any]) -> Iterable[Any]:
-    """Name, value, name, value, … as commands want them."""
-    return chain.from_iterable(fields.items())

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from support.following import in_step
 
-from plumage.directory import writer as writer_module
+from plumage.directory import outbox as outbox_module
 from plumage.directory.schema import Change, Keys, State, Tier
 from plumage.directory.server import LocalServer
 from plumage.directory.writer import DirectoryWriter
@@ -40,7 +40,9 @@ async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
     for _ in range(3):
         writer.publish([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(24)])
     writer.publish(held(CHAIN))
-    await until(lambda: sent(writer) and writer._checked == writer._seq)  # with the mark that ends a busy time
+    await until(
+        lambda: sent(writer) and writer._outbox.marked == writer._outbox.made
+    )  # with the mark that ends a busy time
     pipe = client.pipeline()
     for command in writer._buckets(writer.epoch, range(64)):  # the round over the buckets that a busy engine makes
         pipe.execute_command(*command)
@@ -142,14 +144,14 @@ async def test_a_server_that_lost_the_last_entries_is_noticed(world: Any, until:
 async def test_what_cannot_be_sent_is_bounded(
     world: Any, until: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "OUTBOX_BYTES", 20_000)
+    monkeypatch.setattr(outbox_module, "OUTBOX_BYTES", 20_000)
     writer, router = await world.writer(), await world.router()
     await until(lambda: sent(writer))
     server.stop()
     await until(lambda: writer.degraded)
     for _ in range(200):
         writer.publish([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(50)])
-        assert writer._outbox_bytes <= 20_000
+        assert writer._outbox.size <= 20_000
     writer.publish(held(CHAIN))
     server.start()
     await until(lambda: in_step(writer, router))

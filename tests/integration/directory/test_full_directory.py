@@ -14,10 +14,11 @@ from redis.asyncio import Redis
 from support.following import in_step
 
 from plumage.directory.ledger import capacity_within
+from plumage.directory.outbox import ENTRIES_AT_ONCE
 from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
-from plumage.directory.writer import ENTRIES_AT_ONCE, DirectoryWriter
+from plumage.directory.writer import DirectoryWriter
 from plumage_engine.agent import share as shares
 from plumage_engine.agent.config import ShareConfig
 
