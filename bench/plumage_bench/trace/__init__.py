@@ -9,6 +9,7 @@ virtual time: our routing beside every other. Without `--trace` a seeded stand-i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,30 @@ _ROUTED_QUICK = 1_500
 _SEEDS, _SEEDS_QUICK = 3, 2
 _NAMINGS, _NAMINGS_QUICK = 16, 3
 
+_CACHE_KEYS = {
+    "min_over_best": "whole trace",
+    "min_over_best_second": "second half",
+    "min_over_best_partial": "whole trace, both +",
+    "min_over_best_partial_second": "second half, both +",
+    "min_over_best_full": "whole trace, both -",
+    "min_over_best_full_second": "second half, both -",
+    "min_over_best_worst_seed": "whole trace, worst",
+}
+
 Measured = Mapping[Contender, Ratios]
+
+
+@dataclass(frozen=True, slots=True)
+class _OneCache:
+    """What was measured in one cache. ours: a run a seed of the block names, without partial blocks as an engine caches
+    them; ours_partial: with them. theirs: by policy of libCacheSim, with partial blocks; theirs_full: without them,
+    empty in a quick run. bounds: what no policy can beat, by the name of its row."""
+
+    ours: list[Ratios]
+    ours_partial: list[Ratios]
+    theirs: dict[str, Ratios]
+    theirs_full: dict[str, Ratios]
+    bounds: dict[str, Ratios]
 
 
 def run(context: Context) -> Report:
@@ -111,63 +135,76 @@ def _by_policy(runs: Mapping[Fleet, Routed]) -> dict[str, Routed]:
 def _report(
     measured: Measured, rows: Mapping[str, Routed], about: str, tables: Sequence[Any], data: Mapping[str, Any]
 ) -> Report:
-    theirs, bare = ({c.policy: r for c, r in measured.items() if _is_theirs(c, partial)} for partial in (True, False))
-    all_ours, all_whole = (
-        [ratios for c, ratios in measured.items() if c.policy == OURS and c.partial is partial]
-        for partial in (False, True)
-    )
-    ours, ours_whole, worst = over_seeds(all_ours), over_seeds(all_whole), over_seeds(all_ours, min)
-    margins = {
-        "whole trace": _margins(ours, theirs, second=False),
-        "second half": _margins(ours, theirs, second=True),
-        "whole trace, worst": _margins(worst, theirs, second=False),
-        "second half, worst": _margins(worst, theirs, second=True),
-        "whole trace, both +": _margins(ours_whole, theirs, second=False),
-        "second half, both +": _margins(ours_whole, theirs, second=True),
-    }
-    if bare:
-        margins["whole trace, both -"] = _margins(ours, bare, second=False)
-        margins["second half, both -"] = _margins(ours, bare, second=True)
-    least = {label: min(one.over for one in row) for label, row in margins.items()}
-    keys = {
-        "min_over_best": least["whole trace"],
-        "min_over_best_second": least["second half"],
-        "min_over_best_partial": least["whole trace, both +"],
-        "min_over_best_partial_second": least["second half, both +"],
-        **({"min_over_best_full": least["whole trace, both -"]} if bare else {}),
-        **({"min_over_best_full_second": least["second half, both -"]} if bare else {}),
-        "min_over_best_worst_seed": least["whole trace, worst"],
-        **_routing_keys(rows),
-    }
-    own = {OURS: ours, f"{OURS}, worst of {len(all_ours)}": worst, f"{OURS} + partial": ours_whole}
-    own |= {BOUND: measured[Contender(BOUND, partial=False)]}
-    own |= {"Belady + partial": measured[Contender(libcache.OFFLINE, partial=True)]}
-    best_first = dict(sorted(theirs.items(), key=lambda item: -sum(ratio.whole for ratio in item[1].values())))
-    shown = {**own, **best_first, **{f"{name} - partial": bare[name] for name in best_first if name in bare}}
+    cache = _one_cache(measured)
+    margins = _margins(cache)
+    own = _own_rows(cache)
+    shown = {**own, **_their_rows(cache)}
+    of_cache = [report.ratios_table(shown, about, second=second) for second in (False, True)]
     return Report(
-        keys,
-        [
-            report.ratios_table(shown, about, second=False),
-            report.ratios_table(shown, about, second=True),
-            report.margins_table(margins),
-            *tables,
-        ],
-        lambda figure: report.draw(figure, theirs, own, rows),
+        {**_cache_keys(margins), **_routing_keys(rows)},
+        [*of_cache, report.margins_table(margins), *tables],
+        lambda figure: report.draw(figure, cache.theirs, own, rows),
         {
             **data,
             "trace": about,
             "hit_ratios": {name: _plain(ratios) for name, ratios in shown.items()},
-            f"{OURS} by naming": [_plain(ratios) for ratios in all_ours],
+            f"{OURS} by naming": [_plain(ratios) for ratios in cache.ours],
         },
     )
 
 
-def _is_theirs(contender: Contender, partial: bool) -> bool:
-    return contender.policy in libcache.NAMES and contender.partial is partial
+def _one_cache(measured: Measured) -> _OneCache:
+    def ours(*, partial: bool) -> list[Ratios]:
+        return [ratios for c, ratios in measured.items() if c.policy == OURS and c.partial is partial]
+
+    def theirs(*, partial: bool) -> dict[str, Ratios]:
+        return {
+            c.policy: ratios for c, ratios in measured.items() if c.policy in libcache.NAMES and c.partial is partial
+        }
+
+    bounds = {
+        BOUND: measured[Contender(BOUND, partial=False)],
+        "Belady + partial": measured[Contender(libcache.OFFLINE, partial=True)],
+    }
+    return _OneCache(ours(partial=False), ours(partial=True), theirs(partial=True), theirs(partial=False), bounds)
 
 
-def _margins(ours: Ratios, theirs: Mapping[str, Ratios], *, second: bool) -> list[Margin]:
-    return [margin(ours, theirs, share, second=second) for share in SHARES]
+def _margins(cache: _OneCache) -> dict[str, list[Margin]]:
+    """Every comparison of the two sides, by its label."""
+    sides = {
+        "": (over_seeds(cache.ours), cache.theirs),
+        ", worst": (over_seeds(cache.ours, min), cache.theirs),
+        ", both +": (over_seeds(cache.ours_partial), cache.theirs),
+        ", both -": (over_seeds(cache.ours), cache.theirs_full),
+    }
+    return {
+        f"{part}{label}": [margin(ours, theirs, share, second=second) for share in SHARES]
+        for label, (ours, theirs) in sides.items()
+        if theirs
+        for part, second in (("whole trace", False), ("second half", True))
+    }
+
+
+def _cache_keys(margins: Mapping[str, Sequence[Margin]]) -> dict[str, float]:
+    """The least margin over the sizes, of those comparisons that were made."""
+    return {key: min(one.over for one in margins[label]) for key, label in _CACHE_KEYS.items() if label in margins}
+
+
+def _own_rows(cache: _OneCache) -> dict[str, Ratios]:
+    """Ours, and what no policy can beat."""
+    return {
+        OURS: over_seeds(cache.ours),
+        f"{OURS}, worst of {len(cache.ours)}": over_seeds(cache.ours, min),
+        f"{OURS} + partial": over_seeds(cache.ours_partial),
+        **cache.bounds,
+    }
+
+
+def _their_rows(cache: _OneCache) -> dict[str, Ratios]:
+    """libCacheSim's, best first; then those without partial blocks in the same order."""
+    best_first = dict(sorted(cache.theirs.items(), key=lambda item: -sum(ratio.whole for ratio in item[1].values())))
+    full = {f"{name} - partial": cache.theirs_full[name] for name in best_first if name in cache.theirs_full}
+    return {**best_first, **full}
 
 
 def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
