@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from plumage.batching import make_queue
 from plumage.batching.base import MAX_WAIT
 from plumage.batching.limit import BatchLimit
+from plumage_engine.vllm import batch_order
 from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput, complaints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
@@ -111,6 +112,8 @@ class Features:
         for request in self._scheduler.waiting:
             queue.add_request(request)
         self._scheduler.waiting = queue
+        if config.order_batch:
+            batch_order.install()  # for a worker in this process; others are reached by the entry point
 
     def _make_order(self, config: PluginFeather) -> RequestOrder:
         block = self._scheduler.hash_block_size

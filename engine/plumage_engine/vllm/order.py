@@ -1,4 +1,4 @@
-"""vLLM's requests in the order of one of core's batching policies (FEATHER §4.3; decision 0092).
+"""vLLM's requests in the order of one of core's batching policies (FEATHER §4.3; decision 0095).
 
 vLLM pops a request for two reasons, and tells neither: to admit it, or to put it aside for this step because it cannot
 run yet (its grammar compiles, its adapter has no slot, its KV is on its way). So a popped request is *open* until the

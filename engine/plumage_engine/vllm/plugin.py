@@ -1,7 +1,8 @@
 """The entry point that vLLM calls in each of its processes (group `vllm.general_plugins`).
 
-It does nothing unless PLUMAGE_VLLM is set. Then vLLM takes our scheduler where the command line names none; the way by
-flag is `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`, and needs no entry point.
+It does nothing unless PLUMAGE_VLLM is set. Then vLLM takes our scheduler where the command line names none, and its
+workers sort their batches. The way by flag is `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`, and needs
+no entry point; it reaches the batch of a worker in the engine core's own process only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ def register() -> None:
     """Idempotent, as vLLM asks. ConfigurationError stops vLLM before it loads a model."""
     if not os.environ.get(ENVIRONMENT, "").strip():
         return
-    read_settings(None, os.environ)
+    settings = read_settings(None, os.environ)
     _offer_scheduler()
+    if settings is not None and settings.feather is not None and settings.feather.order_batch:
+        _order_batches()
 
 
 def _offer_scheduler() -> None:
@@ -38,3 +41,21 @@ def _offer_scheduler() -> None:
 
     get_scheduler_cls.plumage = True  # type: ignore[attr-defined]
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls
+
+
+def _order_batches() -> None:
+    """Reach the runner once a worker is made: importing it costs seconds that the other processes need not spend."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    own = WorkerBase.__init__
+    if getattr(own, "plumage", False):
+        return
+
+    def make_worker(worker: Any, *args: Any, **kwargs: Any) -> None:
+        from plumage_engine.vllm import batch_order
+
+        batch_order.install()
+        own(worker, *args, **kwargs)
+
+    make_worker.plumage = True  # type: ignore[attr-defined]
+    WorkerBase.__init__ = make_worker

@@ -1,0 +1,86 @@
+"""The running batch ordered by shared prefix, inside the worker (FEATHER §3; decision 0096).
+
+Attention reads the KV blocks of one request after those of the one before it. Where neighbours share their blocks, the
+second finds them in the processor's cache. The scheduler admits by group, but a request takes whatever slot of the
+batch is free, so groups mix as requests come and go. Rows of the block table tell the groups: who shares a prefix has
+the same blocks in front, so sorting the rows sorts the prefix tree depth first, at all its levels.
+
+The batch is sorted when its members change, which costs a swap a request at most, and only between requests that the
+attention backend lets stand side by side: those that decode stay in front of those in prefill where it wants that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+
+__all__ = ["install", "rank_rows", "swaps"]
+
+
+def install() -> None:
+    """Sort each runner's batch in this process from now on. Idempotent."""
+    from plumage_engine.vllm.compat.model_runner import GPUModelRunner, complaints
+
+    if getattr(GPUModelRunner._may_reorder_batch, "plumage", False):
+        return
+    guard = Guard("batchOrder", Counters())
+    if reasons := complaints():
+        guard.refuse(reasons)
+        return
+    GPUModelRunner._may_reorder_batch = _sorting(GPUModelRunner._may_reorder_batch, guard)
+
+
+def _sorting(own: Callable[[Any, Any], None], guard: Guard) -> Callable[[Any, Any], None]:
+    def _may_reorder_batch(runner: Any, scheduler_output: Any) -> None:
+        own(runner, scheduler_output)
+        if guard.on and _changed(scheduler_output):
+            try:
+                _sort(runner, scheduler_output)
+            except Exception as error:
+                guard.failed(error)
+
+    _may_reorder_batch.plumage = True  # type: ignore[attr-defined]
+    return _may_reorder_batch
+
+
+def _changed(output: Any) -> bool:
+    """Whether the batch has other members than in the step before."""
+    return bool(output.scheduled_new_reqs or output.finished_req_ids or output.scheduled_cached_reqs.resumed_req_ids)
+
+
+def _sort(runner: Any, output: Any) -> None:
+    batch = runner.input_batch
+    requests = len(batch.req_ids)
+    if requests < 3 or not batch.block_table.block_tables:
+        return  # of two requests each stands beside the other already
+    split = runner.reorder_batch_threshold is not None
+    keep = range(requests)
+    if split:  # vLLM has put those that decode first
+        keep = range(sum(1 for name in batch.req_ids if output.num_scheduled_tokens[name] == 1))
+    table = batch.block_table.block_tables[0]
+    rows = [table.block_table.np[row, : table.num_blocks_per_row[row]].tobytes() for row in keep]
+    for one, other in swaps(rank_rows(rows)):
+        batch.swap_states(one, other)
+
+
+def rank_rows(rows: Sequence[bytes]) -> list[int]:
+    """For each place the row that should stand there. Sorting is stable, so rows that are equal stay as they are."""
+    return sorted(range(len(rows)), key=rows.__getitem__)
+
+
+def swaps(wanted: Sequence[int]) -> list[tuple[int, int]]:
+    """The swaps that bring the row `wanted[place]` to each `place`: one fewer than each cycle is long."""
+    done: list[tuple[int, int]] = []
+    at = list(range(len(wanted)))  # at[place]: the row that stands there now
+    place_of = list(range(len(wanted)))
+    for place, row in enumerate(wanted):
+        here = place_of[row]
+        if here != place:
+            done.append((place, here))
+            displaced = at[place]
+            at[place], at[here] = row, displaced
+            place_of[row], place_of[displaced] = place, here
+    return done

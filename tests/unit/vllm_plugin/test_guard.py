@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from plumage.errors import StateError
+from plumage_engine.vllm.counters import MEANINGS, Counters
+from plumage_engine.vllm.guard import Guard
+
+
+def test_the_first_failure_switches_the_feature_off_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    counters, fallen = Counters(), []
+    guard = Guard("eviction", counters, lambda: fallen.append(1))
+    with caplog.at_level(logging.ERROR):
+        guard.failed(KeyError("gone"))
+        guard.failed(KeyError("again"))
+    assert not guard.on
+    assert fallen == [1]
+    assert counters.get("failures", "eviction") == 2
+    assert len(caplog.records) == 1
+    assert "eviction failed and is off" in caplog.text
+    assert "KeyError" in caplog.text
+    assert guard.reason == "KeyError: 'gone'"
+
+
+def test_a_vllm_that_moved_leaves_the_feature_off(caplog: pytest.LogCaptureFixture) -> None:
+    guard = Guard("feather", Counters())
+    guard.refuse(["Scheduler has no schedule", "no running"])
+    assert not guard.on
+    assert guard.reason == "Scheduler has no schedule; no running"
+    assert "feather is off with this version of vLLM" in caplog.text
+
+
+def test_every_counter_has_a_meaning() -> None:
+    counters = Counters()
+    for name in MEANINGS:
+        counters.add(name, 2, label="x")
+    assert {name: count for name, label, count in counters.rows()} == dict.fromkeys(MEANINGS, 2)
+    with pytest.raises(StateError, match="give it a meaning"):
+        counters.add("admision")

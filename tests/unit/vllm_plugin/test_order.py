@@ -1,0 +1,274 @@
+"""The order of vLLM's requests, driven as vLLM's scheduler drives its waiting queue, without vLLM."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from plumage.batching import StepOutcome, make_queue
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.order import RequestOrder
+
+BLOCK = 16
+
+
+@dataclass(eq=False)
+class FakeRequest:
+    """What the order reads of vLLM's `Request`."""
+
+    request_id: str
+    block_hashes: list[bytes]
+    num_prompt_tokens: int
+    sampling_params: Any = None
+
+
+@dataclass
+class FakeClock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """An order, and the scheduler's side of it."""
+
+    policy: str = "ChtOrder"
+    max_wait: float = 10.0
+    clock: FakeClock = field(default_factory=FakeClock)
+    counters: Counters = field(default_factory=Counters)
+    running: list[Any] = field(default_factory=list)
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        queue = make_queue(self.policy, rng=random.Random(0), max_wait=self.max_wait)
+        self.order = RequestOrder(
+            queue, block_tokens=BLOCK, stride=1, max_wait=self.max_wait, clock=self.clock, counters=self.counters
+        )
+
+    def request(self, group: int, blocks: int = 4) -> Any:
+        self.made += 1
+        hashes = [f"{group}:{level}".encode() for level in range(blocks)]
+        return FakeRequest(f"r{self.made}", hashes, blocks * BLOCK + 1)
+
+    def insert(self, group: int, blocks: int = 4) -> Any:
+        request = self.request(group, blocks)
+        self.order.insert(request)
+        return request
+
+    def admit(self) -> Any:
+        """As `schedule()` does: ask, pop, run. None for STOP."""
+        request = self.order.choose(self.running)
+        if request is not None:
+            self.order.pop(request)
+            self.running.append(request)
+        return request
+
+    def put_aside(self) -> Any:
+        request = self.order.choose(self.running)
+        if request is not None:
+            self.order.pop(request)
+        return request
+
+    def finish(self, request: Any) -> None:
+        self.running.remove(request)
+        self.order.end(request.request_id)
+
+
+def test_a_sibling_is_admitted_before_an_older_stranger() -> None:
+    bench = Bench()
+    first, stranger, sibling = bench.insert(1), bench.insert(2), bench.insert(1)
+    assert [bench.admit() for _ in range(3)] == [first, sibling, stranger]
+    assert bench.admit() is None
+
+
+def test_what_was_put_aside_comes_back_ahead_of_the_policys_choice() -> None:
+    bench = Bench()
+    blocked, other = bench.insert(1), bench.insert(1)
+    assert bench.put_aside() is blocked
+    assert bench.admit() is other  # the step goes on without it
+    bench.order.put_back(blocked)
+    assert len(bench.order) == 1
+    assert bench.admit() is blocked
+    bench.order.match(bench.running)
+    assert bench.order.active == bench.order.queue.active == 2
+
+
+def test_a_preempted_request_is_next_and_active_no_longer() -> None:
+    bench = Bench()
+    old, new = bench.insert(1), bench.insert(1)
+    assert bench.admit() is old
+    bench.order.match(bench.running)
+    bench.running.remove(old)
+    bench.order.put_back(old)
+    assert bench.order.queue.active == 0
+    assert bench.admit() is old
+    assert bench.admit() is new
+
+
+def test_a_request_older_than_its_bound_is_admitted_whatever_the_policy_says() -> None:
+    bench = Bench(policy="Heuristic")
+    for _ in range(6):
+        bench.insert(1, blocks=40)
+    assert bench.admit()
+    stranger = bench.insert(2, blocks=40)
+    bench.insert(2, blocks=40)
+    while bench.admit():
+        assert stranger not in bench.running
+    bench.clock.now = 10.0
+    assert bench.admit() is stranger
+    bench.order.match(bench.running)
+    assert bench.counters.get("aged") == 1
+
+
+def test_nothing_running_means_no_stop() -> None:
+    bench = Bench(policy="Heuristic")
+    for group in range(4):
+        bench.insert(group)
+    while len(bench.order):
+        admitted = bench.admit()
+        assert admitted is not None
+        bench.finish(admitted)
+
+
+def test_aborts_are_tolerated_wherever_the_request_is() -> None:
+    bench = Bench()
+    waiting, aside, gone = bench.insert(1), bench.insert(2), bench.request(3)
+    bench.order.remove(gone)
+    bench.order.end(gone.request_id)
+    assert bench.put_aside() is waiting
+    bench.order.put_back(waiting)
+    bench.order.remove(waiting)
+    bench.order.end(waiting.request_id)
+    bench.order.remove(aside)
+    bench.order.remove(aside)
+    assert len(bench.order) == len(bench.order.queue) == 0
+
+
+def test_an_open_request_that_ends_is_forgotten() -> None:
+    bench = Bench()
+    only = bench.insert(1)
+    assert bench.put_aside() is only
+    bench.order.end(only.request_id)
+    assert len(bench.order.queue) == bench.order.queue.active == 0
+
+
+def test_requests_that_run_without_having_waited_here_are_active_too() -> None:
+    bench = Bench()
+    loaded = bench.request(1)
+    bench.running.append(loaded)
+    bench.order.match(bench.running)
+    assert bench.order.queue.active == 1
+    bench.running.clear()
+    bench.order.match(bench.running)
+    assert bench.order.queue.active == 0
+
+
+def test_a_sessions_next_input_waits_again() -> None:
+    bench = Bench()
+    session = bench.insert(1)
+    assert bench.admit() is session
+    bench.order.match(bench.running)
+    bench.running.remove(session)
+    bench.order.insert(session)
+    assert bench.order.queue.active == 0
+    assert bench.admit() is session
+
+
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"])
+def test_every_request_is_served_once(policy: str) -> None:
+    bench, rng, served = Bench(policy=policy), random.Random(3), []
+    for _ in range(300):
+        bench.clock.now += 0.05
+        if rng.random() < 0.5 and bench.made < 120:
+            bench.insert(rng.randrange(5), blocks=rng.randrange(0, 9))
+        while len(bench.running) < 6 and bench.admit():
+            pass
+        bench.order.match(bench.running)
+        bench.order.observe(StepOutcome(0.01, len(bench.running)))
+        if bench.running and rng.random() < 0.6:
+            done = rng.choice(bench.running)
+            bench.finish(done)
+            served.append(done.request_id)
+    while bench.running or len(bench.order):
+        while len(bench.running) < 6 and bench.admit():
+            pass
+        bench.order.match(bench.running)
+        served.append(bench.running[0].request_id)
+        bench.finish(bench.running[0])
+    assert sorted(served) == sorted(f"r{one + 1}" for one in range(bench.made))
+
+
+class AsVllmDoes(RuleBasedStateMachine):
+    """Any sequence of what vLLM's scheduler does to its queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(policy="Bandit")
+        self.waiting: dict[str, Any] = {}
+
+    @rule(group=st.integers(0, 3), blocks=st.integers(0, 5))
+    def arrive(self, group: int, blocks: int) -> None:
+        request = self.bench.insert(group, blocks)
+        self.waiting[request.request_id] = request
+
+    @rule(admitted=st.integers(0, 4), aside=st.integers(0, 2), seconds=st.floats(0, 4))
+    def step(self, admitted: int, aside: int, seconds: float) -> None:
+        self.bench.clock.now += seconds
+        put_aside = []
+        for _ in range(aside):
+            if (request := self.bench.put_aside()) is not None:
+                assert self.waiting.pop(request.request_id) is request
+                put_aside.append(request)
+        for _ in range(admitted):
+            if (request := self.bench.admit()) is not None:
+                assert self.waiting.pop(request.request_id) is request
+        for request in put_aside:
+            self.bench.order.put_back(request)
+            self.waiting[request.request_id] = request
+        self.bench.order.match(self.bench.running)
+        self.bench.order.observe(StepOutcome(0.01, len(self.bench.running)))
+
+    @precondition(lambda self: self.bench.running)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        self.bench.finish(data.draw(st.sampled_from(self.bench.running)))
+
+    @precondition(lambda self: self.bench.running)
+    @rule()
+    def preempt(self) -> None:
+        request = self.bench.running.pop()
+        self.bench.order.put_back(request)
+        self.waiting[request.request_id] = request
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        request = self.waiting.pop(data.draw(st.sampled_from(sorted(self.waiting))))
+        self.bench.order.remove(request)
+        self.bench.order.end(request.request_id)
+
+    @invariant()
+    def the_length_is_true(self) -> None:
+        assert len(self.bench.order) == len(self.waiting) == len(list(self.bench.order))
+
+    @invariant()
+    def active_is_running(self) -> None:
+        self.bench.order.match(self.bench.running)
+        assert self.bench.order.queue.active == self.bench.order.active == len(self.bench.running)
+
+    @invariant()
+    def no_stop_without_a_batch(self) -> None:
+        if not self.bench.running and self.waiting:
+            assert self.bench.order.choose(self.bench.running) is not None
+
+
+TestAsVllmDoes = AsVllmDoes.TestCase
+TestAsVllmDoes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

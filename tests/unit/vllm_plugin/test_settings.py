@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, read_settings
+
+
+def test_without_settings_the_plugin_is_not_configured() -> None:
+    assert read_settings({}, {}) is None
+    assert read_settings(None, {ENVIRONMENT: " "}) is None
+    assert read_settings({"another": 1}, {}) is None
+
+
+@pytest.mark.parametrize(("config", "environment"), [({"plumage": {}}, {}), ({}, {ENVIRONMENT: "{}"})])
+def test_an_empty_object_switches_the_defaults_on(config: object, environment: dict[str, str]) -> None:
+    settings = read_settings(config, environment)
+    assert settings == PluginSettings()
+    assert settings is not None
+    assert settings.feather is not None
+    assert settings.eviction is not None
+    assert (settings.feather.policy, settings.eviction.policy) == ("Bandit", "Hotness")
+
+
+def test_the_command_line_is_taken_before_the_environment() -> None:
+    settings = read_settings({"plumage": {"feather": None}}, {ENVIRONMENT: '{"eviction": null}'})
+    assert settings is not None
+    assert settings.feather is None
+    assert settings.eviction is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"feather": {"policy": "Bandid"}}, ["Bandid", "Bandit", "QLearning", "ChtOrder", "Fcfs"]),
+        ({"eviction": {"policy": "Hottest"}}, ["Hottest", "Hotness", "Rlt", "Lru"]),
+        ({"feather": {"policy": "Bandit", "options": {"exploraton": 1}}}, ["exploraton", "exploration"]),
+        ({"feater": {}}, ["feater", "there are: feather, eviction, hostTier, batchLimit, seed"]),
+        ({"feather": {"chunkToken": 1}}, ["feather.chunkToken", "chunkTokens"]),
+        ({"hostTier": {"minFrequenci": 1}}, ["hostTier.minFrequenci", "minFrequency"]),
+        ({"batchLimit": "Dynamic"}, ["batchLimit", "Adaptive", "Static"]),
+        ({"feather": {"chunkTokens": 0}, "seed": "x"}, ["feather.chunkTokens", "seed"]),
+        ("on", ["object"]),
+    ],
+)
+def test_a_mistake_is_told_with_what_would_be_right(given: object, words: list[str]) -> None:
+    for config, environment in (({"plumage": given}, {}), ({}, {ENVIRONMENT: json.dumps(given)})):
+        with pytest.raises(ConfigurationError) as raised:
+            read_settings(config, environment)
+        assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_what_is_no_json_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="PLUMAGE_VLLM must hold a JSON object"):
+        read_settings(None, {ENVIRONMENT: "feather"})
