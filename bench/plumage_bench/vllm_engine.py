@@ -1,0 +1,166 @@
+"""Real vLLM inside this process, driven step by step: what the vLLM benchmarks and tests/vllm share.
+
+Nothing runs in the background: requests come and are aborted at steps that a seed chose, so that a run repeats.
+Importing this imports nothing of vLLM; `prepare_environment` must run before vLLM or torch is first imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SCHEDULER", "Answer", "Engine", "Prompt", "Run", "plugin_arguments", "prepare_environment", "running"]
+
+SCHEDULER = "plumage_engine.vllm.scheduler.make_scheduler"
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def prepare_environment() -> None:
+    """What vLLM reads from the environment, where the caller has not set it: in process, on a CPU, quiet, offline."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """tokens: its ids. answer: tokens to generate. step: the engine step before which it arrives. abort: steps after
+    its arrival at which its client goes away; None, it stays."""
+
+    name: str
+    tokens: tuple[int, ...]
+    answer: int
+    step: int = 0
+    abort: int | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """tokens: generated so far. finished: all that were asked for. cached: prompt tokens found in the cache."""
+
+    tokens: tuple[int, ...] = ()
+    finished: bool = False
+    cached: int = 0
+    top: Sequence[Mapping[int, float]] = ()
+    """By token, the logarithmic probabilities of the likeliest, where they were asked for."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Answers by the prompt's name; preemptions and engine steps that it took."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    preemptions: int = 0
+    steps: int = 0
+
+
+class Engine:
+    """vLLM's LLMEngine in this process. `llm` is the engine itself, `scheduler` and `pool` its live parts."""
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+        self.core: Any = llm.engine_core.engine_core
+        self.scheduler: Any = self.core.scheduler
+        self.pool: Any = self.scheduler.kv_cache_manager.block_pool
+        self._preemptions = 0
+        self._count_preemptions()
+
+    def serve(self, prompts: Sequence[Prompt], top: int | None = None, steps: int = 1_000_000) -> Run:
+        """Serve them greedily until all are answered or aborted. top: also the logarithmic probabilities of so many
+        tokens at each place. RuntimeError when `steps` did not suffice: nothing may hang."""
+        run, waiting = Run(), sorted(prompts, key=lambda prompt: prompt.step, reverse=True)
+        aborts = {prompt.name: prompt.step + prompt.abort for prompt in prompts if prompt.abort is not None}
+        before = self._preemptions
+        while waiting or self.llm.has_unfinished_requests():
+            if run.steps > steps:
+                raise RuntimeError(f"{steps} steps did not answer all; {len(waiting)} had not arrived yet")
+            while waiting and waiting[-1].step <= run.steps:
+                self._add(run, waiting.pop(), top)
+            self._abort(aborts, run.steps)
+            self._step(run)
+            run.steps += 1
+        run.preemptions = self._preemptions - before
+        return run
+
+    def _add(self, run: Run, prompt: Prompt, top: int | None) -> None:
+        from vllm import SamplingParams
+
+        wanted = SamplingParams(
+            max_tokens=prompt.answer, temperature=0.0, ignore_eos=True, logprobs=top, detokenize=False
+        )
+        self.llm.add_request(prompt.name, {"prompt_token_ids": list(prompt.tokens)}, wanted)
+        run.answers[prompt.name] = Answer()
+
+    def _abort(self, aborts: dict[str, int], now: int) -> None:
+        due = [name for name, step in aborts.items() if step <= now]
+        if due:
+            self.llm.abort_request(due)
+        for name in due:
+            del aborts[name]
+
+    def _step(self, run: Run) -> None:
+        for output in self.llm.step():
+            answer, given = run.answers[output.request_id], output.outputs[0]
+            answer.tokens, answer.finished = tuple(given.token_ids), given.finish_reason == "length"
+            answer.cached = output.num_cached_tokens or 0
+            if given.logprobs:
+                answer.top = [{token: entry.logprob for token, entry in place.items()} for place in given.logprobs]
+
+    def _count_preemptions(self) -> None:
+        own = self.scheduler._preempt_request
+
+        def counted(*given: Any, **named: Any) -> Any:
+            self._preemptions += 1
+            return own(*given, **named)
+
+        self.scheduler._preempt_request = counted
+
+    def close(self) -> None:
+        """Let go of workers, memory and torch's process groups, so that the next engine can start."""
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self.llm.engine_core.shutdown()
+        del self.llm, self.core, self.scheduler, self.pool
+        cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def running(model: Path, **arguments: Any) -> Iterator[Engine]:
+    """An engine for the time of a `with`. arguments: of vLLM's EngineArgs, in place of or beside those here."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    chosen: dict[str, Any] = {
+        "block_size": 32,
+        "num_gpu_blocks_override": 512,
+        "max_model_len": 1024,
+        "max_num_seqs": 16,
+        "max_num_batched_tokens": 2048,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+        "gpu_memory_utilization": 0.4,
+        "use_tqdm_on_load": False,
+    }
+    engine = Engine(LLMEngine.from_engine_args(EngineArgs(model=str(model), **{**chosen, **arguments})))
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def plugin_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """EngineArgs that switch the plugin on, as `--scheduler-cls` and `--additional-config` do. settings: as in JSON."""
+    return {"scheduler_cls": SCHEDULER, "additional_config": {"plumage": dict(settings)}}

@@ -1,0 +1,100 @@
+"""A real vLLM API server as a process of its own: started, waited for, and ended with all that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from plumage.errors import PlumageError
+
+__all__ = ["Server", "ServerError", "serving"]
+
+_ENVIRONMENT = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+# The CPU worker holds its share against the memory of NUMA node 0 alone: more than 0.4 may be refused.
+_ARGUMENTS = ("--served-model-name=tiny", "--enforce-eager", "--gpu-memory-utilization=0.4", "--block-size=32")
+_KILL_SECONDS = 10.0
+
+
+class ServerError(PlumageError):
+    """The server ended or did not answer in time; the message has the end of its log."""
+
+
+@dataclass(slots=True)
+class Server:
+    """url: http://127.0.0.1:PORT. log: its output. pid: also the process group's, for killing it in a test."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def end(self) -> None:
+        """SIGTERM, and SIGKILL for whatever of the group is left after that."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_KILL_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(_KILL_SECONDS)
+
+
+@contextmanager
+def serving(
+    model: Path,
+    port: int,
+    log: Path,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 300.0,
+) -> Iterator[Server]:
+    """A server of `model` for the time of a `with`, from when /health answers. arguments: of the command line; they
+    override those here. environment: beside this process's own. ServerError when it is not up in `seconds`."""
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, f"--port={port}", *_ARGUMENTS, *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**_ENVIRONMENT, **os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})},
+            start_new_session=True,
+        )
+    server = Server(f"http://127.0.0.1:{port}", log, process)
+    try:
+        _wait(server, seconds)
+        yield server
+    finally:
+        server.end()
+
+
+def _wait(server: Server, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if server.process.poll() is not None:
+            raise ServerError(f"vLLM ended with status {server.process.returncode}:\n{_end(server.log)}")
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{server.url}/health", timeout=5.0).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.2)
+    raise ServerError(f"vLLM did not answer /health within {seconds:.0f} s:\n{_end(server.log)}")
+
+
+def _end(log: Path, lines: int = 30) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

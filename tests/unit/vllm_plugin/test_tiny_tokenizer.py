@@ -1,0 +1,52 @@
+"""Tokenizers that are made, not downloaded: the same from the same seed, and any text comes back from its tokens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from plumage_engine.vllm.tiny_model import SIZES, VOCABULARY, llama_config
+from plumage_engine.vllm.tiny_tokenizer import bytes_only, seeded_text, train
+
+BYTES = bytes_only()
+
+
+@pytest.fixture(scope="module")
+def trained() -> Tokenizer:
+    return train(seeded_text(random.Random(0)), VOCABULARY)
+
+
+@given(st.text())
+def test_a_token_a_byte(text: str) -> None:
+    ids = BYTES.encode(text, add_special_tokens=False).ids
+    assert len(ids) == len(text.encode())
+    assert BYTES.decode(ids) == text
+
+
+def test_a_special_token_is_one_token() -> None:
+    assert BYTES.encode("<|im_start|>a").ids == [BYTES.token_to_id(text) for text in ("<|bos|>", "<|im_start|>", "a")]
+    assert BYTES.get_vocab_size() == 259
+
+
+def test_the_trained_one_is_full_and_joins_words(trained: Tokenizer) -> None:
+    assert trained.get_vocab_size() == VOCABULARY
+    text = "".join(seeded_text(random.Random(5), lines=50)) + "naïve 鳥 🪶\r\n"
+    ids = trained.encode(text, add_special_tokens=False).ids
+    assert trained.decode(ids) == text
+    assert len(ids) < len(text.encode()) / 2
+
+
+def test_a_seed_repeats() -> None:
+    few = [train(seeded_text(random.Random(seed), words=500, lines=200), 600).to_str() for seed in (1, 1, 2)]
+    assert few[0] == few[1] != few[2]
+
+
+def test_a_config_agrees_with_its_tokenizer() -> None:
+    config = llama_config(BYTES, SIZES["m8"], tied=False)
+    assert config["vocab_size"] == 259
+    assert BYTES.id_to_token(config["eos_token_id"]) == "<|im_end|>"
+    assert config["hidden_size"] == config["num_attention_heads"] * config["head_dim"] == 512

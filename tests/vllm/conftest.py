@@ -1,0 +1,72 @@
+"""What tests against real vLLM share. They run by `.venv-vllm`'s python; the rest of tests/ runs without vLLM.
+
+tiny_model: a folder with a small Llama and a token a byte; bpe_model: one of 32,000 tokens. start_engine: an engine in
+this process; start_server: an API server in its own. Both are ended when the test ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ports import free_port
+
+from plumage_bench.vllm_engine import Engine, prepare_environment, running
+from plumage_bench.vllm_server import Server, serving
+from plumage_engine.vllm.tiny_model import write_model
+
+prepare_environment()  # before anything imports vLLM
+
+# Their warnings are theirs to mend; one that our own modules cause is an error here as everywhere.
+_OTHERS = "torch|vllm"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if find_spec("torch") is None:
+        raise pytest.UsageError("tests/vllm needs vLLM beside it: make test ARGS=tests/vllm")
+    config.addinivalue_line("filterwarnings", rf"ignore:::({_OTHERS})(\.|$)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An engine's start is 4 to 15 s of work, which a busy machine draws out."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def bpe_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "bpe", tokenizer="bpe")
+
+
+@pytest.fixture
+def start_engine(tiny_model: Path) -> Iterator[Callable[..., Engine]]:
+    """Call it with EngineArgs' fields. A process has room for one engine: the one before is closed."""
+    with ExitStack() as stack:
+
+        def start(**arguments: Any) -> Engine:
+            stack.close()
+            return stack.enter_context(running(arguments.pop("model", tiny_model), **arguments))
+
+        yield start
+
+
+@pytest.fixture
+def start_server(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Call it with arguments of vLLM's command line, and with `model` or `environment` by name."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str, **named: Any) -> Server:
+            port, model = free_port(), named.pop("model", tiny_model)
+            return stack.enter_context(serving(model, port, tmp_path / f"vllm-{port}.log", arguments, **named))
+
+        yield start
