@@ -164,8 +164,8 @@ class Table:
         return new, known
 
     def sweep(self, lanes: int) -> int:
-        """Wipe lanes out of one shard: at each call with the same lanes of the next. Those that are gone from all of
-        them; 0 while a pass is under way, which lanes that come later wait for."""
+        """Wipe lanes out of one shard, at each call of the next. Returns those that are gone from all shards: 0 until
+        the pass is at its end; lanes that come meanwhile wait for the next pass."""
         if not self._sweeping:
             self._sweeping, self._sweep_at = lanes, 0
         self._wipe(self._shards[self._sweep_at], self._sweeping)
