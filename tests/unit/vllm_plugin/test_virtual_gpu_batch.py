@@ -110,6 +110,13 @@ def test_vllms_second_runner_tells_of_a_resumed_request_as_of_a_new_one(batch: B
     assert (batch.shape.decodes, batch.shape.prefill_tokens, len(batch)) == (0, 10, 1)
 
 
+@pytest.mark.parametrize("sorting", [True, False])
+def test_a_worker_that_sorts_makes_every_batch_sorted(sorting: bool) -> None:
+    batch = Batch(SIZE, lambda data: ANSWER, ordered=sorting)
+    decoding(batch, {"a": [1, 2], "b": [3, 4], "c": [1, 5]})
+    assert batch.shape.ordered is sorting
+
+
 def test_a_device_that_costs_nothing_needs_no_shape() -> None:
     batch = Batch(SIZE, lambda data: ANSWER, measured=False)
     decoding(batch, {"a": [1, 2]})

@@ -42,15 +42,24 @@ class Turn:
 
 class Batch:
     """answers: asked once for each request. measured: False leaves the shapes empty, for a device that costs nothing.
+    ordered: the worker sorts the batch by prefix; else it is sorted only where the scheduler's own order is.
 
     `step` applies one scheduler output, in the order of `schedule()`; `shape` is the last one's.
     """
 
-    def __init__(self, block_size: int, answers: Callable[[NewRequestData], Answer], *, measured: bool = True) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        answers: Callable[[NewRequestData], Answer],
+        *,
+        measured: bool = True,
+        ordered: bool = False,
+    ) -> None:
         self.shape = StepShape()
         self._size = block_size
         self._answers = answers
         self._measured = measured
+        self._ordered = ordered
         self._residents: dict[str, Resident] = {}
         self._readers = Readers()
 
@@ -114,4 +123,4 @@ class Batch:
         shape.decodes = len(decodes)
         shape.distinct = self._readers.distinct * self._size
         shape.shared = self._readers.shared * self._size
-        shape.ordered = self._readers.ordered(decodes)
+        shape.ordered = self._ordered or self._readers.ordered(decodes)

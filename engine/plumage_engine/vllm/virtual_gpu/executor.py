@@ -54,20 +54,24 @@ class _Step:
 
 
 class VirtualGpuExecutor(Executor):
-    """One virtual GPU. clock: the time it lives in. busy_seconds, steps: what it has done."""
+    """One virtual GPU. clock: the time it lives in. speech: its answers. link: to host memory. residents: requests that
+    it holds anything of. busy_seconds, steps: what it has done."""
 
     clock: Clock
+    speech: Speech
 
     def _init_executor(self) -> None:
         _refuse(self.vllm_config)
         settings = read_settings(self.vllm_config.additional_config, os.environ)
         config = settings.virtual_gpu if settings is not None else VirtualGpuConfig()
+        feather = settings.feather if settings is not None else None
         size = self.cache_config.block_size
         self.clock = VirtualClock() if config.clock == "Virtual" else WallClock()
         self.busy_seconds, self.steps = 0.0, 0
         self._device = config.device()
-        self._speech: Speech = make_speech(config, self.model_config)
-        self._batch = Batch(size, self._answer, measured=config.time_scale > 0)
+        self.speech = make_speech(config, self.model_config)
+        ordered = feather is not None and feather.order_batch
+        self._batch = Batch(size, self._answer, measured=config.time_scale > 0, ordered=ordered)
         link = Link(self._device.copying, config.link_latency * config.time_scale)
         self._transfers = Transfers(link, self.clock, config.block_bytes(size))
         self._free_at = 0.0
@@ -77,6 +81,14 @@ class VirtualGpuExecutor(Executor):
         self.cache_config.num_gpu_blocks_override = config.blocks(size, given)
         if config.async_scheduling is not None:  # the CPU platform has switched it off, for its own worker's sake
             self.scheduler_config.async_scheduling = config.async_scheduling
+
+    @property
+    def link(self) -> Link:
+        return self._transfers.link
+
+    @property
+    def residents(self) -> int:
+        return len(self._batch)
 
     # -- a step ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +130,8 @@ class VirtualGpuExecutor(Executor):
         allowed = None if grammar is None else grammar.allowed(turn.request_id)
         answer = turn.resident.answer
         if allowed:
-            return [self._speech.allowed_token(answer, turn.position, allowed)]
-        return [self._speech.token(answer, turn.position)]
+            return [self.speech.allowed_token(answer, turn.position, allowed)]
+        return [self.speech.token(answer, turn.position)]
 
     def _nothing(self, copies: bool) -> ModelRunnerOutput:
         if not copies:
@@ -132,7 +144,7 @@ class VirtualGpuExecutor(Executor):
 
     def _answer(self, data: NewRequestData) -> Answer:
         asked = data.sampling_params
-        return self._speech.answer(
+        return self.speech.answer(
             data.prompt_token_ids or (),
             seed=asked.seed if asked is not None else None,
             least=asked.min_tokens if asked is not None else 0,
