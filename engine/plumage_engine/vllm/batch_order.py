@@ -17,7 +17,9 @@ from typing import Any
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 
-__all__ = ["install", "rank_rows", "swaps"]
+__all__ = ["enabled", "install", "rank_rows", "swaps"]
+
+enabled = True  # a benchmark that serves several policies in one process switches it
 
 
 def install() -> None:
@@ -36,7 +38,7 @@ def install() -> None:
 def _sorting(own: Callable[[Any, Any], None], guard: Guard) -> Callable[[Any, Any], None]:
     def _may_reorder_batch(runner: Any, scheduler_output: Any) -> None:
         own(runner, scheduler_output)
-        if guard.on and _changed(scheduler_output):
+        if enabled and guard.on and _changed(scheduler_output):
             try:
                 _sort(runner, scheduler_output)
             except Exception as error:
