@@ -41,10 +41,12 @@ class RecordConfig(Section):
 
 
 class HostTierConfig(Section):
-    """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`)."""
+    """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`). promotion_tokens: at most
+    so many are copied up by one plan."""
 
     min_frequency: int = Field(10, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
+    promotion_tokens: int = Field(4096, ge=1)
     priority: str = PRIORITY.text
     record: RecordConfig = RecordConfig()

@@ -7,8 +7,9 @@ from plumage.tiering.decision import Pressure, Tier, decide_tier
 from plumage.tiering.host import HostTier
 from plumage.tiering.node import TierNode
 from plumage.tiering.promotion import Promotion, PromotionBudget, PromotionTurn, plan_promotion
+from plumage.tiering.worth import PromotionWorth
 
 __all__ = [
-    "AdmissionPlan", "HostTier", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn", "Tier", "TierNode",
-    "decide_tier", "plan_admission", "plan_promotion",
+    "AdmissionPlan", "HostTier", "Pressure", "Promotion", "PromotionBudget", "PromotionTurn", "PromotionWorth", "Tier",
+    "TierNode", "decide_tier", "plan_admission", "plan_promotion",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Residents of a tier, coldest first, without sorting them for every question.
 
 A heap of hotness as last looked at. What comes to the top is looked at again: if it has become hotter, it goes back
-down. Hotness also falls, by ageing, and a fall is not seen until the heap is built anew, every `REBUILD` questions;
+down. Hotness also falls, by ageing, and a fall is not seen until the heap is built anew, every `rebuild` questions;
 ageing takes the same step from every clock, so the order changes little in between.
 """
 
@@ -18,10 +18,12 @@ Resident = TypeVar("Resident")
 
 
 class ColdestFirst(Generic[Resident]):
-    """hotness: of a resident, now. A resident is added once and discarded once."""
+    """hotness: of a resident, now. A resident is added once and discarded once. rebuild: questions between two looks at
+    all residents, each of which costs a step a resident."""
 
-    def __init__(self, hotness: Callable[[Resident], float]) -> None:
+    def __init__(self, hotness: Callable[[Resident], float], rebuild: int = REBUILD) -> None:
         self._hotness = hotness
+        self._rebuild = rebuild
         self._heap: list[tuple[float, int, Resident]] = []
         self._live: dict[Resident, None] = {}
         self._serial = 0
@@ -48,7 +50,7 @@ class ColdestFirst(Generic[Resident]):
     def ask(self, choose: Callable[[Iterator[Resident]], None]) -> None:
         """Let `choose` read residents from the coldest on, as far as it wants to; none of them leaves by being read."""
         self._asked += 1
-        if self._asked % REBUILD == 0:
+        if self._asked % self._rebuild == 0:
             self._heap = [(self._hotness(one), order, one) for order, one in enumerate(self._live)]
             heapq.heapify(self._heap)
             self._serial = len(self._heap)

@@ -21,6 +21,9 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "host_refusals": "Blocks offered to host memory and refused",
         "promotions": "Blocks copied up from host memory without a request that waits for them",
         "promotions_used": "Promoted blocks that a request found in the device's cache",
+        "promotions_wasted": "Promoted blocks that were evicted before any request asked for them",
+        "promotions_abandoned": "Blocks whose promotion was under way when the cache was reset",
+        "promotion_rests": "Times that promotion was stopped for a while, because too few promoted blocks were used",
         "failures": "Exceptions in the plugin's hooks, by feature; the feature is off from then on",
     }
 )

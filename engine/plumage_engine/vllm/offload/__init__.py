@@ -1,0 +1,6 @@
+"""HotPrefix's host tier inside vLLM's OffloadingConnector: what is worth the copy, what stays, what comes back early.
+
+`spec` is what vLLM is told to load; `manager` decides about stores, over `residents` and `heats`; `promoter` brings
+hot prefixes up while requests decode; `install` ties it to a live scheduler. The algorithms are `plumage.tiering`'s
+and `plumage.hotness`'s.
+"""

@@ -1,0 +1,112 @@
+"""The device's side of a promotion: which blocks of vLLM's pool go next, and hot ones in their place.
+
+With the plugin's order of eviction (`vllm.blocks`) leaves are those of its tree, idle longest first. With vLLM's own they
+are read off its list: a request gives its blocks back from the end, so of a chain the deepest stands first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Any
+
+from plumage_engine.vllm.compat.kv_offload import (
+    BlockStored,
+    make_block_hash_with_group_id,
+    maybe_convert_block_hash,
+    to_event_extra_keys,
+)
+
+__all__ = ["Device"]
+
+Key = bytes
+_GROUP_BYTES = 4
+
+
+class Device:
+    """pool: vLLM's live block pool. group: the KV group whose blocks are promoted. tokens: in a block."""
+
+    def __init__(self, pool: Any, group: int, tokens: int) -> None:
+        self.pool = pool
+        self._group = group
+        self._tokens = tokens
+
+    @property
+    def free(self) -> int:
+        """Blocks that no request uses, cached or not."""
+        return int(self.pool.get_num_free_blocks())
+
+    def holds(self, key: Key) -> bool:
+        """Whether a request would find the chunk in the device."""
+        return self.pool.get_cached_block(key[:-_GROUP_BYTES], [self._group]) is not None
+
+    def empty(self, limit: int) -> list[Any]:
+        """Up to `limit` free blocks that hold nothing."""
+        return list(islice(takewhile(lambda block: block.block_hash is None, self._listed()), limit))
+
+    def leaves(self, limit: int) -> list[Any]:
+        """Up to `limit` free blocks that hold something, of a chain the deepest first."""
+        order = getattr(self.pool, "plumage", None)
+        cached = self._listed() if order is None else self._treed(order.tree)
+        return list(islice((block for block in cached if block.block_hash is not None), limit))
+
+    def _listed(self) -> Iterator[Any]:
+        """The free blocks as vLLM's list has them. Not to be read while blocks move."""
+        block = self.pool.free_block_queue.fake_free_list_head.next_free_block
+        while block is not None and block.block_id >= 0:
+            yield block
+            block = block.next_free_block
+
+    def _treed(self, tree: Any) -> Iterator[Any]:
+        for run in tree.leaves:
+            for name in reversed(run.hashes):
+                block = self.pool.cached_block_hash_to_block.get_one_block(name)
+                if block is not None and not block.ref_cnt:
+                    yield block
+
+    def take(self, blocks: Sequence[Any]) -> None:
+        """These free blocks, of a chain the deepest first, are ours, and what they held is forgotten."""
+        for block in blocks:
+            if block.block_hash is not None:
+                self.pool.evict_blocks({block.block_id})
+        self.pool.touch(blocks)
+
+    def give_back(self, blocks: Sequence[Any]) -> None:
+        """A chain's blocks, the root first, are free again: those that hold something can be found and evicted."""
+        self.pool.free_blocks(reversed(blocks))
+
+    def place(self, keys: Sequence[Key], blocks: Sequence[Any], above: Key | None, start: int) -> list[Key]:
+        """The blocks hold these chunks now, a chain that begins `start` chunks below its root. Returns those that can
+        be found from here on: none when the chunk above has gone meanwhile, and up to one that a request computed."""
+        if above is not None and not self.holds(above):
+            return []
+        placed = list(takewhile(lambda key: not self.holds(key), keys))
+        for depth, (key, block) in enumerate(zip(placed, blocks, strict=False), start + 1):
+            self.pool._insert_block_hash(self._name(key), block, num_tokens=depth * self._tokens)
+        order = getattr(self.pool, "plumage", None)
+        if order is not None and placed:
+            parent = None if above is None else self._name(above)
+            order.brought(blocks[: len(placed)], parent, root=parent is None)
+        return placed
+
+    def _name(self, key: Key) -> Any:
+        return make_block_hash_with_group_id(key[:-_GROUP_BYTES], self._group)
+
+    def tell(self, metadata: Any) -> None:
+        """Publish that the chunk described by the connector's `metadata` is in the device now."""
+        if not self.pool.enable_kv_cache_events:
+            return
+        above = metadata.parent_block_hash
+        self.pool.kv_event_queue.append(
+            BlockStored(
+                block_hashes=[maybe_convert_block_hash(one) for one in metadata.block_hashes],
+                parent_block_hash=None if above is None else maybe_convert_block_hash(above),
+                token_ids=list(metadata.token_ids),
+                block_size=metadata.block_size,
+                lora_id=metadata.lora_id,
+                medium=self.pool.medium,
+                lora_name=metadata.lora_name,
+                extra_keys=to_event_extra_keys(metadata.extra_keys),
+                group_idx=metadata.group_idx,
+            )
+        )

@@ -1,0 +1,89 @@
+"""How hot chunks of vLLM's offloading are: uses counted by HotPrefix's cuckoo filter, the pool's word before ours.
+
+A chunk's key is the low half of its block hash, as KV events tell it, so that the fleet's word fits without a table.
+A request uses all chunks of its prompt once, whether it finds or computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from plumage.hotness.cuckoo import CuckooFilter
+from plumage.hotness.formula import Formula
+
+__all__ = ["Heats", "Prior"]
+
+_NEVER: Final = 0.0
+
+
+class Prior(Protocol):
+    """Pool-wide hotness, from outside of the engine."""
+
+    def prior(self, key: int) -> float | None:
+        """Of the chunk `key`, on any scale that orders chunks; None where the pool knows nothing of late."""
+        ...
+
+
+class Heats:
+    """table: uses. tokens: in a chunk. admission, promotion: the formulas of the two ranks. pooled: which of the two
+    ranks ask `prior` first, as (admission, promotion). failed: told when `prior` raises, which then is asked no more.
+    """
+
+    def __init__(
+        self,
+        table: CuckooFilter,
+        *,
+        tokens: int,
+        admission: Formula,
+        promotion: Formula,
+        pooled: tuple[bool, bool] = (True, True),
+        prior: Prior | None = None,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self.table = table
+        self.tokens = tokens
+        self.prior = prior
+        self._formulas = (admission, promotion)
+        self._pooled = pooled
+        self._failed = failed
+
+    def request(self, keys: Sequence[int]) -> None:
+        """A request uses the chain `keys`, the root first. Its length costs a step a chunk."""
+        self.table.tick()
+        self.use(keys, 0)
+
+    def use(self, keys: Sequence[int], above: int) -> None:
+        """It also uses `keys`, `above` chunks below its root."""
+        touch = self.table.touch
+        for depth, key in enumerate(keys, above + 1):
+            touch(key, depth)
+
+    def frequency(self, key: int) -> int:
+        """Uses of the chunk in this engine, also before an eviction."""
+        heat = self.table.get(key)
+        return 0 if heat is None else heat.frequency
+
+    def admission(self, key: int) -> float:
+        """How much the chunk is worth host memory."""
+        return self._rank(key, 0)
+
+    def promotion(self, key: int) -> float:
+        """How much it is worth the device's memory before anyone asks."""
+        return self._rank(key, 1)
+
+    def _rank(self, key: int, which: int) -> float:
+        pooled = self._ask(key) if self.prior is not None and self._pooled[which] else None
+        if pooled is not None:
+            return pooled
+        heat = self.table.get(key)
+        return _NEVER if heat is None else self._formulas[which](heat.frequency, heat.clock, self.tokens, heat.depth)
+
+    def _ask(self, key: int) -> float | None:
+        assert self.prior is not None  # the caller looked
+        try:
+            return self.prior.prior(key)
+        except Exception as error:
+            self.prior = None
+            self._failed(error)
+            return None

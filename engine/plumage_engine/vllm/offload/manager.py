@@ -1,0 +1,182 @@
+"""vLLM's manager of host memory, with HotPrefix's selective admission (§3.3.2) and hotness for LRU.
+
+vLLM offers a chunk when it has been computed, and again whenever a request has found it on the device; at eviction it
+offers nothing. So a chunk is decided about each time a request uses it, and goes down at the use that makes it frequent
+and hot enough: while it is on the device for certain, and long before its memory is wanted (0092).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from types import MappingProxyType
+from typing import Any, Final
+
+from plumage.hotness.cuckoo import CuckooFilter
+from plumage.hotness.formula import parse_formula
+from plumage_engine.policies import HostTierConfig
+from plumage_engine.vllm.compat.kv_offload import (
+    CPUOffloadingManager,
+    LRUCachePolicy,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+    manager_complaints,
+    positions,
+)
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.offload.heats import Heats, Prior
+from plumage_engine.vllm.offload.residents import Residents, chunk_key
+
+__all__ = ["RANKS", "SelectiveManager"]
+
+_log = logging.getLogger("vllm.plumage")
+RANKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"Frequency": "frequency", "Recency": "clock", "Depth": "0 - depth", "All": "clock"}
+)
+"""What ranks chunks where it is not hotness, by name of the setting. Everything taken in, recency says who goes."""
+_FEWEST = 65_536
+"""Chunks whose uses are remembered at the least."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    """How far a request's use of its prompt has been counted, in tokens."""
+
+    by: object
+    tokens: int
+
+
+class SelectiveManager(CPUOffloadingManager):
+    """chunks: slots in host memory. tokens: in a chunk. device_chunks: that the device holds, where that is known."""
+
+    def __init__(self, chunks: int, tokens: int, *, events: bool = False) -> None:
+        super().__init__(num_chunks=chunks, enable_events=events)
+        self._tokens = tokens
+        self._chunks_here = chunks
+        self.configure(HostTierConfig(), Counters())
+
+    def configure(
+        self, settings: HostTierConfig, counters: Counters, *, prior: Prior | None = None, seed: int = 0
+    ) -> None:
+        """Take over settings and counters, before the first request; what is known of uses is forgotten."""
+        self.settings = settings
+        self.counters = counters
+        self.guard = Guard("hostTier", counters, self._stock)
+        self.prior_guard = Guard("hotness", counters)
+        self.heats = self._make_heats(settings, prior, seed)
+        self.residents = Residents(self._chunks_here, self.heats)
+        self._policy: Any = self.residents
+        reasons = manager_complaints()
+        if reasons:
+            self.guard.refuse(reasons)
+            self._stock()
+
+    # -- as vLLM's connector asks ------------------------------------------------------------------------------------
+
+    def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        """Of the chunks offered by a request only those that are here, or worth the copy, are vLLM's to look at."""
+        if not self.guard.on:
+            return super().prepare_store(keys, req_context)
+        offered = list(keys)
+        try:
+            new = self._selected(offered, req_context)
+        except Exception as error:
+            self.guard.failed(error)
+            return super().prepare_store(offered, req_context)
+        here = [key for key in offered if self._policy.get(key) is not None]
+        output = super().prepare_store([*here, *new], req_context)
+        if output is not None and output.keys_to_store:
+            self._placed(output.keys_to_store, req_context)
+        return output
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> Any:
+        """A request has chunks copied up; vLLM then never offers those above them, so the use is counted here."""
+        if self.guard.on:
+            try:
+                self._count(list(keys), req_context)
+            except Exception as error:
+                self.guard.failed(error)
+        return super().prepare_load(keys, req_context)
+
+    def lend(self, keys: Sequence[OffloadKey], req_context: ReqContext) -> Any:
+        """As `prepare_load`, for a promotion: that is no use. `complete_load` ends it."""
+        return self._prepare_load(keys, req_context, record_access=False)
+
+    # -- the decision ------------------------------------------------------------------------------------------------
+
+    def _selected(self, offered: list[OffloadKey], context: ReqContext) -> list[OffloadKey]:
+        """The newcomers among the offered chunks that are taken in; the others are refused."""
+        self._count(offered, context)
+        new = [key for key in offered if self.residents.get(key) is None]
+        if not new:
+            return new
+        taken = self.residents.admit(
+            new,
+            self._get_num_free_chunks(),
+            self.settings.min_frequency,
+            set(offered),
+            always=self.settings.admission == "All",
+        )
+        self.counters.add("host_admissions", taken)
+        self.counters.add("host_refusals", len(new) - taken)
+        return new[:taken]
+
+    def _count(self, keys: list[OffloadKey], context: ReqContext) -> None:
+        """Count the request's use of its chunks: of all at its first word, later of those that it has grown by."""
+        counted = context.get_state(_Counted)
+        if counted is None or counted.by is not self:
+            chain = positions(context)
+            context.set_state(_Counted(self, max(chain.values(), default=0)))
+            self.heats.request([chunk_key(key) for key in chain])
+            return
+        for key in keys:
+            end = context.get_offload_key_position(key) or 0
+            if end > counted.tokens:
+                self.heats.use([chunk_key(key)], end // self._tokens - 1)
+        counted.tokens = max([counted.tokens, *(context.get_offload_key_position(key) or 0 for key in keys[-1:])])
+
+    def _placed(self, keys: Sequence[OffloadKey], context: ReqContext) -> None:
+        """Tell the residents where in their chain the newcomers are."""
+        try:
+            ends = positions(context)
+            at = {(end, key[-4:]): key for key, end in ends.items()}
+            piece: list[OffloadKey] = []
+            for key in keys:
+                if piece and at.get((ends[key] - self._tokens, key[-4:])) != piece[-1]:
+                    self._join(piece, ends, at)
+                    piece = []
+                piece.append(key)
+            self._join(piece, ends, at)
+        except Exception as error:
+            self.guard.failed(error)
+
+    def _join(
+        self, piece: list[OffloadKey], ends: Mapping[OffloadKey, int], at: Mapping[tuple[int, bytes], OffloadKey]
+    ) -> None:
+        above = ends[piece[0]] - self._tokens
+        self.residents.join(piece, at.get((above, piece[0][-4:])), above // self._tokens)
+
+    # -- at start, and when it goes wrong ----------------------------------------------------------------------------
+
+    def _make_heats(self, settings: HostTierConfig, prior: Prior | None, seed: int) -> Heats:
+        widths = settings.record.model_dump()
+        return Heats(
+            CuckooFilter(max(4 * self._chunks_here, _FEWEST), Random(seed), **widths),
+            tokens=self._tokens,
+            admission=parse_formula(RANKS.get(settings.admission, settings.priority)),
+            promotion=parse_formula(RANKS.get(settings.promotion, settings.priority)),
+            pooled=(settings.admission == "Hotness", settings.promotion == "Hotness"),
+            prior=prior,
+            failed=self.prior_guard.failed,
+        )
+
+    def _stock(self) -> None:
+        """vLLM's own order for all that is here, and its own admission: of everything."""
+        lru = LRUCachePolicy(cache_capacity=self._chunks_here)
+        for key, chunk in self._policy.items() if isinstance(self._policy, Residents) else ():
+            lru.insert(key, chunk)
+        self._policy = lru

@@ -1,0 +1,225 @@
+"""Promotion of hot prefixes while requests decode (HotPrefix §3.4), as jobs of vLLM's offloading connector.
+
+A promotion is a load that no request waits for: its blocks are taken from the pool, and given back, findable, when all
+workers have told that it ended. Whatever happens in between, a reset above all, its blocks are given back at once, and
+the workers are told to end the copy before those blocks are written again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from plumage.tiering import Promotion, PromotionBudget, PromotionTurn, PromotionWorth, TierNode, plan_promotion
+from plumage_engine.vllm.compat.kv_offload import (
+    GPULoadStoreSpec,
+    OffloadingWorkerMetadata,
+    ReqContext,
+    TransferJob,
+)
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.offload.candidates import Candidates, Piece
+from plumage_engine.vllm.offload.device import Device
+from plumage_engine.vllm.offload.manager import SelectiveManager
+
+__all__ = ["Promoter"]
+
+Key = bytes
+_SETTLED_AT_ONCE = 64
+"""Promoted blocks whose fate is looked up by one plan."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A copy under way. blocks: empty once it was let go. left: workers that have not told of its end."""
+
+    piece: Piece
+    blocks: list[Any]
+    context: ReqContext
+    left: int
+
+
+class Promoter:
+    """connector: vLLM's connector's scheduler half. reserve: free blocks that are left to running requests."""
+
+    def __init__(
+        self,
+        connector: Any,
+        manager: SelectiveManager,
+        device: Device,
+        guard: Guard,
+        counters: Counters,
+        *,
+        reserve: int,
+    ) -> None:
+        self._connector = connector
+        self._manager = manager
+        self._device = device
+        self._guard = guard
+        self._counters = counters
+        self._reserve = reserve
+        self._candidates = Candidates(manager.residents, device)
+        self._turn = PromotionTurn()
+        self.worth = PromotionWorth()
+        self._jobs: dict[int, _Job] = {}
+        self._names: set[str] = set()
+        self._flush: set[int] = set()
+        self._unused: OrderedDict[Key, None] = OrderedDict()
+
+    @property
+    def pending(self) -> bool:
+        """Copies are under way: the engine must go on stepping until they have ended."""
+        return bool(self._jobs)
+
+    # -- at each step ------------------------------------------------------------------------------------------------
+
+    def step(self, output: Any) -> None:
+        """A step was formed and its jobs are about to be sent."""
+        self._connector._current_batch_jobs_to_flush |= self._flush
+        self._flush = set()
+        if not self._guard.on or not self._manager.guard.on:
+            return
+        try:
+            if self._turn.step(prefill_tokens=_prefill(output)):
+                self._settle()
+                if self.worth.turn():
+                    self._promote()
+        except Exception as error:
+            self._guard.failed(error)
+
+    def ended(self, output: Any) -> None:
+        """Workers told what has ended: take out what is ours before vLLM looks for its requests."""
+        received = output.finished_recving
+        if received and self._names:
+            ours = received & self._names
+            self._names -= ours
+            output.finished_recving = received - ours
+        told = output.kv_connector_worker_meta
+        if not isinstance(told, OffloadingWorkerMetadata):
+            return
+        for number in [number for number in told.completed_jobs if number in self._jobs]:
+            job = self._jobs[number]
+            job.left -= told.completed_jobs.pop(number)
+            if not job.left:
+                del self._jobs[number]
+                self._finish(job)
+
+    def found(self, request: Any, tokens: int) -> None:
+        """A request found the first `tokens` of its prompt in the device."""
+        if not self._unused:
+            return
+        try:
+            keys = self._connector._req_status[request.request_id].group_states[0].offload_keys
+            used = [key for key in keys[: tokens // self._manager.heats.tokens] if key in self._unused]
+            for key in used:
+                del self._unused[key]
+            self._counters.add("promotions_used", len(used))
+            self.worth.settle(used=len(used))
+        except Exception as error:
+            self._guard.failed(error)
+
+    # -- resets ------------------------------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """The device's cache is about to be reset: give the blocks of copies under way back, and have them end."""
+        for number, job in self._jobs.items():
+            if job.blocks:
+                self._device.give_back(job.blocks)
+                job.blocks = []
+                self._flush.add(number)
+                self._loading(job, False)
+                self._counters.add("promotions_abandoned", len(job.piece.keys))
+        self._unused.clear()
+
+    def forget(self) -> None:
+        """Host memory is about to be reset: vLLM takes what workers tell of earlier jobs for stale. It also holds that
+        nothing is to be flushed yet, which is not so when this is the second reset since the last step."""
+        self.let_go()
+        self._jobs.clear()
+        self._flush |= self._connector._current_batch_jobs_to_flush
+        self._connector._current_batch_jobs_to_flush = set()
+
+    # -- a plan and its jobs -----------------------------------------------------------------------------------------
+
+    def _promote(self) -> None:
+        tokens = self._manager.heats.tokens
+        chunks = min(self._manager.settings.promotion_tokens // tokens, self._device.free - self._reserve)
+        busy = self._connector._chunks_being_loaded
+        roots = {node.key: (node, piece) for node, piece in self._candidates.roots(chunks, busy)}
+        if not roots:
+            return
+        wanted = sum(len(piece.keys) for _, piece in roots.values())
+        empty = self._device.empty(wanted + self._reserve)
+        leaves: dict[int, tuple[TierNode, Any]] = {}
+        for block in self._device.leaves(wanted):
+            leaf = self._candidates.leaf(block.block_hash)
+            leaves[leaf.key] = leaf, block
+        budget = PromotionBudget(chunks * tokens, len(empty) * tokens, self._reserve * tokens)
+        plan = plan_promotion([node for node, _ in roots.values()], [leaf for leaf, _ in leaves.values()], budget)
+        spare = empty[: max(0, len(empty) - self._reserve)]
+        for promotion in plan:
+            spare += [leaves[victim.key][1] for victim in promotion.victims]
+            self._start(promotion, roots[promotion.node.key][1], spare)
+
+    def _start(self, promotion: Promotion, piece: Piece, spare: list[Any]) -> None:
+        """Order one copy, into blocks from the front of `spare`."""
+        connector, blocks = self._connector, [spare.pop(0) for _ in piece.keys]
+        number = connector._generate_job_id()
+        context = ReqContext(req_id=f"plumage-promotion-{number}")
+        target = GPULoadStoreSpec([block.block_id for block in blocks], [len(blocks)], [piece.start])
+        job = _Job(piece, blocks, context, connector.config.num_workers)
+        source = self._manager.lend(piece.keys, context)
+        self._device.take(blocks)
+        self._jobs[number] = job
+        self._names.add(context.req_id)
+        connector._current_batch_load_jobs[number] = TransferJob(context.req_id, source, target)
+        # What is still to be copied down out of these blocks goes first.
+        connector._current_batch_allocated_block_ids.update(block.block_id for block in blocks)
+        self._loading(job, True)
+
+    def _finish(self, job: _Job) -> None:
+        """The copy is there."""
+        self._manager.complete_load(job.piece.keys, job.context)
+        if not job.blocks:
+            return
+        self._loading(job, False)
+        try:
+            placed = self._device.place(job.piece.keys, job.blocks, job.piece.above, job.piece.start)
+            self._unused.update(dict.fromkeys(placed))
+            self._counters.add("promotions", len(placed))
+            described = self._connector._events_tracker._pending_event_metadata
+            for key in placed:
+                if key in described:
+                    self._device.tell(described[key])
+        except Exception as error:
+            self._guard.failed(error)
+        finally:
+            self._device.give_back(job.blocks)
+
+    def _loading(self, job: _Job, begins: bool) -> None:
+        """A request that needs what is being copied waits for it, as for another request's load."""
+        loading = self._connector._chunks_being_loaded
+        (loading.update if begins else loading.difference_update)(job.piece.keys)
+
+    def _settle(self) -> None:
+        """Which of the oldest promoted blocks have been evicted, unused?"""
+        wasted = 0
+        for key in list(islice(self._unused, _SETTLED_AT_ONCE)):
+            if self._device.holds(key):
+                self._unused.move_to_end(key)
+            else:
+                del self._unused[key]
+                wasted += 1
+        self._counters.add("promotions_wasted", wasted)
+        rests = self.worth.rests
+        self.worth.settle(wasted=wasted)
+        self._counters.add("promotion_rests", self.worth.rests - rests)
+
+
+def _prefill(output: Any) -> int:
+    """Prompt tokens of a step: what is scheduled for requests that do more than go on by their next token."""
+    drafts = output.scheduled_spec_decode_tokens or {}
+    return sum(n for name, n in output.num_scheduled_tokens.items() if n > 1 + len(drafts.get(name, ())))

@@ -1,0 +1,193 @@
+"""The chunks in host memory, coldest first: what goes for a newcomer, and what waits below the device to come up.
+
+It stands where vLLM's manager keeps its cache policy, and has that interface; the decision whether a newcomer is worth
+a resident is `plumage.tiering`'s. Chunks that came down together are one *entry*, a piece of a chain; they leave one by
+one, of equals the deepest first, so that what is left is of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import inf
+from typing import Any
+
+from plumage.tiering import TierNode, plan_admission
+from plumage.tiering.coldest import REBUILD, ColdestFirst
+from plumage_engine.vllm.offload.heats import Heats
+
+__all__ = ["Entry", "Residents", "chunk_key"]
+
+Key = bytes
+_GROUP = 0x9E3779B97F4A7C15
+_LOW = (1 << 64) - 1
+_DEPTH = 1e-9
+"""What a chunk of depth counts beside hotness: it decides between equals only."""
+
+
+def chunk_key(key: Key) -> int:
+    """64 bits that stand for vLLM's key, which is a block hash and four bytes of its group."""
+    low = int.from_bytes(key[-12:-4], "big")
+    return low if not key[-1] else (low + key[-1] * _GROUP) & _LOW
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """keys: chunks that came down together, parent before child. parent: the one above the first, None at the root.
+    start: chunks above the first. held: how many of them are still here."""
+
+    keys: list[Key]
+    parent: Key | None
+    start: int
+    held: int
+
+
+class Residents:
+    """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) never leaves."""
+
+    def __init__(self, capacity: int, heats: Heats) -> None:
+        self.heats = heats
+        self._chunks: dict[Key, Any] = {}
+        self._depths: dict[Key, int] = {}
+        self._entry_of: dict[Key, Entry] = {}
+        self._entries: dict[Entry, None] = {}
+        self._order: ColdestFirst[Key] = ColdestFirst(self._rank, max(REBUILD, capacity))
+        self._doomed: list[Key] = []
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def items(self) -> Iterable[tuple[Key, Any]]:
+        """Keys and chunks, those that came first first."""
+        return self._chunks.items()
+
+    def newest(self) -> Iterator[Entry]:
+        """The entries, the one that came down last first."""
+        return reversed(self._entries)
+
+    # -- what is worth it --------------------------------------------------------------------------------------------
+
+    def admit(
+        self, keys: Sequence[Key], free: int, least: int, offered: Collection[Key], *, always: bool = False
+    ) -> int:
+        """How many of `keys`, a chain of newcomers, come in: as far as each was used `least` times and, with `free`
+        chunks taken, is hotter than the resident that goes for it. Of `offered` none goes. always: whatever they are.
+        The next `evict` takes who has to go.
+        """
+        self._doomed = []
+        wanted = list(keys) if always else list(takewhile(lambda key: self._frequent(key, least), keys))
+        if len(wanted) <= free:
+            return len(wanted)
+        taken = 0
+
+        def choose(coldest: Iterator[Key]) -> None:
+            nonlocal taken
+            named: dict[int, Key] = {}
+            nodes = self._going(coldest, offered, named)
+            for key in wanted:
+                node = self._node(key)
+                plan = plan_admission(replace(node, hotness=inf) if always else node, nodes, self._room(free, taken), 0)
+                if not plan.admitted:
+                    return
+                taken += 1
+                self._doomed += [named[victim.key] for victim in plan.victims]
+
+        self._order.ask(choose)
+        return taken
+
+    def join(self, keys: Sequence[Key], parent: Key | None, start: int) -> None:
+        """`keys`, just inserted, are a piece of a chain that begins `start` chunks below its root."""
+        entry = Entry(list(keys), parent, start, len(keys))
+        self._entries[entry] = None
+        for depth, key in enumerate(keys, start + 1):
+            self._entry_of[key] = entry
+            self._depths[key] = depth
+            self._order.add(key)
+
+    def _frequent(self, key: Key, least: int) -> bool:
+        return self.heats.frequency(chunk_key(key)) >= least
+
+    def _room(self, free: int, taken: int) -> int:
+        """Tokens free once the doomed have gone and `taken` newcomers have come."""
+        return (free + len(self._doomed) - taken) * self.heats.tokens
+
+    def _going(self, coldest: Iterator[Key], offered: Collection[Key], named: dict[int, Key]) -> Iterator[TierNode]:
+        for key in coldest:
+            if self._chunks[key].ref_cnt == 0 and key not in offered:
+                node = self._node(key)
+                named[node.key] = key
+                yield node
+
+    def _node(self, key: Key) -> TierNode:
+        name = chunk_key(key)
+        return TierNode(name, None, self.heats.tokens, 0, self.heats.admission(name))
+
+    def _rank(self, key: Key) -> float:
+        return self.heats.admission(chunk_key(key)) - _DEPTH * self._depths.get(key, 0)
+
+    # -- as vLLM's manager asks --------------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Any:
+        """The chunk, or None."""
+        return self._chunks.get(key)
+
+    def insert(self, key: Key, chunk: Any) -> None:
+        """A newcomer; `join` tells its place afterwards, and from then on it may have to go."""
+        self._chunks[key] = chunk
+
+    def remove(self, key: Key) -> None:
+        """A store that failed."""
+        self._drop(key)
+
+    def evict(self, number: int, protected: set[Key]) -> list[tuple[Key, Any]] | None:
+        """Those that `admit` doomed; where it was not asked, the coldest. None when so many can't go."""
+        doomed, self._doomed = self._doomed, []
+        if len(doomed) != number or any(key in protected for key in doomed):
+            doomed = self._coldest(number, protected)
+        if len(doomed) < number:
+            return None
+        return [(key, self._drop(key)) for key in doomed]
+
+    def clear(self) -> None:
+        """All of them, whatever transfers are under way."""
+        for one in (self._chunks, self._depths, self._entry_of, self._entries, self._order, self._doomed):
+            one.clear()
+
+    def touch(self, keys: Iterable[Key], req_context: object) -> None:
+        """Uses are counted by `Heats`, from the requests themselves."""
+
+    def on_store_miss(self, keys: Iterable[Key], req_context: object) -> None:
+        """See `touch`."""
+
+    def on_request_finished(self, *access: object) -> None:
+        """See `touch`."""
+
+    def mark_evictable(self, key: Key) -> None:
+        """The chunk's own count says so."""
+
+    def mark_non_evictable(self, key: Key) -> None:
+        """The chunk's own count says so."""
+
+    def _coldest(self, number: int, protected: set[Key]) -> list[Key]:
+        chosen: list[Key] = []
+
+        def choose(coldest: Iterator[Key]) -> None:
+            for key in coldest:
+                if len(chosen) == number:
+                    return
+                if self._chunks[key].ref_cnt == 0 and key not in protected:
+                    chosen.append(key)
+
+        self._order.ask(choose)
+        return chosen
+
+    def _drop(self, key: Key) -> Any:
+        self._order.discard(key)
+        self._depths.pop(key, None)
+        entry = self._entry_of.pop(key, None)
+        if entry is not None:
+            entry.held -= 1
+            if not entry.held:
+                del self._entries[entry]
+        return self._chunks.pop(key)

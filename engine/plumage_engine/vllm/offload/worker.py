@@ -1,0 +1,114 @@
+"""The copying half of the host tier where there is no GPU: plain torch copies in a thread of its own.
+
+vLLM's own worker needs a CUDA or XPU device and stays in charge there. Jobs are done in the order they came, as vLLM's
+streams do them per direction; a job that is waited for is waited for by its event.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches, OffloadingWorker, TransferResult
+
+__all__ = ["TorchWorker"]
+
+
+class TorchWorker(OffloadingWorker):
+    """caches: the device's KV, as rows of bytes a block. blocks_per_chunk, chunks: the host's. A row of host memory is
+    a block of a tensor; chunk c holds rows c · blocks_per_chunk onwards."""
+
+    def __init__(self, caches: CanonicalKVCaches, blocks_per_chunk: int, chunks: int) -> None:
+        self._per_chunk = blocks_per_chunk
+        self._device = [one.tensor.view(torch.int8) for one in caches.tensors]
+        self._host = [
+            torch.empty((chunks * blocks_per_chunk, one.shape[1]), dtype=torch.int8, device="cpu")
+            for one in self._device
+        ]
+        self._groups = [sorted({ref.tensor_idx for ref in refs}) for refs in caches.group_data_refs]
+        self._jobs: queue.SimpleQueue[tuple[int, Any, Any, bool] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[TransferResult] = queue.SimpleQueue()
+        self._ended: dict[int, threading.Event] = {}
+        self._thread = threading.Thread(target=self._work, name="plumage-host-tier", daemon=True)
+        self._thread.start()
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Device to host."""
+        return self._submit(job_id, src_spec, dst_spec, True)
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Host to device."""
+        return self._submit(job_id, dst_spec, src_spec, False)
+
+    def get_finished(self) -> list[TransferResult]:
+        """Jobs that have ended since it was asked last."""
+        ended: list[TransferResult] = []
+        while True:
+            try:
+                result = self._done.get_nowait()
+            except queue.Empty:
+                return ended
+            self._ended.pop(result.job_id, None)
+            ended.append(result)
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Until these jobs have ended; jobs that are not known have."""
+        for job in job_ids:
+            ended = self._ended.get(job)
+            if ended is not None:
+                ended.wait()
+
+    def shutdown(self) -> None:
+        """Do what was submitted, and end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _submit(self, job: int, device: Any, host: Any, store: bool) -> bool:
+        self._ended[job] = threading.Event()
+        self._jobs.put((job, device, host, store))
+        return True
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            number, device, host, store = job
+            ended = self._ended[number]
+            started = time.perf_counter()
+            try:
+                size, success = self._copy(device, host, store), True
+            except Exception:  # vLLM ends the engine when a copy failed: it must not serve what is half there
+                size, success = 0, False
+            self._done.put(TransferResult(number, success, size, time.perf_counter() - started))
+            ended.set()
+
+    def _copy(self, device: Any, host: Any, store: bool) -> int:
+        """Bytes copied."""
+        size = 0
+        for group, blocks, rows in self._pairs(device, host):
+            for place in self._groups[group]:
+                ours, theirs = self._host[place], self._device[place]
+                if store:
+                    ours.index_copy_(0, rows, theirs.index_select(0, blocks))
+                else:
+                    theirs.index_copy_(0, blocks, ours.index_select(0, rows))
+                size += len(blocks) * ours.shape[1]
+        return size
+
+    def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """By KV group, the device's blocks and the host's rows. A group's first block may lie within a chunk."""
+        block = chunk = 0
+        for group, (blocks, index) in enumerate(zip(device.group_sizes, device.block_indices, strict=True)):
+            if not blocks:
+                continue
+            places = index % self._per_chunk + np.arange(blocks)
+            chunks = host.block_ids[chunk : chunk + places[-1] // self._per_chunk + 1].astype(np.int64)
+            rows = chunks[places // self._per_chunk] * self._per_chunk + places % self._per_chunk
+            ours = device.block_ids[block : block + blocks].astype(np.int64)
+            yield group, torch.from_numpy(ours), torch.from_numpy(rows)
+            block += blocks
+            chunk += len(chunks)
