@@ -5,16 +5,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Surface", "missing"]
+__all__ = ["Live", "Surface", "missing", "missing_live"]
 
 Surface = Mapping[type, Sequence[str]]
 """By class of vLLM: the methods we call or override, each with the parameters that we name, as `name(one, other)`."""
+
+Live = Mapping[type, Sequence[str]]
+"""By class of vLLM: the attributes that its objects have and the class itself has not."""
 
 
 def missing(surface: Surface) -> list[str]:
     """What of `surface` the running vLLM does not have, in words; empty when all is there."""
     found = [_complaint(owner, member) for owner, members in surface.items() for member in members]
     return [complaint for complaint in found if complaint]
+
+
+def missing_live(live: Live, made: object) -> list[str]:
+    """What of `live` the object `made` of vLLM's does not have, in words."""
+    names = [name for owner, given in live.items() if isinstance(made, owner) for name in given]
+    return [f"{type(made).__qualname__} has no attribute {name}" for name in names if not hasattr(made, name)]
 
 
 def _complaint(owner: type, member: str) -> str:

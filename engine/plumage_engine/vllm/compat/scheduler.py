@@ -12,9 +12,10 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from plumage_engine.vllm.compat.checks import Surface, missing
+from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
 __all__ = [
+    "LIVE",
     "SURFACE",
     "AsyncScheduler",
     "FCFSRequestQueue",
@@ -45,10 +46,22 @@ SURFACE: Surface = {
         "remove_requests(requests)",
     ),
 }
-_LIVE = ("waiting", "kv_holding_waiting", "running", "requests", "policy", "hash_block_size", "max_num_active_reqs")
+LIVE: Live = {
+    Scheduler: (
+        "cache_config",
+        "connector",
+        "hash_block_size",
+        "kv_cache_manager",
+        "kv_holding_waiting",
+        "max_num_active_reqs",
+        "policy",
+        "requests",
+        "running",
+        "waiting",
+    ),
+}
 
 
 def complaints(scheduler: Scheduler) -> list[str]:
     """What the queue and the hooks need and this scheduler, just made, does not have."""
-    gone = [f"the scheduler has no attribute {name}" for name in _LIVE if not hasattr(scheduler, name)]
-    return missing(SURFACE) + gone
+    return missing(SURFACE) + missing_live(LIVE, scheduler)

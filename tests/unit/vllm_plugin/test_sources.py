@@ -1,0 +1,114 @@
+"""What `make check-vllm` finds, on small trees that stand for versions of vLLM."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.compat.sources import Sources, main, moved
+
+SCHEDULER = """
+class Base:
+    running: list
+    def finish(self, request, delay=False): ...
+
+class Scheduler(Base):
+    def __init__(self, config):
+        self.waiting = make(config)
+    def schedule(self, *, throttle=False): ...
+"""
+OUTPUT = """
+from dataclasses import dataclass
+if True:
+    from vllm.core.sched import Scheduler as Moved
+
+@dataclass
+class Output(Moved):
+    tokens: int
+    drafts: int = 0
+"""
+OURS = """
+from vllm.core.sched import Scheduler
+from vllm.core.output import Output, Moved
+SURFACE: Surface = {
+    Scheduler: ("schedule(throttle)", "finish(request, delay)", "running"),
+    Output: ("__init__(tokens, drafts)", "schedule"),
+}
+LIVE: Live = {Moved: ("waiting",)}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in (("vllm/__init__", ""), ("vllm/core/sched/__init__", SCHEDULER), ("vllm/core/output", OUTPUT)):
+        file = tmp_path / "site" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "one.py").write_text(OURS)
+    return tmp_path / "ours"
+
+
+def changed(root: Path, file: str, old: str, new: str) -> None:
+    path = root / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_all_is_there(root: Path, ours: Path) -> None:
+    assert moved(Sources(root), ours) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("vllm/core/sched/__init__.py", "def schedule", "def plan", "vllm.core.sched.Scheduler has no schedule"),
+        ("vllm/core/sched/__init__.py", "throttle", "hold", "vllm.core.sched.Scheduler.schedule takes no throttle"),
+        ("vllm/core/sched/__init__.py", ", delay=False", "", "vllm.core.sched.Scheduler.finish takes no delay"),
+        ("vllm/core/sched/__init__.py", "running: list", "runs: list", "vllm.core.sched.Scheduler has no running"),
+        ("vllm/core/sched/__init__.py", "self.waiting", "self.queue", "vllm.core.output.Moved has no waiting"),
+        ("vllm/core/sched/__init__.py", "class Scheduler", "class Planner", "vllm.core.sched has no Scheduler"),
+        ("vllm/core/output.py", "drafts: int", "guesses: int", "vllm.core.output.Output.__init__ takes no drafts"),
+    ],
+)
+def test_what_moved_is_named(root: Path, ours: Path, file: str, old: str, new: str, told: str) -> None:
+    changed(root, file, old, new)
+    assert f"one.py: {told}" in moved(Sources(root), ours)
+
+
+def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
+    (root / "vllm/core/output.py").unlink()
+    assert moved(Sources(root), ours) == [f"one.py: vllm.core.output has no {name}" for name in ("Output", "Moved")]
+
+
+def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no package vllm"):
+        Sources(tmp_path)
+    assert main([str(tmp_path)]) == 2
+
+
+def test_a_wheel_is_read_without_being_run(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This tree lacks nearly all that the plugin hooks, and would fail if it were imported."""
+    (root / "vllm/__init__.py").write_text("raise SystemExit('was run')")
+    wheel = tmp_path / "vllm-0.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in root.rglob("*.py"):
+            archive.write(file, file.relative_to(root))
+    assert main([str(wheel)]) == 1
+    assert "scheduler.py: vllm.v1.core.sched.scheduler has no Scheduler" in capsys.readouterr().out
+
+
+def test_a_broken_wheel_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel = tmp_path / "vllm-0.0.0-py3-none-any.whl"
+    wheel.write_bytes(b"no archive")
+    assert main([str(wheel)]) == 2
+    assert "check-vllm:" in capsys.readouterr().err
