@@ -24,6 +24,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "promotions_wasted": "Promoted blocks that were evicted before any request asked for them",
         "promotions_abandoned": "Blocks whose promotion was under way when the cache was reset",
         "promotion_rests": "Times that promotion was stopped for a while, because too few promoted blocks were used",
+        "tables_taught": "Learned tables of other engines that were taken as a start",
+        "tables_refused": "Learned tables refused: damaged, or of another model, device or configuration",
         "failures": "Exceptions in the plugin's hooks, by feature; the feature is off from then on",
     }
 )

@@ -11,17 +11,19 @@ from typing import Any
 
 from plumage_engine.vllm.compat.scheduler import AsyncScheduler, Request, Scheduler, SchedulerOutput
 from plumage_engine.vllm.features import Features
+from plumage_engine.vllm.fleet import Fleet
 from plumage_engine.vllm.settings import PluginSettings, read_settings
 
 __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
 
 
 class _Hooks(Scheduler):
-    """What the features are told. plumage: the features."""
+    """What the features are told. plumage: the features; fleet: what the fleet's routes ask."""
 
     def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
+        self.fleet = Fleet(self, self.plumage)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)
@@ -30,6 +32,7 @@ class _Hooks(Scheduler):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         self.plumage.step_ended(scheduler_output)
+        self.fleet.stepped()
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:

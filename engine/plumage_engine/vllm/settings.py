@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from plumage.batching import make_queue
 from plumage.errors import ConfigurationError
@@ -20,7 +21,15 @@ from plumage_engine.configuration import Section
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
 from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
 
-__all__ = ["ENVIRONMENT", "SECTION", "PluginEviction", "PluginFeather", "PluginSettings", "read_settings"]
+__all__ = [
+    "ENVIRONMENT",
+    "SECTION",
+    "PluginEviction",
+    "PluginFeather",
+    "PluginFleet",
+    "PluginSettings",
+    "read_settings",
+]
 
 SECTION = "plumage"
 ENVIRONMENT = "PLUMAGE_VLLM"
@@ -40,17 +49,26 @@ class PluginEviction(EvictionConfig):
     policy: str = "Hotness"
 
 
+class PluginFleet(Section):
+    """The routes under /v1/plumage. admin_token_file: their bearer token's; without one only callers on this machine
+    are served. record_blocks: cached blocks that a snapshot can tell of (about 550 bytes each)."""
+
+    admin_token_file: Path | None = None
+    record_blocks: int = Field(500_000, ge=1, le=50_000_000)
+
+
 class PluginSettings(Section):
     """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
     admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
-    requests run while preemptions tell of pressure. virtual_gpu: the modelled device, where one is named by
-    `--distributed-executor-backend`."""
+    requests run while preemptions tell of pressure. fleet: the routes that agents ask. virtual_gpu: the modelled
+    device, where one is named by `--distributed-executor-backend`."""
 
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()
     host_tier: HostTierConfig = HostTierConfig()
     batch_limit: Literal["Adaptive", "Static"] = "Adaptive"
     seed: int = 0
+    fleet: PluginFleet = PluginFleet()
     virtual_gpu: VirtualGpuConfig = VirtualGpuConfig()
 
 
@@ -116,6 +134,7 @@ def _try_policies(settings: PluginSettings, where: str) -> None:
 _SECTIONS: Mapping[str, type[Section]] = {
     "feather": PluginFeather,
     "eviction": PluginEviction,
+    "fleet": PluginFleet,
     "hostTier": HostTierConfig,
     "host_tier": HostTierConfig,
     "virtualGpu": VirtualGpuConfig,

@@ -1,0 +1,46 @@
+"""What a learned table depends on, as 16 hexadecimal digits: equal for engines whose tables mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from plumage_engine.vllm.settings import PluginSettings
+
+__all__ = ["fingerprint"]
+
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version")
+
+
+def fingerprint(config: Any, settings: PluginSettings) -> str:
+    """config: vLLM's VllmConfig. Model and device by what they are, not by where they lie, and how batches are made."""
+    model, parallel, scheduler = config.model_config, config.parallel_config, config.scheduler_config
+    architecture = {name: value for name, value in model.hf_config.to_dict().items() if name not in _NOT_THE_MODEL}
+    parts = {
+        "model": repr(sorted(architecture.items(), key=lambda item: item[0])),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "device": _device(parallel),
+        "workers": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size],
+        "virtual": settings.virtual_gpu.model_dump(mode="json"),
+        "feather": settings.feather.model_dump(mode="json") if settings.feather is not None else None,
+        "batch_limit": settings.batch_limit,
+        "block_size": config.cache_config.block_size,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_batched_tokens": scheduler.max_num_batched_tokens,
+        "async": bool(scheduler.async_scheduling),
+    }
+    return xxh3_64_hexdigest(msgspec.json.encode(parts, order="sorted"))
+
+
+def _device(parallel: Any) -> str:
+    """The platform's name of its device. A backend of one's own that stands in for a device counts as well."""
+    from vllm.platforms import current_platform
+
+    try:
+        name = str(current_platform.get_device_name())
+    except Exception:  # some platforms raise, some know none
+        name = str(current_platform.device_type)
+    return f"{name} {parallel.distributed_executor_backend}"

@@ -1,0 +1,237 @@
+"""The engine core's half of the fleet's routes: what the API server asks, and the record of what is cached.
+
+A question travels as vLLM's utility call `plumage(name, body)` and is answered between two steps, on the thread that
+alone changes the scheduler: a snapshot taken under load is as consistent as one of an idle engine. An answer is
+[HTTP status, body]; snapshots are encoded by a thread of their own, one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from plumage.batching.stop.shared import LearnedTable, Teachable, checked
+from plumage.errors import ConfigurationError, PlumageError
+from plumage_engine.vllm.compat import events
+from plumage_engine.vllm.fingerprint import fingerprint
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.pooled import MOST, PooledHeats, Told
+from plumage_engine.vllm.record import BlockRecord, encode
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.features import Features
+
+__all__ = ["Fleet"]
+
+_log = logging.getLogger("vllm.plumage")
+
+Answer = tuple[int, bytes]
+
+
+class _RefusedError(PlumageError):
+    """status: HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Fleet:
+    """One scheduler's, just made. `record` is None where no events are published; `heats` is what the pool told."""
+
+    def __init__(self, scheduler: Any, features: Features, clock: Callable[[], float] = time.monotonic) -> None:
+        self.heats = PooledHeats(clock)
+        self.record: BlockRecord | None = None
+        self.next_sequence = 0
+        self._scheduler = scheduler
+        self._features = features
+        self._clock = clock
+        self._last_step = clock()
+        self._life = secrets.token_hex(8)
+        self._fingerprint: str | None = None
+        self._repeats: set[int] = set()
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="plumage-snapshot")
+        self._snapshot: Future[Answer] | None = None
+        self._answers: Mapping[str, Callable[[bytes], Answer | Future[Answer]]] = {
+            "snapshot": self._take_snapshot,
+            "stats": self._tell_stats,
+            "tables": self._tell_tables,
+            "learn": self._learn,
+            "promote": self._hear_heats,
+        }
+        if events.publishes(scheduler):
+            self._follow_events(Guard("record", features.counters, self._forget))
+        if getattr(events.EngineCore, "plumage", None) is None:
+            events.EngineCore.plumage = _asked
+
+    # -- the record --------------------------------------------------------------------------------------------------
+
+    def _follow_events(self, guard: Guard) -> None:
+        self._features.guards["record"] = guard
+        if reasons := events.complaints(self._scheduler):
+            guard.refuse(reasons)
+            return
+        self.record = BlockRecord(self._features.settings.fleet.record_blocks)
+        self._watch_repeats(self._scheduler.kv_cache_manager.block_pool)
+        publisher = self._scheduler.kv_event_publisher
+        own = publisher.publish
+
+        def publish(batch: Any) -> None:
+            own(batch)
+            self.next_sequence += 1
+            if self.record is not None:
+                try:
+                    self._note(self.record, batch.events)
+                except Exception as error:
+                    guard.failed(error)
+
+        publisher.publish = publish
+
+    def _note(self, record: BlockRecord, batch: list[Any]) -> None:
+        for event in batch:
+            if isinstance(event, events.BlockStored):
+                if id(event) in self._repeats:
+                    self._repeats.discard(id(event))
+                else:
+                    record.stored(event)
+            elif isinstance(event, events.BlockRemoved):
+                record.removed(event)
+            elif isinstance(event, events.AllBlocksCleared):
+                record.cleared()
+
+    def _watch_repeats(self, pool: Any) -> None:
+        """A client may have vLLM tell of blocks that it reused (`kv_cache_report_mode`): such events are no copies."""
+        own = pool.emit_cached_block_events
+
+        def emit(*args: Any, **kwargs: Any) -> Any:
+            before = len(pool.kv_event_queue)
+            result = own(*args, **kwargs)
+            if self.record is not None:
+                self._repeats.update(map(id, pool.kv_event_queue[before:]))
+            return result
+
+        pool.emit_cached_block_events = emit
+
+    def _forget(self) -> None:
+        self.record = None
+
+    def stepped(self) -> None:
+        """The device is done with a step."""
+        self._last_step = self._clock()
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def answer(self, name: str, body: bytes) -> Answer | Future[Answer]:
+        """Never raises: an exception here would be logged by vLLM as its own."""
+        try:
+            return self._answers[name](body)
+        except _RefusedError as refusal:
+            return _error(refusal.status, str(refusal))
+        except Exception as error:
+            self._features.counters.add("failures", label="fleet")
+            _log.exception("plumage: %s could not be answered", name)
+            return _error(500, f"{name}: {type(error).__name__}: {error}")
+
+    def _take_snapshot(self, _: bytes) -> Answer | Future[Answer]:
+        if self.record is None:
+            raise _RefusedError(
+                404, "no snapshot: KV events are off (--kv-events-config), or could not be followed"
+            )
+        if self._snapshot is None or self._snapshot.done():
+            rows, seq = self.record.rows(), self.next_sequence - 1
+            size = self._scheduler.block_size
+            self._snapshot = self._encoder.submit(lambda: (200, encode(rows, seq=seq, block_size=size)))
+        return self._snapshot
+
+    def _tell_stats(self, _: bytes) -> Answer:
+        scheduler, features = self._scheduler, self._features
+        pool = scheduler.kv_cache_manager.block_pool
+        counters: dict[str, dict[str, int]] = {}
+        for name, label, count in features.counters.rows():
+            counters.setdefault(name, {})[label] = count
+        waiting = scheduler.get_num_unfinished_requests() - len(scheduler.running)
+        return _json(
+            {
+                "running": len(scheduler.running),
+                "waiting": waiting,
+                "kvUsage": scheduler.kv_cache_manager.usage,
+                "cachedBlocks": len(pool.cached_block_hash_to_block),
+                "cacheBlocks": pool.num_gpu_blocks - 1,
+                "blockSize": scheduler.block_size,
+                "maxModelLen": scheduler.max_model_len,
+                "secondsSinceStep": self._clock() - self._last_step,
+                "nextSequence": self.next_sequence,
+                "recordedBlocks": len(self.record) if self.record is not None else 0,
+                "missingBlocks": self.record.missing if self.record is not None else 0,
+                "rankedChunks": len(self.heats),
+                "counters": counters,
+                "features": {n: {"on": guard.on, "reason": guard.reason} for n, guard in features.guards.items()},
+            }
+        )
+
+    def _tell_tables(self, _: bytes) -> Answer:
+        learner = self._learner()
+        return _json(LearnedTable(self._own_fingerprint(), self._policy_name(), list(learner.rows()), self._life))
+
+    def _learn(self, body: bytes) -> Answer:
+        learner = self._learner()
+        try:
+            table = msgspec.json.decode(body, type=LearnedTable)
+            rows = checked(table.rows)
+            if (table.fingerprint, table.policy) != (self._own_fingerprint(), self._policy_name()):
+                raise _RefusedError(409, "the table was learned by another model, device or configuration")
+            learner.merge(rows)
+        except (msgspec.DecodeError, ConfigurationError) as error:
+            self._features.counters.add("tables_refused")
+            raise _RefusedError(400, f"the body must be a learned table: {error}") from error
+        except _RefusedError:
+            self._features.counters.add("tables_refused")
+            raise
+        self._features.counters.add("tables_taught")
+        return 204, b""
+
+    def _hear_heats(self, body: bytes) -> Answer:
+        try:
+            heats = msgspec.json.decode(body, type=Told).heats
+        except msgspec.DecodeError as error:
+            raise _RefusedError(400, f'the body must be {{"heats": {{"BLOCK HASH": uses}}}}: {error}') from error
+        if len(heats) > MOST:
+            raise _RefusedError(413, f"at most {MOST} chunks may be ranked, got {len(heats)}")
+        self.heats.tell(heats)
+        return 204, b""
+
+    def _learner(self) -> Teachable:
+        order = self._features.order
+        policy = getattr(order.queue, "policy", None) if order is not None else None
+        if not isinstance(policy, Teachable):
+            raise _RefusedError(404, f"the queue {self._policy_name() or 'of vLLM'} learns nothing")
+        return policy
+
+    def _policy_name(self) -> str:
+        feather = self._features.settings.feather
+        return feather.policy if feather is not None else ""
+
+    def _own_fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._scheduler.vllm_config, self._features.settings)
+        return self._fingerprint
+
+
+def _asked(core: Any, name: str, body: bytes) -> Answer | Future[Answer]:
+    """What `EngineCore.plumage` is."""
+    fleet: Fleet = core.scheduler.fleet
+    return fleet.answer(name, body)
+
+
+def _json(value: Any) -> Answer:
+    return 200, msgspec.json.encode(value)
+
+
+def _error(status: int, message: str) -> Answer:
+    return status, msgspec.json.encode({"error": {"message": message, "code": status}})

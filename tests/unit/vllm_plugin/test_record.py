@@ -1,0 +1,159 @@
+"""The record of cached blocks: what snapshots tell is what the engine's events told, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_engine.agent.wire import Removed, Stored, decode_snapshot
+from plumage_engine.vllm.record import BlockRecord, encode
+
+SIZE = 4
+
+
+def stored(hashes: list[int], parent: int | None = None, **named: Any) -> Stored:
+    ids = [block_hash * 10 + place for block_hash in hashes for place in range(SIZE)]
+    fields: dict[str, Any] = {"token_ids": ids, "block_size": SIZE, "medium": "GPU", "group_idx": 0, **named}
+    return Stored(list(hashes), parent, **fields)
+
+
+def removed(block_hash: int, medium: str = "GPU", group: int = 0) -> Removed:
+    return Removed([block_hash], medium, group)
+
+
+def rows(record: BlockRecord, seq: int = 7) -> list[list[Any]]:
+    snapshot = decode_snapshot(encode(record.rows(), seq=seq, block_size=SIZE))
+    assert (snapshot.seq, snapshot.block_size) == (seq, SIZE)
+    return [list(msgspec.structs.astuple(row)) for row in snapshot.blocks]
+
+
+def test_a_block_is_told_with_parent_ids_keys_and_copies() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1, 2], None, lora_name="ada", extra_keys=[["ada", "salt"], ["ada"]]))
+    record.stored(stored([2], 1, lora_name="ada", extra_keys=[["ada"]]))
+    assert rows(record) == [
+        [1, None, [10, 11, 12, 13], "GPU", 0, "ada", ["ada", "salt"], 1],
+        [2, 1, [20, 21, 22, 23], "GPU", 0, "ada", ["ada"], 2],
+    ]
+
+
+def test_a_copy_that_leaves_takes_no_other_with_it() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1]))
+    record.stored(stored([1]))
+    record.stored(stored([1], medium="CPU"))
+    record.removed(removed(1))
+    assert [(row[3], row[7]) for row in rows(record)] == [("GPU", 1), ("CPU", 1)]
+    record.removed(removed(1))
+    assert [(row[3], row[7]) for row in rows(record)] == [("CPU", 1)]
+    record.removed(removed(1, "CPU"))
+    assert (rows(record), len(record)) == ([], 0)
+
+
+def test_groups_do_not_mix() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1], group_idx=0))
+    record.stored(stored([1], group_idx=1))
+    record.removed(removed(1, group=0))
+    assert [row[4] for row in rows(record)] == [1]
+
+
+def test_parents_come_first_although_they_came_back_later() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1, 2, 3]))
+    record.removed(removed(1))
+    record.stored(stored([1]))
+    assert [row[0] for row in rows(record)] == [1, 2, 3]
+
+
+def test_a_block_that_nobody_described_is_counted_and_not_invented() -> None:
+    record = BlockRecord(100)
+    record.stored(Stored([5], None, [], 0, medium="CPU", group_idx=0))  # host memory's short event
+    record.stored(stored([1, 2], token_ids=[1, 2, 3]))  # a sparse group's: ids of other blocks among them
+    assert (rows(record), record.missing, len(record)) == ([], 3, 0)
+    assert msgspec.msgpack.decode(encode(record.rows(), seq=0, block_size=SIZE))["missing"] == 3
+    record.stored(stored([5]))  # now the device holds it as well, and tells
+    assert [(row[0], row[3]) for row in rows(record)] == [(5, "CPU"), (5, "GPU")]
+    for block_hash in (1, 2):
+        record.removed(removed(block_hash))
+    assert record.missing == 0
+
+
+def test_beyond_its_capacity_it_counts() -> None:
+    record = BlockRecord(2)
+    record.stored(stored([1, 2, 3]))
+    assert ([row[0] for row in rows(record)], record.missing) == ([1, 2], 1)
+    record.removed(removed(3))
+    assert (record.missing, record.strays) == (0, 0)
+
+
+def test_a_removal_of_what_was_never_there_is_counted() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1]))
+    record.removed(removed(1, "CPU"))
+    record.removed(removed(9))
+    assert (record.strays, len(record)) == (2, 1)
+
+
+def test_cleared_is_empty() -> None:
+    record = BlockRecord(1)
+    record.stored(stored([1, 2]))
+    record.cleared()
+    assert (len(record), record.missing, rows(record)) == (0, 0, [])
+
+
+def test_rows_stay_as_they_were_taken_while_the_engine_goes_on() -> None:
+    record = BlockRecord(100)
+    record.stored(stored([1, 2]))
+    taken = record.rows()
+    record.stored(stored([1]))
+    record.removed(removed(2))
+    record.stored(stored([3], 1))
+    told = decode_snapshot(encode(taken, seq=0, block_size=SIZE)).blocks
+    assert [(row.block_hash, row.copies) for row in told] == [(1, 1), (2, 1)]
+
+
+@given(st.randoms(use_true_random=False))
+def test_any_history_is_told_as_a_plain_count_would(rng: random.Random) -> None:
+    record, held = BlockRecord(1000), Counter[tuple[int, str]]()
+    for _ in range(60):
+        if held and rng.random() < 0.4:
+            block_hash, medium = rng.choice(sorted(held))
+            record.removed(removed(block_hash, medium))
+            held -= Counter({(block_hash, medium): 1})
+        else:
+            first, medium = rng.randrange(8), rng.choice(["GPU", "CPU"])
+            chain = list(range(first, first + rng.randrange(1, 4)))
+            record.stored(stored(chain, first - 1 if first else None, medium=medium))
+            held.update((block_hash, medium) for block_hash in chain)
+    told = rows(record)
+    assert {(row[0], row[3]): row[7] for row in told} == dict(held)
+    seen: set[int] = set()
+    present = {row[0] for row in told}
+    for row in told:
+        assert row[1] is None or row[1] in seen or row[1] not in present
+        seen.add(row[0])
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="sizes of objects are CPython's")
+def test_a_block_of_16_tokens_takes_no_more_memory_than_stated() -> None:
+    rng = random.Random(0)
+    events = [
+        Stored([rng.getrandbits(64)], rng.getrandbits(64), list(range(16)), 16, medium="GPU", group_idx=0)
+        for _ in range(5_000)
+    ]
+    record = BlockRecord(10_000)
+    tracemalloc.start()
+    for event in events:
+        record.stored(event)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used / len(events) < 800

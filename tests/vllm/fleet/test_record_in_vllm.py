@@ -1,0 +1,190 @@
+"""The record of cached blocks under real vLLM: it tells what the pool holds, in the middle of whatever goes on."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
+from plumage_engine.agent.wire import Row, Snapshot, decode_snapshot
+
+BLOCK = 32
+
+
+@pytest.fixture
+def start(start_engine: Callable[..., Engine], tmp_path: Path) -> Callable[..., Engine]:
+    def begin(**more: Any) -> Engine:
+        events = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{tmp_path}/events"}
+        return start_engine(
+            **{"kv_events_config": events, "num_gpu_blocks_override": 60, **plugin_arguments({}), **more}
+        )
+
+    return begin
+
+
+def prompts(seed: int, count: int = 60) -> list[Prompt]:
+    """Groups of shared prefixes, more than 60 blocks hold. Of a prompt that is all prefix and found whole, vLLM
+    computes the last block again, beside the one that is cached."""
+    rng = random.Random(seed)
+    shared = [tuple(rng.choices(range(256), k=BLOCK * rng.randrange(2, 8))) for _ in range(6)]
+    made = []
+    for number in range(count):
+        tokens = rng.choice(shared) + tuple(rng.choices(range(256), k=rng.choice((0, 2, 40, 80))))
+        abort = rng.randrange(12) if rng.random() < 0.1 else None
+        made.append(Prompt(f"{seed}-{number}", tokens, rng.randrange(4, 50), rng.randrange(12), abort))
+    return made
+
+
+def snapshot(engine: Engine) -> Snapshot:
+    status, body = engine.core.plumage("snapshot", b"").result()
+    assert status == 200
+    return decode_snapshot(body)
+
+
+def told(rows: list[Row]) -> Counter[Any]:
+    return Counter({row.block_hash: row.copies for row in rows})
+
+
+def held(engine: Engine) -> Counter[Any]:
+    """Copies by hash, as the pool has them."""
+    from vllm.v1.core.kv_cache_utils import get_block_hash, maybe_convert_block_hash
+
+    blocks = (block for block in engine.pool.blocks if block.block_hash is not None)
+    return Counter(maybe_convert_block_hash(get_block_hash(block.block_hash)) for block in blocks)
+
+
+def pending(engine: Engine) -> Counter[Any]:
+    """What events that are not published yet will add."""
+    change: Counter[Any] = Counter()
+    for event in engine.pool.kv_event_queue:
+        by = 1 if type(event).__name__ == "BlockStored" else -1
+        for block_hash in event.block_hashes:
+            change[block_hash] += by
+    return change
+
+
+def test_at_each_step_it_tells_what_the_pool_holds(start: Callable[..., Engine]) -> None:
+    engine = start()
+    looks = Counter[str]()
+    own = engine.scheduler.update_from_output
+
+    def stepped(*args: Any) -> Any:
+        result = own(*args)
+        rows, real = snapshot(engine), held(engine)
+        expected = Counter(real)
+        expected.subtract(pending(engine))
+        assert told(rows.blocks) == +expected
+        looks["steps"] += 1
+        looks["copies"] += max(real.values(), default=0) > 1
+        return result
+
+    engine.scheduler.update_from_output = stepped
+    run = engine.serve(prompts(1))
+    assert run.preemptions, "60 blocks were to be too few"
+    assert looks["copies"], "no block was cached twice"
+    record = engine.scheduler.fleet.record
+    assert (record.missing, record.strays) == (0, 0)
+
+
+def test_its_token_ids_are_the_requests_own(start: Callable[..., Engine]) -> None:
+    engine, wanted = start(), [prompt for prompt in prompts(2) if prompt.abort is None]
+    answers = engine.serve(wanted).answers
+    rows = {row.block_hash: row for row in snapshot(engine).blocks}
+    texts = {(*prompt.tokens, *answers[prompt.name].tokens) for prompt in wanted}
+    whole = 0
+    for row in rows.values():
+        ids: tuple[int, ...] = ()
+        at: Row | None = row
+        while at is not None:
+            ids = (*at.token_ids, *ids)
+            if at.parent is None:
+                whole += 1
+                assert any(text[: len(ids)] == ids for text in texts)
+                break
+            at = rows.get(at.parent)
+    assert whole > 20
+
+
+def ask(engine: Engine, name: str, count: int, **named: Any) -> None:
+    """One request of `count` token ids, to its end."""
+    from vllm import SamplingParams
+
+    wanted = SamplingParams(max_tokens=2, ignore_eos=True, temperature=0.0, extra_args=named.pop("extra", None))
+    engine.llm.add_request(name, {"prompt_token_ids": list(range(count)), **named}, wanted)
+    while engine.llm.has_unfinished_requests():
+        engine.llm.step()
+
+
+def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
+    engine = start()
+    ask(engine, "salted", 100, cache_salt="secret")
+    snap = snapshot(engine)
+    assert snap.block_size == BLOCK
+    assert snap.seq == engine.scheduler.fleet.next_sequence - 1 >= 0
+    assert [row.extra_keys for row in snap.blocks] == [["secret"], None, None]
+    for number in range(3):  # vLLM tells of reused blocks again, as if they were new, when a client wants it so
+        ask(engine, f"report-{number}", 90, extra={"kv_cache_report_mode": "full"})
+    assert engine.scheduler.fleet._repeats == set()
+    assert set(told(snapshot(engine).blocks).values()) == {1}
+    assert engine.core.reset_prefix_cache()
+    ask(engine, "after", 70)
+    assert [row.extra_keys for row in snapshot(engine).blocks] == [None, None]
+
+
+def test_without_events_there_is_none(start: Callable[..., Engine]) -> None:
+    engine = start(kv_events_config=None)
+    status, body = engine.core.plumage("snapshot", b"")
+    assert status == 404
+    assert "kv-events-config" in msgspec.json.decode(body)["error"]["message"]
+    assert "record" not in engine.scheduler.plumage.guards
+
+
+def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
+    engine, wanted = start(), prompts(4, 12)
+    engine.scheduler.fleet.record.stored = None  # not callable
+    answers = engine.serve(wanted).answers
+    assert all(answers[prompt.name].finished for prompt in wanted if prompt.abort is None)
+    assert engine.core.plumage("snapshot", b"")[0] == 404
+    assert not engine.scheduler.plumage.guards["record"].on
+    assert engine.scheduler.plumage.counters.get("failures", "record") == 1
+
+
+def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> None:
+    engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
+    engine.serve(prompts(5))
+    status, body = engine.core.plumage("tables", b"")
+    assert status == 200
+    table = msgspec.json.decode(body)
+    assert table["rows"], "60 requests were to teach something"
+    other = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
+    assert other.core.plumage("learn", body) == (204, b"")
+    learned = msgspec.json.decode(other.core.plumage("tables", b"")[1])
+    assert learned["fingerprint"] == table["fingerprint"]
+    assert learned["rows"] == table["rows"]
+    assert learned["life"] != table["life"]
+    for bad, expected in (
+        (b"\xc1", 400),
+        (body[:-9], 400),
+        (msgspec.json.encode({**table, "rows": [[1, 1, 1, "add", -1.0, 0.0]]}), 400),
+        (msgspec.json.encode({**table, "fingerprint": "other"}), 409),
+        (msgspec.json.encode({**table, "policy": "QLearning"}), 409),
+    ):
+        assert other.core.plumage("learn", bad)[0] == expected, bad
+    assert msgspec.json.decode(other.core.plumage("tables", b"")[1])["rows"] == table["rows"]
+    counters = other.scheduler.plumage.counters
+    assert (counters.get("tables_taught"), counters.get("tables_refused")) == (1, 5)
+
+
+def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
+    engine = start()
+    assert engine.core.plumage("promote", b'{"heats": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
+    heats = engine.scheduler.fleet.heats
+    assert (heats.prior(12), heats.prior((1 << 64) - 1), heats.prior(7)) == (3.0, 1.5, None)
+    assert engine.core.plumage("promote", b'{"heats": [1]}')[0] == 400
+    assert len(heats) == 2
