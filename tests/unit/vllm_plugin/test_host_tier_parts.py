@@ -152,6 +152,19 @@ class TestResidents:
         assert residents.evict(1, set(old)) is None
         assert len(residents) == 2
 
+    def test_a_chunk_that_has_gone_and_come_back_goes_once(self) -> None:
+        known = heats()
+        first, second = used(known, "a", 2), used(known, "b", 3)
+        residents = Residents(2, known)
+        for _ in range(3):
+            stored(residents, first)
+            assert residents.evict(1, set()) is not None
+        stored(residents, first)
+        stored(residents, second)
+        gone = residents.evict(2, set())
+        assert gone is not None
+        assert [key for key, _ in gone] == [*first, *second]
+
     def test_only_as_much_of_a_chain_comes_in_as_there_is_room_for(self) -> None:
         known = heats()
         chain, hotter = used(known, "abcd", 3), used(known, "x", 9)

@@ -1,7 +1,7 @@
 """The device's side of a promotion: which blocks of vLLM's pool go next, and hot ones in their place.
 
-With the plugin's order of eviction (`vllm.blocks`) leaves are those of its tree, idle longest first. With vLLM's own they
-are read off its list: a request gives its blocks back from the end, so of a chain the deepest stands first.
+With the plugin's order of eviction (`vllm.blocks`) leaves are those of its tree, idle longest first. With vLLM's own
+they are read off its list: a request gives its blocks back from the end, so of a chain the deepest stands first.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import inf
 from typing import Any
 
@@ -43,16 +43,24 @@ class Entry:
     held: int
 
 
+@dataclass(eq=False, slots=True)
+class _Place:
+    """Where a chunk lies, from when it came to when it goes. depth: chunks from its root."""
+
+    key: Key
+    entry: Entry
+    depth: int
+
+
 class Residents:
     """capacity: chunks. Chunks are vLLM's `ChunkStatus`; one in transfer (`ref_cnt` not 0) never leaves."""
 
     def __init__(self, capacity: int, heats: Heats) -> None:
         self.heats = heats
         self._chunks: dict[Key, Any] = {}
-        self._depths: dict[Key, int] = {}
-        self._entry_of: dict[Key, Entry] = {}
+        self._places: dict[Key, _Place] = {}
         self._entries: dict[Entry, None] = {}
-        self._order: ColdestFirst[Key] = ColdestFirst(self._rank, max(REBUILD, capacity))
+        self._order: ColdestFirst[_Place] = ColdestFirst(self._rank, max(REBUILD, capacity))
         self._doomed: list[Key] = []
 
     def __len__(self) -> int:
@@ -81,7 +89,7 @@ class Residents:
             return len(wanted)
         taken = 0
 
-        def choose(coldest: Iterator[Key]) -> None:
+        def choose(coldest: Iterator[_Place]) -> None:
             nonlocal taken
             named: dict[int, Key] = {}
             nodes = self._going(coldest, offered, named)
@@ -101,9 +109,8 @@ class Residents:
         entry = Entry(list(keys), parent, start, len(keys))
         self._entries[entry] = None
         for depth, key in enumerate(keys, start + 1):
-            self._entry_of[key] = entry
-            self._depths[key] = depth
-            self._order.add(key)
+            place = self._places[key] = _Place(key, entry, depth)
+            self._order.add(place)
 
     def _frequent(self, key: Key, least: int) -> bool:
         return self.heats.frequency(chunk_key(key)) >= least
@@ -112,19 +119,22 @@ class Residents:
         """Tokens free once the doomed have gone and `taken` newcomers have come."""
         return (free + len(self._doomed) - taken) * self.heats.tokens
 
-    def _going(self, coldest: Iterator[Key], offered: Collection[Key], named: dict[int, Key]) -> Iterator[TierNode]:
-        for key in coldest:
-            if self._chunks[key].ref_cnt == 0 and key not in offered:
-                node = self._node(key)
-                named[node.key] = key
+    def _going(self, coldest: Iterator[_Place], offered: Collection[Key], named: dict[int, Key]) -> Iterator[TierNode]:
+        for place in coldest:
+            if self._may_go(place, offered):
+                node = self._node(place.key)
+                named[node.key] = place.key
                 yield node
+
+    def _may_go(self, place: _Place, kept: Collection[Key]) -> bool:
+        return self._chunks[place.key].ref_cnt == 0 and place.key not in kept
 
     def _node(self, key: Key) -> TierNode:
         name = chunk_key(key)
         return TierNode(name, None, self.heats.tokens, 0, self.heats.admission(name))
 
-    def _rank(self, key: Key) -> float:
-        return self.heats.admission(chunk_key(key)) - _DEPTH * self._depths.get(key, 0)
+    def _rank(self, place: _Place) -> float:
+        return self.heats.admission(chunk_key(place.key)) - _DEPTH * place.depth
 
     # -- as vLLM's manager asks --------------------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class Residents:
 
     def clear(self) -> None:
         """All of them, whatever transfers are under way."""
-        for one in (self._chunks, self._depths, self._entry_of, self._entries, self._order, self._doomed):
+        for one in (self._chunks, self._places, self._entries, self._order, self._doomed):
             one.clear()
 
     def touch(self, keys: Iterable[Key], req_context: object) -> None:
@@ -172,22 +182,17 @@ class Residents:
     def _coldest(self, number: int, protected: set[Key]) -> list[Key]:
         chosen: list[Key] = []
 
-        def choose(coldest: Iterator[Key]) -> None:
-            for key in coldest:
-                if len(chosen) == number:
-                    return
-                if self._chunks[key].ref_cnt == 0 and key not in protected:
-                    chosen.append(key)
+        def choose(coldest: Iterator[_Place]) -> None:
+            chosen.extend(islice((place.key for place in coldest if self._may_go(place, protected)), number))
 
         self._order.ask(choose)
         return chosen
 
     def _drop(self, key: Key) -> Any:
-        self._order.discard(key)
-        self._depths.pop(key, None)
-        entry = self._entry_of.pop(key, None)
-        if entry is not None:
-            entry.held -= 1
-            if not entry.held:
-                del self._entries[entry]
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._order.discard(place)
+            place.entry.held -= 1
+            if not place.entry.held:
+                del self._entries[place.entry]
         return self._chunks.pop(key)

@@ -1,0 +1,283 @@
+"""vLLM's real scheduler, block pool and offloading connector over a device that only pretends: no model, no sleeping.
+
+Each block and each slot of host memory holds a note of what was written to it. A request that is scheduled over a block
+with another note than its own would have read a wrong KV cache, and `PretendEngine` raises. Copies take effect as late
+as vLLM's rules allow, or as early: a seed chooses. For tests of what must never happen, and for benches that count.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plumage_bench.vllm_engine import prepare_environment
+
+__all__ = ["Copy", "PretendEngine", "WrongCacheError", "host_tier_arguments"]
+
+PAGE = 4096
+"""Bytes of a block: vLLM's host memory is in such units."""
+_SPEC = {"spec_name": "HostTierSpec", "spec_module_path": "plumage_engine.vllm.offload.spec"}
+
+
+class WrongCacheError(AssertionError):
+    """A request was given a block that does not hold what it should."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """A transfer under way. store: from the device to the host. pairs: (device block, host slot). steps: until it ends.
+    copied: its bytes have moved already. request: that waits for the load, or a promotion's name."""
+
+    store: bool
+    pairs: Sequence[tuple[int, int]]
+    steps: int
+    request: str
+    copied: bool = False
+
+
+@dataclass(slots=True)
+class _Table:
+    blocks: list[int] = field(default_factory=list)
+
+
+def host_tier_arguments(chunks: int, stock: bool = False, **extra: Any) -> dict[str, Any]:
+    """EngineArgs for host memory of so many blocks, by our spec or by vLLM's own. extra: of the connector."""
+    from vllm.config import KVTransferConfig
+
+    options = {"cpu_bytes_to_use": chunks * PAGE, **({} if stock else _SPEC), **extra}
+    if stock:
+        options |= {"spec_name": "CPUOffloadingSpec"}
+    transfer = KVTransferConfig(
+        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=options
+    )
+    return {"kv_transfer_config": transfer}
+
+
+class PretendEngine:
+    """model: a folder that vLLM can read the configuration of. blocks: of the device, vLLM's null block among them.
+    slowest: steps that a copy may take. arguments: EngineArgs beside those here."""
+
+    def __init__(
+        self, model: Path, *, blocks: int, seed: int = 0, slowest: int = 4, block_size: int = 32, **arguments: Any
+    ) -> None:
+        prepare_environment()
+        self.block_size = block_size
+        self.scheduler = _make_scheduler(model, blocks, block_size, arguments)
+        self.pool: Any = self.scheduler.kv_cache_manager.block_pool
+        self.device: list[object] = [None] * blocks
+        self.host: dict[int, object] = {}
+        self.copies: dict[int, Copy] = {}
+        self.requests: dict[str, Any] = {}
+        self.cached: dict[str, tuple[int, int]] = {}
+        self.epoch = 0
+        self.promotion_steps: int | None = None
+        """How long a promotion's copy takes, where that is not left to the seed; it takes effect at its end."""
+        self.stored_blocks = self.loaded_blocks = self.promoted_blocks = self.steps = 0
+        self._slowest = slowest
+        connector = getattr(self.scheduler.connector, "connector_scheduler", None)
+        self._per_chunk = 1 if connector is None else int(connector.config.blocks_per_chunk)
+        self._rng = random.Random(seed)
+        self._tables: dict[str, _Table] = {}
+        self._put_off: dict[int, Any] = {}
+        self._hasher = _hasher(block_size)
+
+    # -- what a caller does ------------------------------------------------------------------------------------------
+
+    def add(self, name: str, tokens: Sequence[int], answer: int, salt: str | None = None) -> None:
+        """A request arrives."""
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        wanted = SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
+        request = Request(
+            name, list(tokens), wanted, None, arrival_time=0.0, block_hasher=self._hasher, cache_salt=salt
+        )
+        self.requests[name] = request
+        self.scheduler.add_request(request)
+
+    def abort(self, name: str) -> None:
+        """Its client has gone."""
+        from vllm.v1.request import RequestStatus
+
+        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+
+    def reset(self, *, running: bool = False, host: bool = True) -> bool:
+        """Forget the caches, as after new weights; what was computed before is wrong from then on. running: preempt
+        who runs. host: of host memory too."""
+        done = bool(self.scheduler.reset_prefix_cache(running, host))
+        if done and host:
+            self.epoch += 1
+        return done
+
+    def step(self) -> Any:
+        """One step of the engine. WrongCacheError where a request would have read what is not its own."""
+        self.steps += 1
+        output = self.scheduler.schedule()
+        self._before(output.kv_connector_metadata)
+        self._note_cached(output)
+        sampled = self._run(output)
+        told = self._told(output.kv_connector_metadata)
+        self.scheduler.update_from_output(output, _answer(output, sampled, told))
+        return output
+
+    def finish(self, steps: int = 100_000) -> None:
+        """Step until nothing is left to do. RuntimeError when that takes longer than `steps`."""
+        for _ in range(steps):
+            if not self.scheduler.has_requests():
+                return
+            self.step()
+        raise RuntimeError(f"not done after {steps} steps")
+
+    # -- the pretended device ----------------------------------------------------------------------------------------
+
+    def _before(self, metadata: Any) -> None:
+        """As vLLM's worker: stores of the step before begin, what is to be flushed ends, then loads begin."""
+        if metadata is None:
+            return
+        flushed = metadata.jobs_to_flush or set()
+        stores = dict(metadata.store_jobs)
+        self._put_off |= {job: stores.pop(job) for job in list(stores) if job in flushed}
+        for number, job in self._put_off.items():
+            self._begin(number, job, job.src_spec, job.dst_spec, store=True)
+        self._put_off = stores
+        for number in flushed:
+            if number in self.copies:
+                self._move(self.copies[number])
+                self.copies[number].steps = 0
+
+    def _begin(self, number: int, job: Any, device: Any, host: Any, *, store: bool) -> None:
+        pairs = [
+            (int(block), int(host.block_ids[place // self._per_chunk]) * self._per_chunk + place % self._per_chunk)
+            for place, block in enumerate(device.block_ids, device.block_indices[0] % self._per_chunk)
+        ]
+        copy = self.copies[number] = Copy(store, pairs, self._rng.randrange(self._slowest + 1), job.req_id)
+        early = self._rng.random() < 0.5
+        if self.promotion_steps is not None and not store and job.req_id not in self.requests:
+            copy.steps, early = self.promotion_steps, False
+        if store:
+            self.stored_blocks += len(pairs)
+        elif job.req_id in self.requests:
+            self.loaded_blocks += len(pairs)
+        else:
+            self.promoted_blocks += len(pairs)
+        if early:
+            self._move(copy)
+
+    def _move(self, copy: Copy) -> None:
+        if copy.copied:
+            return
+        copy.copied = True
+        for block, slot in copy.pairs:
+            if copy.store:
+                self.host[slot] = self.device[block]
+            else:
+                self.device[block] = self.host.get(slot)
+
+    def _told(self, metadata: Any) -> Any:
+        """Loads begin after the step; then what has ended by now."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+        from vllm.v1.outputs import KVConnectorOutput
+
+        for number, job in metadata.load_jobs.items() if metadata is not None else ():
+            self._begin(number, job, job.dst_spec, job.src_spec, store=False)
+        told, received = OffloadingWorkerMetadata(), set()
+        for number in list(self.copies):
+            copy = self.copies[number]
+            if copy.steps:
+                copy.steps -= 1
+                continue
+            self._move(self.copies.pop(number))
+            told.mark_completed(number)
+            if not copy.store:
+                received.add(copy.request)
+        return KVConnectorOutput(
+            finished_recving=received or None, kv_connector_worker_meta=told if told.completed_jobs else None
+        )
+
+    # -- the pretended model -----------------------------------------------------------------------------------------
+
+    def _run(self, output: Any) -> dict[str, list[int]]:
+        """Write what each request computes, and sample where its prompt is done."""
+        for new in output.scheduled_new_reqs:
+            self._tables[new.req_id] = _Table(list(new.block_ids[0]))
+        cached = output.scheduled_cached_reqs
+        for name, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            table = self._tables[name]
+            if name in cached.resumed_req_ids:
+                table.blocks = []
+            table.blocks += blocks[0] if blocks else []
+        begun = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        begun |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        return {name: self._compute(name, begun[name], number) for name, number in output.num_scheduled_tokens.items()}
+
+    def _compute(self, name: str, begun: int, number: int) -> list[int]:
+        request, blocks, size = self.requests[name], self._tables[name].blocks, self.block_size
+        for index in range(begun // size):
+            self._read(name, blocks[index], request.block_hashes[index])
+        if begun % size:  # its own last block; or a loaded one, whose last token is computed again
+            self._read(name, blocks[begun // size], (name, begun), *request.block_hashes[begun // size :][:1])
+        end = begun + number
+        for index in range(begun // size, -(-end // size)):
+            full = (index + 1) * size <= end
+            self.device[blocks[index]] = self.epoch, request.block_hashes[index] if full else (name, end)
+        return [self._rng.randrange(3, 250)] if end >= request.num_tokens else []
+
+    def _read(self, name: str, block: int, *wanted: object) -> None:
+        if self.device[block] not in [(self.epoch, one) for one in wanted]:
+            raise WrongCacheError(f"{name}: block {block} holds {self.device[block]!r}, not {self.epoch}, {wanted!r}")
+
+    def _note_cached(self, output: Any) -> None:
+        """By request, at its first step: prompt tokens found in the device, and those found in host memory."""
+        for new in output.scheduled_new_reqs:
+            stats = self.requests[new.req_id].prefill_stats
+            if stats is not None:
+                found = stats.num_local_cached_tokens, stats.num_external_cached_tokens
+                self.cached.setdefault(new.req_id, found)
+
+
+def _hasher(block_size: int) -> Any:
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    init_none_hash(sha256)
+    return get_request_block_hasher(block_size, sha256)
+
+
+def _make_scheduler(model: Path, blocks: int, block_size: int, arguments: Mapping[str, Any]) -> Any:
+    import torch
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    chosen: dict[str, Any] = {
+        "max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 512, "dtype": "bfloat16",
+        "enable_prefix_caching": True, "disable_log_stats": True, "num_gpu_blocks_override": blocks,
+    }  # fmt: skip
+    config = EngineArgs(model=str(model), block_size=block_size, **{**chosen, **arguments}).create_engine_config()
+    config.cache_config.num_gpu_blocks = blocks
+    size = PAGE // (2 * block_size * 2)
+    layer = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=size, dtype=torch.bfloat16)
+    caches = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)])
+    made = config.scheduler_config.get_scheduler_cls()
+    structured = StructuredOutputManager(config)
+    scheduler: Scheduler = made(
+        vllm_config=config, kv_cache_config=caches, structured_output_manager=structured, block_size=block_size,
+        hash_block_size=block_size,
+    )  # fmt: skip
+    return scheduler
+
+
+def _answer(output: Any, sampled: Mapping[str, list[int]], told: Any) -> Any:
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    names = list(output.num_scheduled_tokens)
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: place for place, name in enumerate(names)},
+        sampled_token_ids=[sampled[name] for name in names],
+        kv_connector_output=told,
+    )

@@ -1,0 +1,118 @@
+"""A pretended engine with the host tier, and what must hold of its blocks and slots at any moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_engine.policies import HostTierConfig
+from plumage_engine.vllm.blocks import install as order_evictions
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.offload.heats import Prior
+from plumage_engine.vllm.offload.install import install
+from plumage_engine.vllm.settings import PluginEviction
+
+__all__ = ["Tier", "chain"]
+
+
+class Tier:
+    """engine: vLLM's parts. manager: of host memory. guard: promotion's."""
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        blocks: int = 48,
+        chunks: int = 40,
+        eviction: str | None = None,
+        prior: Prior | None = None,
+        seed: int = 0,
+        connector: dict[str, Any] | None = None,
+        arguments: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.counters = Counters()
+        self.guard, self.order_guard = Guard("promotion", self.counters), Guard("eviction", self.counters)
+        given = {**host_tier_arguments(chunks, **(connector or {})), **(arguments or {})}
+        self.engine = PretendEngine(model, blocks=blocks, seed=seed, **given)
+        if eviction is not None:
+            order_evictions(
+                self.engine.scheduler, PluginEviction(policy=eviction), self.order_guard, self.counters,
+                random.Random(seed), lambda: float(self.engine.steps),
+            )  # fmt: skip
+        chosen = HostTierConfig(**{"min_frequency": 2, **settings})
+        manager = install(self.engine.scheduler, chosen, self.guard, self.counters, prior=prior, seed=seed)
+        assert manager is not None
+        self.manager = manager
+        self.connector: Any = self.engine.scheduler.connector.connector_scheduler
+
+    @property
+    def promoter(self) -> Any:
+        """None where promotion is off."""
+        return getattr(self.connector, "promoter", None)
+
+    def serve(self, name: str, tokens: Sequence[int], answer: int = 2, salt: str | None = None) -> None:
+        """One request, from beginning to end."""
+        self.engine.add(name, tokens, answer, salt)
+        self.engine.finish()
+
+    def in_device(self, name: str) -> int:
+        """Leading blocks of the request's prompt that the device's cache holds."""
+        held = 0
+        for block in self.engine.requests[name].block_hashes:
+            if self.engine.pool.get_cached_block(block, [0]) is None:
+                break
+            held += 1
+        return held
+
+    def check(self) -> None:
+        """Every block is free or held by a request or a promotion; so is every slot of host memory."""
+        assert self.guard.on, self.guard.reason
+        assert self.manager.guard.on, self.manager.guard.reason
+        assert self.order_guard.on, self.order_guard.reason
+        self._check_blocks()
+        self._check_slots()
+
+    def check_idle(self) -> None:
+        """Also: nobody holds anything."""
+        self.check()
+        assert self.promoter is None or not (self.promoter.pending or self.promoter._names)
+        assert not self.connector._jobs
+        assert not self.connector._chunks_being_loaded
+        assert self.engine.pool.get_num_free_blocks() == self.engine.pool.num_gpu_blocks - 1
+        assert all(chunk.ref_cnt == 0 for _, chunk in self.manager.residents.items())
+
+    def _check_blocks(self) -> None:
+        pool = self.engine.pool
+        free = [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
+        assert len(free) == len(set(free)) == pool.get_num_free_blocks()
+        holders: dict[int, int] = {}
+        for blocks in self.engine.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks.values():
+            for block in blocks:
+                holders[block.block_id] = holders.get(block.block_id, 0) + 1
+        for job in self.promoter._jobs.values() if self.promoter is not None else ():
+            for block in job.blocks:
+                holders[block.block_id] = holders.get(block.block_id, 0) + 1
+        for block in pool.blocks[1:]:
+            assert block.ref_cnt == holders.get(block.block_id, 0)
+            assert (block.ref_cnt == 0) == (block.block_id in set(free))
+
+    def _check_slots(self) -> None:
+        manager, residents = self.manager, self.manager.residents
+        chunks = dict(residents.items())
+        slots = [chunk.chunk_id for chunk in chunks.values()] + list(manager._free_list)
+        assert sorted(slots) == list(range(manager._num_allocated_chunks))
+        assert manager._num_evictable_cache_chunks == sum(chunk.ref_cnt == 0 for chunk in chunks.values())
+        assert manager._num_write_pending_chunks == sum(chunk.ref_cnt < 0 for chunk in chunks.values())
+        assert {place.key for place in residents._order} == set(residents._places) == set(chunks)
+        assert sum(entry.held for entry in residents.newest()) == len(chunks)
+
+
+def chain(name: int, blocks: int, size: int = 32) -> tuple[int, ...]:
+    """Tokens of so many blocks; the same name gives the same ones, and a longer chain begins with a shorter one."""
+    rng = random.Random(name)
+    return tuple(rng.randrange(3, 250) for _ in range(blocks * size))

@@ -1,0 +1,172 @@
+"""The host tier in a whole engine on the CPU: the same answers with it and without; what vLLM refuses to start with."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.offload_tier import chain
+from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
+
+from plumage.errors import ConfigurationError
+from plumage_bench.vllm_engine import Engine, Prompt
+from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_engine.policies import HostTierConfig
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.offload.install import install
+from plumage_engine.vllm.offload.manager import SelectiveManager
+from plumage_engine.vllm.offload.worker import TorchWorker
+from plumage_engine.vllm.settings import ENVIRONMENT
+
+_SMALL = {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 384}
+
+
+def _prompts(seed: int) -> list[Prompt]:
+    rng = random.Random(seed)
+    return [
+        Prompt(
+            f"r{number}",
+            chain(min(7, int(rng.expovariate(0.4))), rng.randrange(1, 8))
+            + chain(1000 + number, 2)[: rng.randrange(1, 60)],
+            answer=rng.randrange(4, 40),
+            step=3 * number,
+            abort=rng.randrange(2, 12) if rng.random() < 0.1 else None,
+        )
+        for number in range(90)
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("admission", ["Hotness", "All"])
+def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admission: str) -> None:
+    """With aborts, chunked prefill, loads and promotions; aborted answers are compared as far as they got."""
+    plain = start_engine(**_SMALL).serve(_prompts(1))
+    engine = start_engine(**_SMALL, **host_tier_arguments(4096))
+    counters, guard = Counters(), Guard("promotion", Counters())
+    config = HostTierConfig(min_frequency=2, admission=admission)
+    manager = install(engine.scheduler, config, guard, counters)
+    assert manager is not None
+    run = engine.serve(_prompts(1))
+    assert guard.on
+    assert manager.guard.on
+    assert counters.get("promotions_used")
+    for name, answer in run.answers.items():
+        wanted = plain.answers[name].tokens
+        length = min(len(wanted), len(answer.tokens))
+        assert answer.tokens[:length] == wanted[:length]
+        assert answer.finished == plain.answers[name].finished
+    assert sum(answer.cached for answer in run.answers.values()) > sum(one.cached for one in plain.answers.values())
+    while engine.scheduler.has_requests():
+        engine.core.step()
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+
+
+def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(
+    start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above."""
+    prompts = [Prompt(name, chain(0, 6) + chain(9, 1)[:7], 8, step) for name, step in (("a", 0), ("b", 60))]
+    crowd = [Prompt(f"c{number}", chain(50 + number, 8), 8, 15 + number) for number in range(6)]
+    wanted = start_engine(**_SMALL).serve(prompts).answers["b"].tokens
+    monkeypatch.setattr(TorchWorker, "_copy", _wrong(TorchWorker._copy))
+    engine = start_engine(**_SMALL, **host_tier_arguments(4096))
+    install(engine.scheduler, HostTierConfig(admission="All", promotion="Off"), Guard("p", Counters()), Counters())
+    assert engine.serve([*prompts, *crowd]).answers["b"].tokens != wanted
+
+
+def _wrong(copy: Callable[..., int]) -> Callable[..., int]:
+    """Host memory is lost on the way up."""
+
+    def copied(self: Any, device: Any, host: Any, store: bool) -> int:
+        if not store:
+            for one in self._host:
+                one.zero_()
+        return copy(self, device, host, store)
+
+    return copied
+
+
+class TestStart:
+    def test_more_memory_than_there_is(self, tiny_model: Path) -> None:
+        with pytest.raises(ConfigurationError, match="but this machine has"):
+            PretendEngine(tiny_model, blocks=16, **host_tier_arguments(2**50))
+
+    @pytest.mark.parametrize("option", ["store_threshold", "eviction_policy"])
+    def test_an_option_of_vllms_that_we_decide(self, tiny_model: Path, option: str) -> None:
+        with pytest.raises(ConfigurationError, match=f"{option} has no effect here; say it in the plugin's hostTier"):
+            PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
+
+    def test_beside_vllms_own_scheduler_settings_come_from_the_environment(
+        self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ENVIRONMENT, '{"hostTier": {"minFrequency": 3}}')
+        engine = PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16))
+        manager = engine.scheduler.connector.connector_scheduler.manager
+        assert isinstance(manager, SelectiveManager)
+        assert manager.settings.min_frequency == 3
+        for turn in range(3):
+            engine.add(f"r{turn}", chain(0, 2), 2)
+            engine.finish()
+        assert engine.stored_blocks == 2
+
+    def test_without_our_spec_nothing_is_installed(self, tiny_model: Path) -> None:
+        guard = Guard("promotion", Counters())
+        for arguments in ({}, host_tier_arguments(16, stock=True)):
+            engine = PretendEngine(tiny_model, blocks=16, **arguments)
+            assert install(engine.scheduler, HostTierConfig(), guard, Counters()) is None
+
+
+class TestTorchWorker:
+    """Two groups, one of two tensors; chunks of three blocks; the first block of a job may lie within a chunk."""
+
+    def make(self) -> tuple[TorchWorker, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        padded = torch.randint(-99, 99, (12, 24), dtype=torch.int8)
+        tensors = [torch.randint(-99, 99, (12, 16), dtype=torch.int8), padded[:, :8]]
+        caches = CanonicalKVCaches(
+            [CanonicalKVCacheTensor(tensor, tensor.shape[1]) for tensor in tensors],
+            [[CanonicalKVCacheRef(0, 16), CanonicalKVCacheRef(1, 8)], [CanonicalKVCacheRef(1, 8)]],
+        )
+        return TorchWorker(caches, 3, 5), tensors
+
+    def test_what_goes_down_comes_up_elsewhere(self) -> None:
+        worker, (first, second) = self.make()
+        before = first.clone(), second.clone()
+        assert worker.submit_store(1, GPULoadStoreSpec([4, 5, 6, 9], [3, 1], [1, 0]), CPULoadStoreSpec([2, 0, 4]))
+        assert worker.submit_load(2, CPULoadStoreSpec([2, 0, 4]), GPULoadStoreSpec([1, 2, 3, 8], [3, 1], [1, 0]))
+        worker.wait({1, 2, 77})
+        results = sorted(worker.get_finished(), key=lambda result: result.job_id)
+        assert [(one.job_id, one.success, one.transfer_size) for one in results] == [(1, True, 80), (2, True, 80)]
+        assert torch.equal(first[1:4], before[0][4:7])
+        assert torch.equal(second[1:4], before[1][4:7])
+        assert torch.equal(second[8], before[1][9])
+        assert torch.equal(first[4:], before[0][4:])
+        assert not worker.get_finished()
+        worker.shutdown()
+
+    def test_a_stalled_copy_is_waited_for_and_ends_what_was_submitted(self) -> None:
+        worker, (first, _) = self.make()
+        gate, copy = threading.Event(), worker._copy
+        worker._copy = lambda *given: gate.wait() and copy(*given)  # type: ignore[method-assign]
+        worker.submit_store(1, GPULoadStoreSpec([4], [1, 0], [0, 0]), CPULoadStoreSpec([0]))
+        assert not worker.get_finished()
+        threading.Timer(0.05, gate.set).start()
+        worker.wait({1})
+        assert [one.job_id for one in worker.get_finished()] == [1]
+        assert np.array_equal(worker._host[0][0].numpy(), first[4].numpy())
+        worker.shutdown()
+
+    def test_a_copy_that_fails_is_told_as_failed(self) -> None:
+        worker, _ = self.make()
+        worker.submit_store(1, GPULoadStoreSpec([99], [1, 0], [0, 0]), CPULoadStoreSpec([0]))
+        worker.wait({1})
+        assert [one.success for one in worker.get_finished()] == [False]
+        worker.shutdown()

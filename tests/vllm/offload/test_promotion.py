@@ -1,0 +1,205 @@
+"""Hot prefixes come up while requests decode; what is under way at a reset harms nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.offload_tier import Tier, chain
+from vllm.config import KVEventsConfig
+
+from plumage_engine.vllm.offload.promoter import _prefill
+
+
+def warm(model: Path, *, blocks: int = 24, salt: str | None = None, **named: Any) -> Tier:
+    """A tier whose prefix 0, four blocks, was used five times, is in host memory, and has left the device. Nothing was
+    promoted before."""
+    tier = Tier(model, blocks=blocks, min_frequency=2, **named)
+    turn = SimpleNamespace(step=lambda prefill_tokens: False)
+    if tier.promoter is not None:
+        tier.promoter._turn, turn = turn, tier.promoter._turn
+    for number in range(5):
+        tier.serve(f"hot{number}", chain(0, 4) + chain(100 + number, 1), salt=salt)
+    for number in range(4):
+        tier.serve(f"cold{number}", chain(200 + number, 6))
+    for key in reversed(tier.engine.requests["hot0"].block_hashes):
+        for block in tier.engine.pool.get_cached_block(key, [0]) or ():
+            tier.engine.pool.evict_blocks({block.block_id})
+    assert tier.in_device("hot0") == 0
+    assert len(tier.manager.residents) == 4
+    if tier.promoter is not None:
+        tier.promoter._turn = turn
+    return tier
+
+
+def decode(tier: Tier, name: str = "decodes", tokens: int = 30) -> None:
+    """A request that computes one block and goes on for so many tokens."""
+    tier.serve(name, chain(300, 1)[:-1], tokens)
+
+
+@pytest.mark.parametrize("eviction", [None, "Hotness", "Rlt"])
+def test_a_hot_prefix_is_there_before_it_is_asked_for(tiny_model: Path, eviction: str | None) -> None:
+    tier = warm(tiny_model, eviction=eviction)
+    decode(tier)
+    assert tier.in_device("hot0") == 4
+    assert tier.counters.get("promotions") == tier.engine.promoted_blocks == 4
+    tier.serve("asks", chain(0, 4) + chain(400, 1))
+    assert tier.engine.cached["asks"] == (128, 0)
+    assert tier.counters.get("promotions_used") == 4
+    tier.check_idle()
+
+
+def test_without_promotion_a_request_waits_for_its_copy(tiny_model: Path) -> None:
+    tier = warm(tiny_model, promotion="Off")
+    decode(tier)
+    tier.serve("asks", chain(0, 4) + chain(400, 1))
+    assert tier.engine.cached["asks"] == (0, 128)
+    assert tier.engine.promoted_blocks == 0
+
+
+def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> None:
+    tier = warm(tiny_model)
+    for turn in range(9):
+        for number in range(4):
+            tier.serve(f"hotter{turn}-{number}", chain(200 + number, 5) + chain(900 + 4 * turn + number, 1)[:8])
+    before = [tier.in_device(f"hotter8-{number}") for number in range(4)]
+    decode(tier)
+    assert [tier.in_device(f"hotter8-{number}") for number in range(4)] == before == [5] * 4
+
+
+def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> None:
+    tier = warm(tiny_model, promotion_tokens=64)
+    tier.engine.add("decodes", chain(300, 1)[:-1], 8)
+    seen = set()
+    while tier.engine.scheduler.has_requests():
+        tier.engine.step()
+        seen.add(tier.in_device("hot0"))
+    assert seen == {0, 2}
+    decode(tier, "again")
+    assert tier.in_device("hot0") == 4
+
+
+def test_a_request_that_needs_what_is_under_way_waits_for_it(tiny_model: Path) -> None:
+    tier = warm(tiny_model)
+    _begin(tier)
+    tier.engine.add("asks", chain(0, 4) + chain(400, 1), 2)
+    tier.engine.finish()
+    assert tier.engine.cached["asks"] == (128, 0)
+    assert tier.engine.loaded_blocks == 0
+    tier.check_idle()
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -> None:
+    tier = warm(tiny_model)
+    _begin(tier)
+    tier.engine.abort("decodes")
+    tier.engine.step()
+    assert tier.promoter.pending
+    assert tier.engine.reset(host=host)
+    assert tier.counters.get("promotions_abandoned") == 4
+    tier.check()
+    late = next(iter(tier.promoter._flush))
+    tier.engine.add("after", chain(500, 7), 2)  # takes the very blocks that the copy is still to be written to
+    tier.engine.step()
+    assert late not in tier.engine.copies
+    tier.engine.finish()
+    tier.check_idle()
+    assert len(tier.manager.residents) == (0 if host else 4)
+
+
+def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:
+    """vLLM's sleep aborts, then resets all caches, and fails when a block is held."""
+    tier = warm(tiny_model)
+    _begin(tier)
+    tier.engine.abort("decodes")
+    assert tier.engine.reset(running=True, host=True)
+    assert tier.engine.reset(running=True, host=True)
+    tier.engine.finish()
+    tier.check_idle()
+
+
+def test_it_ends_when_every_worker_has_told(tiny_model: Path) -> None:
+    tier = warm(tiny_model)
+    tier.connector.config = tier.connector.config._replace(num_workers=2)
+    number = _begin(tier)
+    job = tier.promoter._jobs[number]
+    tier.engine.copies[number].steps = 0
+    tier.engine.step()
+    assert tier.promoter._jobs[number].left == 1
+    assert job.blocks[0].ref_cnt == 1
+    tier.connector.config = tier.connector.config._replace(num_workers=1)
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+
+    tier.promoter.ended(
+        SimpleNamespace(finished_recving=None, kv_connector_worker_meta=OffloadingWorkerMetadata({number: 1}))
+    )
+    assert number not in tier.promoter._jobs
+    assert tier.in_device("hot0") == 4
+
+
+def test_promoted_blocks_are_told_with_their_tokens_and_salt(tiny_model: Path) -> None:
+    events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    tier = warm(tiny_model, salt="ours", arguments={"kv_events_config": events})
+    told: list[Any] = []
+    tier.engine.scheduler.kv_event_publisher.publish = lambda batch: told.extend(batch.events)
+    decode(tier)
+    hashes = tier.engine.requests["hot0"].block_hashes
+    ours = {int.from_bytes(one[-8:], "big"): place for place, one in enumerate(hashes)}
+    stored = [e for e in told if type(e).__name__ == "BlockStored" and e.medium == "GPU" and e.block_hashes[0] in ours]
+    assert [ours[event.block_hashes[0]] for event in stored] == [0, 1, 2, 3]
+    assert [token for event in stored for token in event.token_ids] == list(chain(0, 4))
+    assert [event.parent_block_hash for event in stored] == [None, *(event.block_hashes[0] for event in stored[:3])]
+    assert [event.extra_keys for event in stored] == [[("ours",)], [None], [None], [None]]
+
+
+def test_too_many_unused_promotions_stop_it_for_a_while(tiny_model: Path) -> None:
+    tier = warm(tiny_model)
+    tier.promoter.worth.settle(wasted=256)
+    decode(tier)
+    assert tier.engine.promoted_blocks == 0
+    tier.promoter._unused[b"\0" * 36] = None
+    decode(tier, "again")
+    assert tier.counters.get("promotions_wasted") == 1
+
+
+def test_a_failure_switches_promotion_off_and_nothing_else(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = warm(tiny_model)
+
+    def fail(limit: int) -> list[Any]:
+        raise RuntimeError("no such list")
+
+    monkeypatch.setattr(tier.promoter._device, "leaves", fail)
+    decode(tier)
+    assert not tier.guard.on
+    assert tier.counters.get("failures", "promotion") == 1
+    tier.serve("asks", chain(0, 4) + chain(400, 1))
+    assert tier.engine.cached["asks"] == (0, 128)
+    assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
+
+
+def test_what_promotion_can_not_do_is_told_and_the_tier_works_without(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, connector={"blocks_per_chunk": 2}, chunks=40, min_frequency=1)
+    assert not tier.guard.on
+    assert "chunks of one block" in tier.guard.reason
+    tier.serve("a", chain(0, 4))
+    assert len(tier.manager.residents) == 2
+
+
+def test_draft_tokens_are_no_prefill() -> None:
+    drafts = {"b": [1, 2, 3]}
+    output = SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 4, "c": 7}, scheduled_spec_decode_tokens=drafts)
+    assert _prefill(output) == 7
+
+
+def _begin(tier: Tier) -> int:
+    """Step until a promotion is under way that takes long; its job."""
+    tier.engine.promotion_steps = 50
+    tier.engine.add("decodes", chain(300, 1)[:-1], 30)
+    for _ in range(10):
+        tier.engine.step()
+        for number in tier.promoter._jobs:
+            return number
+    raise AssertionError("nothing was promoted")

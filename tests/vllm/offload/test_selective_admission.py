@@ -1,0 +1,120 @@
+"""What goes down to host memory, decided each time a request uses it, and what happens when the decision fails."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.offload_tier import Tier, chain
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy
+from plumage_engine.vllm.offload.residents import chunk_key
+
+
+def held(tier: Tier, name: str) -> int:
+    """Leading blocks of the request's prompt that host memory holds."""
+    keys = (block + bytes(4) for block in tier.engine.requests[name].block_hashes)
+    return sum(1 for _ in takewhile(lambda key: tier.manager.residents.get(key) is not None, keys))
+
+
+def serve(tier: Tier, name: str, prefix: int, times: int = 1, blocks: int = 3) -> str:
+    """So many requests with a prefix of so many blocks, each with a block of its own; the last one's name."""
+    for turn in range(times):
+        tier.serve(f"{name}{turn}", chain(prefix, blocks) + chain(hash((name, turn)) % 10**6 + 1000, 1))
+    return f"{name}{times - 1}"
+
+
+def test_a_prefix_goes_down_at_the_use_that_makes_it_frequent_and_what_only_one_request_has_never(
+    tiny_model: Path,
+) -> None:
+    tier = Tier(tiny_model, min_frequency=3)
+    assert held(tier, serve(tier, "a", 0, times=2)) == 0
+    assert held(tier, serve(tier, "b", 0)) == 3
+    assert len(tier.manager.residents) == tier.engine.stored_blocks == 3
+    assert tier.counters.get("host_admissions") == 3
+    assert tier.counters.get("host_refusals") == 2 * 4 + 1
+    tier.check_idle()
+
+
+def test_all_takes_everything_and_a_second_use_costs_no_second_copy(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, admission="All")
+    serve(tier, "a", 0, times=4)
+    assert tier.engine.stored_blocks == 3 + 4
+
+
+def test_a_hot_prefix_takes_the_place_of_the_coldest_and_a_cold_one_is_refused(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, chunks=3, min_frequency=2)
+    cold = serve(tier, "cold", 0, times=3)
+    warm = serve(tier, "warm", 1, times=3)
+    assert (held(tier, cold), held(tier, warm)) == (3, 0)
+    hot = serve(tier, "hot", 1)
+    assert (held(tier, cold), held(tier, hot)) == (0, 3)
+    tier.check_idle()
+
+
+def test_frequency_alone_keeps_nobody_out(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, chunks=3, min_frequency=2, admission="All")
+    serve(tier, "hot", 0, times=4)
+    assert held(tier, serve(tier, "new", 1, blocks=2)) == 3
+
+
+def test_a_request_counts_once_wherever_its_blocks_are(tiny_model: Path) -> None:
+    """Computed, found in the device, copied up: each request uses each block of its prompt once."""
+    tier = Tier(tiny_model, blocks=12, min_frequency=2, promotion="Off")
+    for turn in range(6):
+        name = serve(tier, f"a{turn}-", 0)
+        serve(tier, f"else{turn}-", 1 + turn, blocks=8)
+        key = chunk_key(tier.engine.requests[name].block_hashes[0] + bytes(4))
+        assert tier.manager.heats.frequency(key) == turn + 1
+    assert tier.engine.loaded_blocks
+
+
+def test_preempted_requests_count_once(tiny_model: Path) -> None:
+    tier = Tier(tiny_model, blocks=12, min_frequency=2, arguments={"max_num_seqs": 4})
+    for number in range(4):
+        tier.engine.add(f"r{number}", chain(0, 1) + chain(50 + number, 1), 130)
+    preempted = 0
+    while tier.engine.scheduler.has_requests():
+        preempted += len(tier.engine.step().preempted_req_ids or ())
+        tier.check()
+    assert preempted
+    key = chunk_key(tier.engine.requests["r0"].block_hashes[0] + bytes(4))
+    assert tier.manager.heats.frequency(key) == 4
+
+
+def test_the_pools_word_decides_who_stays(tiny_model: Path) -> None:
+    pool: dict[int, float] = {}
+    tier = Tier(tiny_model, chunks=3, min_frequency=2, prior=SimpleNamespace(prior=pool.get))
+    here = serve(tier, "here", 0, times=9)
+    there = serve(tier, "there", 1)
+    pool.update({int.from_bytes(one[-8:], "big"): 1e9 for one in tier.engine.requests[there].block_hashes[:3]})
+    there = serve(tier, "more", 1)
+    assert (held(tier, here), held(tier, there)) == (0, 3)
+
+
+def test_a_decision_that_fails_leaves_vllms_own(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = Tier(tiny_model, chunks=6, min_frequency=2)
+    serve(tier, "a", 0, times=2)
+
+    def fail(*given: object, **named: object) -> int:
+        raise RuntimeError("the heap is torn")
+
+    monkeypatch.setattr(tier.manager.residents, "admit", fail)
+    tier.serve("next", chain(7, 4))
+    assert not tier.manager.guard.on
+    assert tier.counters.get("failures", "hostTier") == 1
+    assert isinstance(tier.manager._policy, LRUCachePolicy)
+    for number in range(6):
+        tier.serve(f"then{number}", chain(20 + number, 4))
+    again = tier.engine.stored_blocks
+    tier.serve("last", chain(25, 4))
+    assert tier.engine.stored_blocks == again
+    assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
+
+
+def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
+    with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
+        Tier(tiny_model, priority="heat * clock")
