@@ -53,7 +53,7 @@ class PrefixTree:
         """The run that ends with `block`, after a split where `block` lies inside one. StateError when not cached."""
         run = self._run_of.get(block)
         if run is None:
-            raise StateError(f"block {block:#x} is not cached")
+            raise StateError(f"block {block!r} is not cached")
         if run.hashes[-1] == block:
             return run
         return self._split(run, run.hashes.index(block) + 1)
@@ -62,34 +62,34 @@ class PrefixTree:
         """The run that `block` lies in, left as it is."""
         return self._run_of.get(block)
 
-    def hold(self, run: Run) -> None:
-        """One more request's cached part ends here; leaves on the way are no victims any more."""
-        run.holds += 1
+    def hold(self, run: Run, holds: int = 1) -> None:
+        """One more request's cached part ends here, or `holds` more; leaves on the way are no victims any more."""
+        run.holds += holds
         above: Run | None = run
         while above is not None:
-            above.busy += 1
-            if above.busy > 1:
+            above.busy += holds
+            if above.busy > holds:
                 return
             self.in_use += len(above.hashes)
             if not above.children:
                 self._held(above)
-            above = above.parent
+            above, holds = above.parent, 1
 
-    def drop(self, run: Run) -> None:
-        """A request's cached part no longer ends here. StateError when none did."""
-        if not run.holds:
+    def drop(self, run: Run, holds: int = 1) -> None:
+        """A request's cached part, or those of `holds`, no longer end here. StateError when fewer did."""
+        if run.holds < holds:
             raise StateError(f"{run!r} is not held: released twice, or never pinned")
-        run.holds -= 1
+        run.holds -= holds
         above: Run | None = run
         while above is not None:
-            above.busy -= 1
+            above.busy -= holds
             if above.busy:
                 return
             self.in_use -= len(above.hashes)
             self.policy.idle(above)
             if not above.children:
                 self._released(above)
-            above = above.parent
+            above, holds = above.parent, 1
 
     def access(self, run: Run, now: float) -> None:
         """A request uses `run` and all above it."""
@@ -126,6 +126,17 @@ class PrefixTree:
         if not keep:
             self._unlink(run)
         return evicted
+
+    def evict_last(self, run: Run) -> int:
+        """Remove the last block of the evictable leaf `run`, and return it: `evict` of one, in half the time."""
+        block = run.hashes.pop()
+        self.cached -= 1
+        del self._run_of[block]
+        run.fresh = False
+        self.policy.shrink(run, (block,))
+        if not run.hashes:
+            self._unlink(run)
+        return block
 
     def clear(self) -> None:
         """Forget everything. StateError while requests hold blocks."""

@@ -34,7 +34,8 @@ class Lru(QuietPolicy):
 
     def victim(self, now: float) -> Run:
         for run in self._idle:
-            return run
+            if not run.busy and not run.children:  # else it is kept for no request, or something below it is
+                return run
         raise StateError(NO_VICTIM)
 
     def clear(self) -> None:

@@ -24,47 +24,47 @@ __all__ = ["LeafSet", "Rlt"]
 
 
 class LeafSet:
-    """A set with a uniformly random choice in O(1): an array in which the last element fills every gap."""
+    """A set with a uniformly random choice in O(1): an array, `members`, in which the last element fills every gap."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self.members: list[Run] = []
         self._at: dict[Run, int] = {}
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self.members)
 
     def __contains__(self, run: object) -> bool:
         return run in self._at
 
     def add(self, run: Run) -> None:
         if run not in self._at:
-            self._at[run] = len(self._runs)
-            self._runs.append(run)
+            self._at[run] = len(self.members)
+            self.members.append(run)
 
     def discard(self, run: Run) -> None:
         place = self._at.pop(run, None)
         if place is None:
             return
-        last = self._runs.pop()
+        last = self.members.pop()
         if last is not run:
-            self._runs[place] = last
+            self.members[place] = last
             self._at[last] = place
 
     def pick(self, rng: Randomness) -> Run:
         """Any member with the same probability."""
-        return self._runs[int(rng.random() * len(self._runs))]
+        return self.members[int(rng.random() * len(self.members))]
 
     def take(self, other: LeafSet) -> None:
         """Move all members of `other` here."""
         if len(other) > len(self):
-            self._runs, other._runs = other._runs, self._runs
+            self.members, other.members = other.members, self.members
             self._at, other._at = other._at, self._at
-        for run in other._runs:
+        for run in other.members:
             self.add(run)
         other.clear()
 
     def clear(self) -> None:
-        self._runs.clear()
+        self.members.clear()
         self._at.clear()
 
 
@@ -104,11 +104,13 @@ class Rlt(QuietPolicy):
             self.hold(run)
 
     def victim(self, now: float) -> Run:
-        if not self._unmarked_leaves:
+        leaves = self._unmarked_leaves.members
+        if not leaves:
             if not self._marked_leaves:
                 raise StateError(NO_VICTIM)
             self._start_phase()
-        return self._unmarked_leaves.pick(self._rng)
+            leaves = self._unmarked_leaves.members
+        return leaves[int(self._rng.random() * len(leaves))]
 
     def clear(self) -> None:
         self._unmarked_leaves.clear()

@@ -10,6 +10,7 @@ Errata and what the paper leaves open:
 - Eight bits a field are the paper's; here each width is an option. When a frequency would pass its width *all* are
   halved, so that the order stays.
 - A full filter drops the coldest entry it can reach, instead of failing ("may be shuffled to host memory").
+- A key may also be an engine's own name of a block: a hash of 8 bytes or more, of which the first 8 count.
 - Frequency outlives the eviction of the node's blocks: nothing is removed when a node leaves the cache. Else a node
   evicted early would never reach the threshold of admission.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SLOTS", "CuckooFilter", "mix64"]
 
 SLOTS = 4
+Key = int | bytes
 _MASK = (1 << 64) - 1
 _ONE_LESS = bytes([0, *range(255)])  # ageing at the speed of a copy, for clocks of eight bits
 _HALVED = bytes([0, 1, *(frequency >> 1 for frequency in range(2, 256))])  # the same for frequencies: none falls to 0
@@ -91,12 +93,12 @@ class CuckooFilter:
         fields = (self._fingerprints, self._clocks, self._frequencies, self._depths)
         return sum(field.itemsize * len(field) for field in fields)
 
-    def get(self, key: int) -> Heat | None:
+    def get(self, key: Key) -> Heat | None:
         """The node's heat, or None; with the false-positive rate, that of another."""
         slot = self._find(*self._places(key))
         return None if slot < 0 else self._heat(slot)
 
-    def touch(self, key: int, depth: int = 1) -> Heat:
+    def touch(self, key: Key, depth: int = 1) -> Heat:
         """A request used the node: frequency + 1 and the clock back to max_age; unknown nodes start at 1."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
@@ -110,7 +112,7 @@ class CuckooFilter:
         self._depths[slot] = min(depth, self._max_depth)
         return self._heat(slot)
 
-    def put(self, key: int, heat: Heat) -> None:
+    def put(self, key: Key, heat: Heat) -> None:
         """Set the node's heat: a node that was split or cut takes it over under its new key."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
@@ -142,8 +144,8 @@ class CuckooFilter:
             halved = [frequency >> 1 or 1 if frequency else 0 for frequency in self._frequencies]
             self._frequencies = array(self._frequencies.typecode, halved)
 
-    def _places(self, key: int) -> tuple[int, int, int]:
-        mixed = mix64(key)
+    def _places(self, key: Key) -> tuple[int, int, int]:
+        mixed = mix64(key if isinstance(key, int) else int.from_bytes(key[:8], "big"))
         fingerprint = (mixed >> 32) & self._fingerprint_mask or 1
         first = mixed & self._bucket_mask
         return fingerprint, first, self._other(first, fingerprint)

@@ -1,0 +1,108 @@
+"""The prefix tree for a pool that counts references block by block and knows no requests, as vLLM's.
+
+There a cached block may have several copies, each in use or not, and whoever takes one tells neither for which request
+nor up to where its prefix goes. So a run's `holds` are not requests whose cached part ends with it, but copies of its
+blocks that are in use; it is busy while there are any, or a busy child. A request that uses a run in part only has it
+split first, as everywhere, so that the blocks of a run still share one history. Blocks may have any hashable name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from plumage.blocks.run import Run
+from plumage.blocks.tree import PrefixTree
+from plumage.errors import StateError
+from plumage.eviction.interface import EvictionPolicy
+
+__all__ = ["CountedTree"]
+
+
+class CountedTree(PrefixTree):
+    """used_copies: of the blocks named, how many copies the pool holds in use; asked when a run in use is split."""
+
+    def __init__(self, policy: EvictionPolicy, used_copies: Callable[[Sequence[int]], int]) -> None:
+        super().__init__(policy)
+        self._used_copies = used_copies
+
+    def take(self, blocks: Iterable[int]) -> None:
+        """A copy of each of `blocks`, parents first, is in use. KeyError, and nothing changed, if one is unknown."""
+        for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
+            self.hold(run, copies)
+
+    def let_go(self, blocks: Iterable[int]) -> None:
+        """A copy of each of `blocks`, children first, is no longer in use. KeyError, and nothing changed, if one is
+        unknown."""
+        for run, copies in Counter(map(self._run_of.__getitem__, blocks)).items():
+            self.drop(run, copies)
+
+    def use(self, end: int, blocks: Iterable[int], now: float) -> None:
+        """A request uses the chain that ends with `end`; `blocks` are those of it whose copy comes into use."""
+        run = self.run_ending(end)
+        self.take(blocks)
+        self.access(run, now)
+
+    def store(self, blocks: list[int], parent: int | None, now: float) -> int:
+        """The chain `blocks`, a list to keep, was computed below `parent` (None: at the root) and cached; a copy of
+        each is in use. Returns how many leading ones were cached before: they have one copy more now.
+        StateError without the parent."""
+        above = None if parent is None else self.run_ending(parent)
+        known = self.match(blocks)
+        if known:
+            above = self.run_ending(blocks[known - 1])
+            self.take(blocks[:known])
+            self.access(above, now)
+        if known < len(blocks):
+            self.add(blocks[known:] if known else blocks, above, now)
+        return known
+
+    def add(self, hashes: list[int], parent: Run | None, now: float) -> Run:
+        """Cache new blocks, a copy of each in use, below the end of `parent`."""
+        cuts = self.policy.recall(hashes)
+        if not cuts and parent is not None and parent.fresh and parent.busy and not parent.children:
+            self._extend(parent, hashes, now)
+            parent.holds += len(hashes)
+            parent.busy += len(hashes)
+            return parent
+        top = 0
+        for cut in (*cuts, len(hashes)):
+            if parent is not None:
+                self.hold(parent)  # becomes the new run's
+            parent = self._append(hashes[top:cut] if cuts else hashes, parent, now)
+            parent.holds += cut - top - 1
+            parent.busy += cut - top - 1
+            top = cut
+        if parent is None:
+            raise StateError("a chain without blocks")
+        return parent
+
+    def remove(self, block: int) -> list[int]:
+        """The last copy of `block` went in another way than by `evict`. It leaves the tree with all below it, which
+        nobody can find any more, in use or not; returns them, children first. Visits every run; meant to be rare."""
+        run = self._run_of.get(block)
+        if run is None:
+            return []
+        place = run.hashes.index(block)
+        if place:
+            upper = self._split(run, place)
+            self.hold(upper)  # and so tells the policy that it is idle, if it is
+            self.drop(upper)
+        gone: list[int] = []
+        for below in reversed(list(self.runs())):
+            if run in below.path():
+                if below.holds:
+                    self.drop(below, below.holds)
+                gone += reversed(self.evict(below, len(below.hashes)))
+        return gone
+
+    def _split(self, run: Run, blocks: int) -> Run:
+        busy = bool(run.holds)
+        upper = super()._split(run, blocks)
+        if busy:
+            copies = self._used_copies(upper.hashes)
+            upper.holds += copies
+            upper.busy += copies
+            if copies:
+                self.drop(run, copies)
+        return upper

@@ -1,0 +1,60 @@
+"""The order of eviction in vLLM's live block pool: core's policies in place of its LRU.
+
+vLLM's linked list of free blocks stays its own and stays right: when blocks are asked for, those that go next are moved
+to its front, and vLLM's code takes them from there. So at any moment the order can be given up, and vLLM goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from plumage.eviction import Randomness, make_policy
+from plumage_engine.vllm.blocks.order import EvictionOrder
+from plumage_engine.vllm.blocks.pool import OrderedPool
+from plumage_engine.vllm.compat.block_pool import BlockPool, complaints, full_attention_groups
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.settings import PluginEviction
+
+__all__ = ["EvictionOrder", "OrderedPool", "install", "uninstall"]
+
+_log = logging.getLogger("vllm.plumage")
+
+
+def install(
+    scheduler: Any,
+    config: PluginEviction,
+    guard: Guard,
+    counters: Counters,
+    rng: Randomness,
+    clock: Callable[[], float],
+) -> EvictionOrder | None:
+    """Order the eviction of a scheduler just made by `config.policy`; None, and nothing changed, where it can't be or
+    nothing is cached. The guard's fall-back becomes `uninstall`. clock: seconds. ConfigurationError for a policy that
+    there isn't."""
+    reasons = complaints(scheduler)
+    if reasons:
+        guard.refuse(reasons)
+        return None
+    pool, groups = scheduler.kv_cache_manager.block_pool, full_attention_groups(scheduler)
+    if not pool.enable_caching or not groups:
+        guard.on, guard.reason = False, "nothing to order: prefix caching is off, or no layer attends to all tokens"
+        _log.info("plumage: %s: %s", guard.feature, guard.reason)
+        return None
+    capacity = max(1, pool.num_gpu_blocks - 1)  # one is vLLM's null block
+    policy = make_policy(config.policy, capacity=capacity, rng=rng, **config.options)
+    pool.plumage = EvictionOrder(pool, policy, groups, counters, clock, label=config.policy)
+    pool.plumage_guard = guard
+    guard.fall_back = lambda: uninstall(pool)
+    pool.__class__ = OrderedPool
+    order: EvictionOrder = pool.plumage
+    return order
+
+
+def uninstall(pool: Any) -> None:
+    """Give vLLM its own order back. Its blocks, map and list are as it left them, so nothing is to be repaired."""
+    if isinstance(pool, OrderedPool):
+        pool.__class__ = BlockPool
+        del pool.plumage, pool.plumage_guard

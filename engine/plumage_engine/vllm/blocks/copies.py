@@ -1,0 +1,81 @@
+"""Copies of cached blocks that can be spared: of two requests that compute one prefix at a time, both keep theirs.
+
+A hash has one copy too many for each beyond the first that is in use or kept. Of these the free ones go first, since
+what they hold stays cached. Kept is at least one copy of every hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
+
+__all__ = ["SpareCopies", "copies_of"]
+
+
+def copies_of(pool: BlockPool, name: Any) -> Sequence[KVCacheBlock]:
+    """The blocks cached under a hash, of which vLLM keeps a single one without a table."""
+    found = pool.cached_block_hash_to_block._cache.get(name)
+    if found is None:
+        return ()
+    return tuple(found.values()) if isinstance(found, dict) else (found,)
+
+
+class SpareCopies:
+    """spare: free copies that may go first, by block id, oldest first. several: hashes that had several copies."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.spare: dict[int, KVCacheBlock] = {}
+        self.several: set[Any] = set()
+        self._pool = pool
+
+    def used(self, name: Any) -> list[KVCacheBlock]:
+        """A copy of `name` came into use: if there are several, all free ones can be spared. Returns these."""
+        copies = copies_of(self._pool, name)
+        if len(copies) < 2:
+            self.several.discard(name)
+            return []
+        self.several.add(name)
+        for copy in copies:
+            self.spare.pop(copy.block_id, None)
+        free = [copy for copy in copies if not copy.ref_cnt]
+        self.spare.update((copy.block_id, copy) for copy in free)
+        return free
+
+    def freed(self, block: KVCacheBlock) -> None:
+        """A copy became free; it can be spared if another is in use or kept."""
+        others = [copy for copy in copies_of(self._pool, block.block_hash) if copy is not block]
+        if not others:
+            self.several.discard(block.block_hash)
+        elif any(copy.block_id not in self.spare for copy in others):
+            self.several.add(block.block_hash)
+            self.spare[block.block_id] = block
+
+    def removed(self, block: KVCacheBlock, name: Any) -> None:
+        """A copy is cached no more; where all that are left were to be spared one is kept."""
+        if not self.several:
+            return
+        self.spare.pop(block.block_id, None)
+        left = copies_of(self._pool, name)
+        if len(left) < 2:
+            self.several.discard(name)
+        if left and all(copy.block_id in self.spare for copy in left):
+            del self.spare[left[0].block_id]
+
+    def forget(self, name: Any) -> None:
+        """None of its copies can be spared any more."""
+        if name in self.several:
+            self.several.discard(name)
+            for copy in copies_of(self._pool, name):
+                self.spare.pop(copy.block_id, None)
+
+    def take(self, most: int) -> list[KVCacheBlock]:
+        """Up to `most` that go now."""
+        return [self.spare.pop(block_id) for block_id in list(islice(self.spare, most))]
+
+    def clear(self) -> None:
+        """Nothing is cached."""
+        self.spare.clear()
+        self.several.clear()

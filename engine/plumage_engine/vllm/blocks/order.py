@@ -1,0 +1,278 @@
+"""Which free blocks of vLLM's pool go next: those that hold nothing, then spare copies, then what the policy says.
+
+The blocks of full-attention groups are kept as core's tree of runs, by hash and group, so that a policy sees prefixes,
+not blocks. Beside them a pool may hold cached blocks that are in no tree: those of sliding-window and Mamba groups, the
+tails of prompts inside a block, and what lies below a block that was taken out of the cache. For them vLLM's LRU holds,
+and each part keeps the share of the pool that LRU would give it: whenever the block that LRU would evict is one of the
+tree's, the policy names another in its place, and the two change places in the list (LRU-SP: Cao, Felten and Li, OSDI
+1994, §3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from plumage.blocks.counted import CountedTree
+from plumage.errors import StateError
+from plumage.eviction import EvictionPolicy
+from plumage_engine.vllm.blocks.copies import SpareCopies, copies_of
+from plumage_engine.vllm.blocks.freelist import lead, skip_uncached, swap
+from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
+from plumage_engine.vllm.counters import Counters
+
+__all__ = ["EvictionOrder"]
+
+Name = Any
+"""A block's hash with its group, as vLLM joins them: bytes."""
+
+_UNKNOWN = 0
+_KEPT = 1  # cached, free, in the tree
+_HELD = 2  # cached and in use; counts in its run of the tree
+_OTHER = 3  # cached, free, in no tree
+
+
+class EvictionOrder:
+    """tree: what of `groups` is cached, to read. state: by block id, what is known of the block; zero when nothing, as
+    of those that hold nothing or are just going. clock: seconds. label: of the evictions that the policy chose."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        policy: EvictionPolicy,
+        groups: frozenset[int],
+        counters: Counters,
+        clock: Callable[[], float],
+        label: str,
+    ) -> None:
+        self.tree = CountedTree(policy, self._used_copies)
+        self.state = bytearray(pool.num_gpu_blocks)
+        self._pool = pool
+        self._policy = policy
+        self._groups = groups
+        self._counters = counters
+        self._clock = clock
+        self._label = label
+        self._copies = SpareCopies(pool)
+        self._others: dict[int, KVCacheBlock] = {}
+
+    # -- what happens in the pool ------------------------------------------------------------------------------------
+
+    def cached(self, blocks: Sequence[KVCacheBlock], first: int, end: int, group: int) -> None:
+        """`blocks[first:end]`, of a request that holds them, got their hashes; those before had them."""
+        if group in self._groups and first < end:
+            self.brought(blocks[first:end], blocks[first - 1].block_hash if first else None, root=not first)
+
+    def brought(self, blocks: Sequence[KVCacheBlock], parent: Name, *, root: bool) -> None:
+        """A chain of blocks, all in use, got their hashes, below the block `parent`, or at the root. Those behind a
+        block that is not cached, and all of them when the parent is not, can be found by nobody and are in no tree."""
+        names = [block.block_hash for block in blocks]
+        if None in names:
+            names = names[: names.index(None)]
+        if not names or (not root and parent not in self.tree):
+            return
+        known = self.tree.store(names, None if root else parent, self._clock())
+        state = self.state
+        for block in blocks[: len(names)]:
+            state[block.block_id] = _HELD
+        for name in names if self._others else names[:known]:  # what is in no tree may have a name of these
+            self._used_again(name)
+
+    def touched(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Requests, or a connector, hold these too. As many blocks as lead from the root to the last of them are a
+        request's prefix, and count as a use; others are only kept from going."""
+        if self._others or not blocks or blocks[-1].block_hash not in self.tree:
+            blocks = self._in_tree(blocks)
+            if not blocks:
+                return
+        state, used = self.state, self._is_prefix(blocks)
+        if not used:
+            blocks = self._in_tree(blocks)
+        names = [block.block_hash for block in blocks if state[block.block_id] != _HELD]
+        if used:
+            self.tree.use(blocks[-1].block_hash, names, self._clock())
+        else:
+            self.tree.take(names)
+        for block in blocks:
+            state[block.block_id] = _HELD
+        if self._copies.several:
+            for name in self._copies.several.intersection(block.block_hash for block in blocks):
+                self._used_again(name)
+
+    def freed(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """Of these, children first, those without a reference are in vLLM's free list now."""
+        state, several = self.state, self._copies.several
+        names: list[Name] = []
+        copied: list[KVCacheBlock] = []
+        for block in blocks:
+            if block.ref_cnt:
+                continue
+            known, name = state[block.block_id], block.block_hash
+            if known == _HELD:
+                state[block.block_id] = _KEPT
+                names.append(name)
+                if name in several:
+                    copied.append(block)
+            elif not known and name is not None:
+                self._freed_unseen(block)
+        if names:
+            self.tree.let_go(names)
+        for block in copied:
+            self._copies.freed(block)
+
+    def uncached(self, block: KVCacheBlock, names: Sequence[Name]) -> None:
+        """The block lost its hashes, and not on the policy's word: it was taken out of the cache, or vLLM took it."""
+        known, self.state[block.block_id] = self.state[block.block_id], _UNKNOWN
+        self._others.pop(block.block_id, None)
+        for name in names:
+            self._copies.removed(block, name)
+            if name not in self.tree:
+                continue
+            if not copies_of(self._pool, name):
+                self._cut(name)
+            elif known == _HELD:
+                self.tree.let_go([name])
+        if block.next_free_block is not None:
+            lead((block,), self._pool.free_block_queue.fake_free_list_head)
+
+    def reset(self) -> None:
+        """Nothing is cached any more, and nothing in use."""
+        self.state = bytearray(self._pool.num_gpu_blocks)
+        self._copies.clear()
+        self._others.clear()
+        self.tree.clear()
+
+    # -- what goes next ----------------------------------------------------------------------------------------------
+
+    def make_room(self, blocks: int) -> None:
+        """vLLM is about to take the first `blocks` of its free list: put those there that go next. Fewer where there
+        are not so many; vLLM takes what follows."""
+        queue = self._pool.free_block_queue
+        if not 0 < blocks <= queue.num_free_blocks:
+            return
+        last, found = skip_uncached(queue, blocks)
+        if self._copies.spare and found < blocks:
+            spare = self._spare(blocks - found)
+            last = lead(spare, last)
+            found += len(spare)
+        if found == blocks:
+            return
+        if self._others:
+            self._one_by_one(blocks - found, last)
+        else:
+            lead(self._leaves(blocks - found), last)
+
+    def _spare(self, wanted: int) -> list[KVCacheBlock]:
+        found = self._copies.take(wanted)
+        for block in found:
+            self.state[block.block_id] = _UNKNOWN
+        self._counters.add("evictions", len(found), "duplicate")
+        return found
+
+    def _leaves(self, wanted: int) -> list[KVCacheBlock]:
+        """Up to `wanted` blocks, out of the tree already, so that their parents may follow them."""
+        self._policy.need(wanted)
+        names = self._single_names(wanted) if self._policy.one_at_a_time else self._names(wanted)
+        cached, state = self._pool.cached_block_hash_to_block._cache, self.state
+        found = []
+        for name in names:
+            block = cached[name]
+            if type(block) is dict:
+                block = self._last_copy(name)
+            if block.ref_cnt:
+                raise StateError(f"the policy chose block {block.block_id}, which is in use")
+            state[block.block_id] = _UNKNOWN
+            self._others.pop(block.block_id, None)
+            found.append(block)
+        self._counters.add("evictions", len(found), self._label)
+        return found
+
+    def _names(self, wanted: int) -> list[Name]:
+        tree, policy, now = self.tree, self._policy, self._clock()
+        names: list[Name] = []
+        while tree.leaves and len(names) < wanted:
+            names += reversed(tree.evict(policy.victim(now), wanted - len(names)))
+        return names
+
+    def _single_names(self, wanted: int) -> list[Name]:
+        evict_last, victim, leaves, now = self.tree.evict_last, self._policy.victim, self.tree.leaves, self._clock()
+        names: list[Name] = []
+        for _ in range(wanted):
+            if not leaves:
+                break
+            names.append(evict_last(victim(now)))
+        return names
+
+    def _one_by_one(self, wanted: int, last: KVCacheBlock) -> None:
+        """With cached blocks that are in no tree: the policy chooses when it is the tree's turn."""
+        for _ in range(wanted):
+            head = last.next_free_block
+            if self._others.pop(head.block_id, None) is not None:
+                self._counters.add("evictions", label="other")
+            else:
+                for block in self._leaves(1):
+                    swap(head, block)
+            last = last.next_free_block
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _is_prefix(self, blocks: Sequence[KVCacheBlock]) -> bool:
+        """Do these lead from the root to the last of them? Told from the two ends of each run on the way."""
+        lowest = self.tree.run_at(blocks[-1].block_hash)
+        end = len(blocks)
+        for run in lowest.path() if lowest is not None else ():
+            if not run.start < end <= run.start + len(run.hashes):
+                return False
+            first, last = blocks[run.start].block_hash, blocks[end - 1].block_hash
+            if first != run.hashes[0] or last != run.hashes[end - run.start - 1]:
+                return False
+            end = run.start
+        return not end
+
+    def _in_tree(self, blocks: Sequence[KVCacheBlock]) -> list[KVCacheBlock]:
+        """Those of the tree; of the others it is forgotten that they were free."""
+        for block in blocks:
+            if self._others.pop(block.block_id, None) is not None:
+                self.state[block.block_id] = _UNKNOWN
+        return [block for block in blocks if block.block_hash in self.tree]
+
+    def _freed_unseen(self, block: KVCacheBlock) -> None:
+        """A free block that counts in no run: it is in no tree, or got its hash unseen while another copy is."""
+        if block.block_hash in self.tree:
+            self.state[block.block_id] = _KEPT
+            self._copies.freed(block)
+        else:
+            self.state[block.block_id] = _OTHER
+            self._others[block.block_id] = block
+
+    def _used_again(self, name: Name) -> None:
+        """A copy of a block of the tree came into use, perhaps one of several."""
+        for copy in self._copies.used(name):
+            self.state[copy.block_id] = _KEPT
+            self._others.pop(copy.block_id, None)
+
+    def _cut(self, name: Name) -> None:
+        """The last copy of `name` is cached no more: what is below stays cached in vLLM's eyes, but in no tree."""
+        for gone in self.tree.remove(name):
+            self._estranged(gone)
+
+    def _last_copy(self, name: Name) -> KVCacheBlock:
+        """The free block of `name`, which has left the tree. If there are more, which is when some were not seen
+        getting their hashes, they are in no tree from now on."""
+        self._estranged(name)
+        copy = next(copy for copy in copies_of(self._pool, name) if copy.block_id in self._others)
+        return self._others.pop(copy.block_id)
+
+    def _estranged(self, name: Name) -> None:
+        """`name` left the tree, but has copies; those that are free and yet unknown are just being spared."""
+        self._copies.forget(name)
+        for copy in copies_of(self._pool, name):
+            if copy.ref_cnt:
+                self.state[copy.block_id] = _UNKNOWN
+            elif self.state[copy.block_id]:
+                self.state[copy.block_id] = _OTHER
+                self._others[copy.block_id] = copy
+
+    def _used_copies(self, names: Sequence[Name]) -> int:
+        state = self.state
+        return sum(state[copy.block_id] == _HELD for name in names for copy in copies_of(self._pool, name))

@@ -1,0 +1,61 @@
+"""vLLM's block pool: what the order of eviction derives from, calls, and reads of blocks and of the free list.
+
+The pool is made by the coordinator and known to every manager, so the class of the live object is changed, not the
+object. Blocks with a hash are cached; those in the free list (`prev_free_block` and `next_free_block`) are free.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SinkFullAttentionManager
+
+from plumage_engine.vllm.compat.checks import Surface, missing
+
+__all__ = ["SURFACE", "BlockPool", "FreeKVCacheBlockQueue", "KVCacheBlock", "complaints", "full_attention_groups"]
+
+SURFACE: Surface = {
+    BlockPool: (
+        "get_new_blocks(num_blocks)",
+        "cache_full_blocks(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id)",
+        "_remove_cached_block_hashes(block)",
+        "touch(blocks)",
+        "free_blocks(ordered_blocks)",
+        "reset_prefix_cache",
+        "_insert_block_hash",
+    ),
+    BlockHashToBlockMap: ("get_one_block(key)",),
+    FreeKVCacheBlockQueue: ("popleft_n(n)",),
+    KVCacheBlock: (
+        "block_id",
+        "ref_cnt",
+        "block_hash",
+        "block_hash_num_tokens",
+        "is_null",
+        "prev_free_block",
+        "next_free_block",
+    ),
+}
+_LIVE = ("blocks", "free_block_queue", "cached_block_hash_to_block", "num_gpu_blocks", "enable_caching", "null_block")
+
+
+def complaints(scheduler: Any) -> list[str]:
+    """What the order of eviction needs and this scheduler's pool does not have."""
+    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    if type(pool) is not BlockPool:
+        return [f"its block pool is a {type(pool).__name__}, not vLLM's BlockPool"]
+    gone = [f"the block pool has no attribute {name}" for name in _LIVE if not hasattr(pool, name)]
+    if not hasattr(getattr(pool, "free_block_queue", None), "fake_free_list_head"):
+        gone.append("the free list has no fake_free_list_head")
+    if not isinstance(getattr(getattr(pool, "cached_block_hash_to_block", None), "_cache", None), dict):
+        gone.append("the map of cached blocks has no _cache")
+    return missing(SURFACE) + gone
+
+
+def full_attention_groups(scheduler: Any) -> frozenset[int]:
+    """Ids of the KV-cache groups in which a block is of use together with all blocks before it, and only so."""
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    kinds = (FullAttentionManager, SinkFullAttentionManager)
+    return frozenset(manager.kv_cache_group_id for manager in managers if type(manager) in kinds)
