@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from plumage.errors import PlumageError
+from plumage_bench.beside_vllm import hand_over
 from plumage_bench.harness import Context, run_benchmark, wide_console
 from plumage_bench.registry import NAMES, describe, load
 
@@ -22,6 +23,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_intermixed_args(argv)
     console = wide_console()
     try:
+        if describe(args.name).needs_vllm:
+            hand_over(args.name, "plumage_bench", sys.argv[1:] if argv is None else argv)
         options = dict(item.split("=", 1) for item in args.options)
         context = Context(args.name, args.quick, args.seed, args.out, console, options)
         run_benchmark(describe(args.name), load(args.name), context)

@@ -20,13 +20,15 @@ __all__ = ["BENCHMARKS", "NAMES", "Benchmark", "describe", "load"]
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
-    options: names of extra `key=value` options the benchmark understands, with their help."""
+    options: names of extra `key=value` options the benchmark understands, with their help. needs_vllm: runs real vLLM,
+    so in `.venv-vllm`."""
 
     name: str
     summary: str
     quick_budget: int
     quick_omits: str
     options: tuple[tuple[str, str], ...] = ()
+    needs_vllm: bool = False
 
 
 def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
@@ -111,6 +113,13 @@ _ALL = (
         quick_omits="the second run with the first of three seeds, which must repeat the first",
         options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
     ),
+    Benchmark(
+        "vllm-parity",
+        "greedy answers of real vLLM with the plugin against its own: policies, preemptions, aborts, chunked prefill",
+        quick_budget=60,
+        quick_omits="1,800 of 2,000 requests, the settings that differ from another by a policy's name only",
+        needs_vllm=True,
+    ),
 )
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
 NAMES = tuple(BENCHMARKS)
@@ -124,6 +133,7 @@ def describe(name: str) -> Benchmark:
 
 
 def load(name: str) -> Callable[[Context], Report]:
-    """Its code: `run` of the module of the same name."""
-    run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.{describe(name).name}").run
+    """Its code: `run` of the module of the same name, underscores for hyphens."""
+    module = describe(name).name.replace("-", "_")
+    run: Callable[[Context], Report] = importlib.import_module(f"plumage_bench.{module}").run
     return run

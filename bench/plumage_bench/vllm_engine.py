@@ -136,8 +136,31 @@ class Engine:
 
 
 @contextmanager
+def _asynchronous(wanted: bool) -> Iterator[None]:
+    """vLLM's CPU platform sets asynchronous scheduling off as "not required"; it works there, so a test may have it."""
+    from vllm.platforms import current_platform
+
+    kind: Any = type(current_platform)
+    if not wanted or not current_platform.is_cpu():
+        yield
+        return
+    own = kind.check_and_update_config
+
+    def check_and_update_config(cls: Any, config: Any) -> None:
+        own(config)
+        config.scheduler_config.async_scheduling = True
+
+    kind.check_and_update_config = classmethod(check_and_update_config)
+    try:
+        yield
+    finally:
+        kind.check_and_update_config = own
+
+
+@contextmanager
 def running(model: Path, **arguments: Any) -> Iterator[Engine]:
-    """An engine for the time of a `with`. arguments: of vLLM's EngineArgs, in place of or beside those here."""
+    """An engine for the time of a `with`. arguments: of vLLM's EngineArgs, in place of or beside those here; with
+    async_scheduling=True it is asynchronous on a CPU too."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -151,10 +174,13 @@ def running(model: Path, **arguments: Any) -> Iterator[Engine]:
         "enforce_eager": True,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
+        "async_scheduling": False,
         "gpu_memory_utilization": 0.4,
         "use_tqdm_on_load": False,
     }
-    engine = Engine(LLMEngine.from_engine_args(EngineArgs(model=str(model), **{**chosen, **arguments})))
+    chosen |= arguments
+    with _asynchronous(chosen["async_scheduling"]):
+        engine = Engine(LLMEngine.from_engine_args(EngineArgs(model=str(model), **chosen)))
     try:
         yield engine
     finally:

@@ -65,6 +65,10 @@ def bench(
     if unknown := sorted(set(given) - set(known)):
         there = ", ".join(known) or "none"
         raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
+    if benchmark.needs_vllm:
+        from plumage_bench.beside_vllm import hand_over
+
+        hand_over(name, "plumage_cli", sys.argv[1:])
     if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
         raise ModuleNotFoundError(name="matplotlib")
     from plumage_bench.harness import Context, run_benchmark, wide_console

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from plumage_bench import decision, longdoc, mrc, trace
+from plumage_bench import decision, longdoc, mrc, trace, vllm_parity
 from plumage_bench.registry import BENCHMARKS, NAMES, load
 from plumage_bench.trace import libcache
 
@@ -31,6 +31,8 @@ def test_what_quick_leaves_out_is_what_the_code_leaves_out() -> None:
     assert f"{fewer} of {longdoc._DOCUMENTS} documents" in omits("longdoc")
     assert "documents" not in omits("gsp")
     assert f"{mrc.SEEDS - mrc.QUICK_SEEDS} of {mrc.SEEDS} seeds" in omits("mrc")
+    fewer = vllm_parity.REQUESTS - vllm_parity.REQUESTS_QUICK
+    assert f"{fewer:,} of {vllm_parity.REQUESTS:,} requests" in omits("vllm-parity")
     policies = len(libcache.NAMES)
     for words in (
         f"{policies - len(libcache.LEADERS)} of libCacheSim's {policies} policies",

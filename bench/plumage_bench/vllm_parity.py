@@ -1,0 +1,228 @@
+"""`vllm-parity`: the plugin changes when vLLM computes an answer and where its KV blocks lie, and never the answer.
+
+The same random requests, in groups of shared prefixes, go through real vLLM in this process: once as it is, which is
+what all else is compared with, then under other settings without the plugin (what chance there is in bf16), then with
+the plugin. Greedy, in bf16, token for token; of a request whose client went away, as far as it came. The model's
+answers hang on every block of the prompt (tests/vllm/parity), so that one wrong block would show.
+
+An answer that differs is looked into: the two tokens at the first difference must be vLLM's own two likeliest there,
+as close as bf16 can tell (`ties`). Whatever else went wrong is in `failed`: a feature of the plugin that switched
+itself off, a request without its answer, a block that is not free in the end.
+
+Asynchronous scheduling is in it on a CPU too: vLLM's CPU platform sets it off as not required there, which
+`vllm_engine.running` undoes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.vllm_engine import Answer, Engine, Prompt, plugin_arguments, prepare_environment, running
+
+__all__ = [
+    "REQUESTS",
+    "REQUESTS_QUICK",
+    "Difference",
+    "Outcome",
+    "Variant",
+    "compare",
+    "prompts",
+    "run",
+    "serve",
+    "ties",
+    "variants",
+]
+
+REQUESTS, REQUESTS_QUICK = 2_000, 200
+BLOCK = 32
+_ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
+_QUEUES = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
+_EVICTIONS = ("Lru", "Rlt", "Hotness")
+# Logarithmic probabilities come from bf16 logits, whose neighbours are 1/16 apart at this model's size (8 to 16).
+_TIE = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
+    goes away. quick: whether `--quick` has it too."""
+
+    name: str
+    plugin: Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    aborts: bool = False
+    quick: bool = True
+
+
+_LESS_ROOM = {"num_gpu_blocks_override": 56}
+_SITUATIONS = (
+    Variant("batches of 5", arguments={"max_num_seqs": 5}),
+    Variant("prefill in chunks of 96", arguments={"max_num_batched_tokens": 96}),
+    Variant("preemptions: 56 blocks", arguments=_LESS_ROOM),
+    Variant("aborts, 56 blocks", arguments=_LESS_ROOM, aborts=True),
+    Variant("asynchronous, 56 blocks", arguments={**_LESS_ROOM, "async_scheduling": True}),
+)
+
+
+def variants(quick: bool) -> list[Variant]:
+    """vLLM alone first, in other situations than the reference's; then the plugin in all, and each policy by itself."""
+    alone = [replace(one, name=f"vLLM, {one.name}") for one in _SITUATIONS]
+    plugin = [replace(one, name=f"plugin, {one.name}", plugin={}) for one in (Variant("as vLLM's"), *_SITUATIONS)]
+    return [one for one in chain(alone, plugin, _parts(), _policies()) if one.quick or not quick]
+
+
+def _parts() -> list[Variant]:
+    """Parts of the plugin switched off. The host tier's settings belong here too."""
+    return [
+        Variant("batch not sorted", {"feather": {"policy": "Bandit", "orderBatch": False}}, _LESS_ROOM, quick=False),
+        Variant("batch limit static", {"batchLimit": "Static"}, _LESS_ROOM, quick=False),
+    ]
+
+
+def _policies() -> list[Variant]:
+    queues = [Variant(f"feather {name}", {**_ALONE, "feather": {"policy": name}}, quick=False) for name in _QUEUES]
+    evictions = [
+        Variant(f"eviction {name}", {**_ALONE, "eviction": {"policy": name}}, _LESS_ROOM, quick=False)
+        for name in _EVICTIONS
+    ]
+    return queues + evictions
+
+
+def prompts(rng: random.Random, count: int, groups: int = 12) -> list[Prompt]:
+    """Two levels of shared prefixes, one prompt in eight a stranger, 3 to 480 tokens, answers of 4 to 32; a few a step,
+    in bursts. One in ten has a step at which its client would go away."""
+    stems = [_tokens(rng, rng.randrange(64, 257)) for _ in range(groups // 3)]
+    shared = [rng.choice(stems) + _tokens(rng, rng.randrange(0, 129)) for _ in range(groups)]
+    made, step = [], 0
+    for number in range(count):
+        prefix = rng.choice(shared) if rng.random() < 7 / 8 else ()
+        tokens = prefix + _tokens(rng, rng.randrange(3, 96))
+        abort = rng.randrange(12) if rng.random() < 0.1 else None
+        made.append(Prompt(f"r{number}", tokens, rng.randrange(4, 33), step, abort))
+        step += rng.choice((0, 0, 0, 1, 1, 2)) if number % 20 else 8
+    return made
+
+
+def _tokens(rng: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(rng.choices(range(256), k=count))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of one request: its prompt and the tokens both answers begin with, then one's next token and the other's."""
+
+    tokens: tuple[int, ...]
+    expected: int
+    got: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """failed: what went wrong beside answers, in words."""
+
+    variant: Variant
+    differences: list[Difference] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    preemptions: int = 0
+    aborted: int = 0
+    steps: int = 0
+    cached: float = 0.0
+    """Share of the prompts' tokens."""
+
+
+def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Difference | None:
+    """None when one begins with the other."""
+    for place, (one, other) in enumerate(zip(expected, got, strict=False)):
+        if one != other:
+            return Difference((*prompt.tokens, *expected[:place]), one, other)
+    return None
+
+
+def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict[str, Answer], Outcome]:
+    """The answers by the prompts' names, in an engine of their own; `differences` are left to `compare`."""
+    plugin = {} if variant.plugin is None else plugin_arguments(variant.plugin)
+    given = list(wanted) if variant.aborts else [replace(one, abort=None) for one in wanted]
+    with running(model, **plugin, **{"max_model_len": 544, "block_size": BLOCK, **variant.arguments}) as engine:
+        done = engine.serve(given)
+        outcome = Outcome(variant, preemptions=done.preemptions, steps=done.steps)
+        outcome.failed += _off(engine)
+        if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block
+            outcome.failed.append("blocks are still taken")
+    outcome.aborted = sum(not answer.finished for answer in done.answers.values())
+    outcome.cached = sum(answer.cached for answer in done.answers.values()) / sum(len(one.tokens) for one in given)
+    for one in given:
+        answer = done.answers[one.name]
+        if one.abort is None and len(answer.tokens) != one.answer:
+            outcome.failed.append(f"{one.name} got {len(answer.tokens)} of {one.answer} tokens")
+    return done.answers, outcome
+
+
+def _off(engine: Engine) -> list[str]:
+    """Features that were to be on and are not: their parity would say nothing."""
+    plumage = getattr(engine.scheduler, "plumage", None)
+    guards = {} if plumage is None else plumage.guards
+    return [f"{name} is off: {guard.reason}" for name, guard in guards.items() if not guard.on]
+
+
+def run(context: Context) -> Report:
+    """Serve them all under each variant. keys: `mismatches` with the plugin, `stock_mismatches` without."""
+    prepare_environment()
+    from plumage_engine.vllm.tiny_model import write_model
+
+    wanted = prompts(random.Random(context.seed), REQUESTS_QUICK if context.quick else REQUESTS)
+    chosen = variants(context.quick)
+    outcomes = []
+    with TemporaryDirectory() as folder, context.progress("vllm-parity", len(chosen) + 1) as advance:
+        model = write_model(Path(folder) / "tiny")
+        expected, reference = serve(model, Variant("vLLM, the reference"), wanted)
+        advance(1)
+        for variant in chosen:
+            got, outcome = serve(model, variant, wanted)
+            found = (compare(one, expected[one.name].tokens, got[one.name].tokens) for one in wanted)
+            outcome.differences = [difference for difference in found if difference is not None]
+            outcomes.append(outcome)
+            advance(1)
+        shown = ties(model, [one for outcome in outcomes for one in outcome.differences])
+    return _report(len(wanted), reference, outcomes, shown)
+
+
+def ties(model: Path, differences: Sequence[Difference]) -> list[bool]:
+    """For each: are its two tokens vLLM's likeliest two there, and equally likely as far as bf16 can tell?"""
+    if not differences:
+        return []
+    asked = [Prompt(f"tie {place}", one.tokens, 1) for place, one in enumerate(differences)]
+    with running(model, max_model_len=544, block_size=BLOCK, max_num_seqs=1) as engine:
+        answers = engine.serve(asked, top=2).answers
+    tops = (answers[one.name].top[0] for one in asked)
+    return [
+        {one.expected, one.got} <= set(top) and abs(top[one.expected] - top[one.got]) <= _TIE
+        for one, top in zip(differences, tops, strict=True)
+    ]
+
+
+def _report(requests: int, reference: Outcome, outcomes: Sequence[Outcome], ties: Sequence[bool]) -> Report:
+    left = iter(ties)
+    rows: list[list[int | float | str]] = []
+    for outcome in (reference, *outcomes):
+        shown = sum(next(left) for _ in outcome.differences)
+        figures = (outcome.preemptions, outcome.aborted, outcome.steps, round(outcome.cached, 3))
+        rows.append([outcome.variant.name, len(outcome.differences), shown, len(outcome.failed), *figures])
+    stock = [outcome for outcome in outcomes if outcome.variant.plugin is None]
+    plugin = [outcome for outcome in outcomes if outcome.variant.plugin is not None]
+    keys = {
+        "mismatches": sum(len(outcome.differences) for outcome in plugin),
+        "stock_mismatches": sum(len(outcome.differences) for outcome in stock),
+        "ties": sum(ties),
+        "failed": sum(len(outcome.failed) for outcome in (reference, *outcomes)),
+    }
+    columns = ("settings", "differ", "of them ties", "failed", "preempted", "aborted", "steps", "cached share")
+    wrong = [f"{outcome.variant.name}: {text}" for outcome in (reference, *outcomes) for text in outcome.failed[:3]]
+    notes = "; ".join(wrong) or "No feature switched itself off, each request has its answer, each block is free."
+    return Report(keys, [ResultTable(f"{requests} requests under each setting", columns, rows, notes)])

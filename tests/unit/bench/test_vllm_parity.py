@@ -1,0 +1,48 @@
+"""What is compared and what counts as a difference, without vLLM."""
+
+from __future__ import annotations
+
+import random
+
+from plumage_bench.vllm_engine import Prompt
+from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, variants
+from plumage_engine.vllm.settings import PluginSettings
+
+
+def test_the_first_difference_is_found_with_what_led_to_it() -> None:
+    prompt = Prompt("a", (1, 2), 4)
+    assert compare(prompt, (5, 6, 7, 8), (5, 6, 9, 8)) == Difference((1, 2, 5, 6), 7, 9)
+    assert compare(prompt, (5, 6, 7, 8), (5, 6, 7, 8)) is None
+
+
+def test_an_aborted_answer_is_compared_as_far_as_it_came() -> None:
+    prompt = Prompt("a", (1, 2), 4)
+    assert compare(prompt, (5, 6, 7, 8), (5, 6)) is None
+    assert compare(prompt, (5, 6, 7, 8), ()) is None
+    assert compare(prompt, (5, 6, 7, 8), (4,)) == Difference((1, 2), 5, 4)
+
+
+def test_a_seed_repeats_the_prompts_and_they_share_blocks() -> None:
+    wanted = prompts(random.Random(3), 300)
+    assert wanted == prompts(random.Random(3), 300) != prompts(random.Random(4), 300)
+    firsts = [one.tokens[:BLOCK] for one in wanted if len(one.tokens) >= BLOCK]
+    assert len(set(firsts)) < len(firsts) / 2
+    assert max(len(one.tokens) + one.answer for one in wanted) <= 544
+    assert 10 < sum(one.abort is not None for one in wanted) < 60
+    assert [one.step for one in wanted] == sorted(one.step for one in wanted)
+
+
+def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
+    chosen = variants(quick=False)
+    stock = {one.name.partition(", ")[2] for one in chosen if one.plugin is None}
+    plugin = {one.name.partition(", ")[2] for one in chosen if one.name.startswith("plugin, ")}
+    assert plugin - stock == {"as vLLM's"}
+    assert stock <= plugin
+    assert len({one.name for one in chosen}) == len(chosen)
+    for one in chosen:
+        PluginSettings.model_validate(one.plugin or {})
+
+
+def test_quick_leaves_out_what_it_says() -> None:
+    names = {one.name for one in variants(quick=False)} - {one.name for one in variants(quick=True)}
+    assert all(name.startswith(("feather ", "eviction ", "batch ")) for name in names)

@@ -1,0 +1,60 @@
+"""The bench's comparison in small: vLLM with itself, the plugin with vLLM, and that a difference would be seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from plumage_bench.vllm_engine import Answer
+from plumage_bench.vllm_parity import Difference, Variant, compare, prompts, serve, ties, variants
+
+WANTED = prompts(random.Random(11), 120)
+# Of vLLM alone the two whose batches differ most; each is an engine's start and a few seconds.
+ALONE = ("vLLM, batches of 5", "vLLM, asynchronous, 56 blocks")
+CHOSEN = {one.name: one for one in variants(quick=True) if one.plugin is not None or one.name in ALONE}
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model: Path) -> Mapping[str, Answer]:
+    return serve(tiny_model, Variant("reference"), WANTED)[0]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_answers_are_the_same(tiny_model: Path, expected: Mapping[str, Answer], name: str) -> None:
+    got, outcome = serve(tiny_model, CHOSEN[name], WANTED)
+    assert outcome.failed == []
+    found = [compare(one, expected[one.name].tokens, got[one.name].tokens) for one in WANTED]
+    differences = [one for one in found if one is not None]
+    assert all(ties(tiny_model, differences))
+    # What the variant is for has happened.
+    assert (outcome.preemptions > 0) == (CHOSEN[name].arguments.get("num_gpu_blocks_override") is not None)
+    assert (outcome.aborted > 0) == CHOSEN[name].aborts
+
+
+def test_another_models_answers_differ_and_are_no_ties(
+    tiny_model: Path, expected: Mapping[str, Answer], tmp_path: Path
+) -> None:
+    from plumage_engine.vllm.tiny_model import write_model
+
+    got, _ = serve(write_model(tmp_path / "other", seed=1), Variant("another model"), WANTED[:20])
+    found = [compare(one, expected[one.name].tokens, got[one.name].tokens) for one in WANTED[:20]]
+    differences = [one for one in found if one is not None]
+    assert len(differences) == 20
+    assert not all(ties(tiny_model, differences))
+
+
+def test_a_tie_is_told_from_the_likeliest_two(tiny_model: Path, expected: Mapping[str, Answer]) -> None:
+    one = WANTED[0]
+    first = expected[one.name].tokens[0]
+    same = Difference(one.tokens, first, first)
+    assert ties(tiny_model, [same, replace(same, got=(first + 1) % 256)])[0] is True
+
+
+def test_the_plugin_is_in_what_is_compared_with_vllm(tiny_model: Path) -> None:
+    variant = Variant("a policy that is not there", {"feather": {"policy": "Nobody"}})
+    with pytest.raises(Exception, match="Nobody"):
+        serve(tiny_model, variant, WANTED[:1])
