@@ -2,26 +2,32 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
 NAME   ?= cht
 ARGS   ?=
 KEEP   ?= 0
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup setup-vllm demo test lint format bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a cold cache)
 
 $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
 
+setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for its tests and benchmarks (3.5 GB; make test does it)
+
+$(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
+	@PYTHON="$(PYTHON)" VLLM_VENV="$(VLLM_VENV)" bash scripts/setup-vllm.sh
+
 demo: setup  ## a pool on this machine: four engines, a directory, a router, and what routing by prefix buys (KEEP=1 leaves it up)
 	@KEEP="$(KEEP)" $(BIN)/plumage demo
 
 test: setup  ## every test this machine can run; says loudly what it skipped
-	@BIN="$(BIN)" bash scripts/test.sh $(ARGS)
+	@BIN="$(BIN)" VLLM_VENV="$(VLLM_VENV)" bash scripts/test.sh $(ARGS)
 
 lint: setup  ## ruff, mypy --strict, import-linter
 	@BIN="$(BIN)" bash scripts/lint.sh
@@ -32,6 +38,6 @@ format: setup  ## let ruff reformat
 bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
 	@$(BIN)/plumage bench $(NAME) $(ARGS)
 
-clean:  ## remove .venv and everything built or measured
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .plumage
+clean:  ## remove both environments and everything built or measured
+	rm -rf $(VENV) $(VLLM_VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .plumage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,91 @@
+"""What `make setup-vllm` says before it does anything, and what `make test` does where it failed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts" / "setup-vllm.sh"
+LINUX = 'case "$1" in -s) echo Linux ;; -m) echo x86_64 ;; esac'
+DISK = 'echo "Filesystem 1024-blocks Used Available Capacity Mounted"; echo "/dev/x 9 9 {} 9% /"'
+
+
+def run(
+    folder: Path, script: Path, *words: str, programs: dict[str, str], **more: str
+) -> subprocess.CompletedProcess[str]:
+    """A script in an empty folder, with these programs before all others on the PATH. CI: only where it is given."""
+    found = folder / "bin"
+    found.mkdir()
+    for name, text in programs.items():
+        (found / name).write_text(f"#!/bin/sh\n{text}\n")
+        (found / name).chmod(0o755)
+    work = folder / "work"
+    work.mkdir()
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "MAKEFLAGS")}
+    environment = {**kept, "PATH": f"{found}{os.pathsep}{os.environ['PATH']}", **more}
+    command = ["bash", str(script), *words]
+    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_another_platform_is_told_what_that_means(tmp_path: Path) -> None:
+    other = {"uname": 'case "$1" in -s) echo Darwin ;; -m) echo arm64 ;; esac'}
+    done = run(tmp_path, SCRIPT, programs=other)
+    assert done.returncode == 1
+    assert "for Linux on x86-64, and this is Darwin arm64" in done.stderr
+    assert "are skipped" in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("(3, 10, 9)", False), ("(3, 11, 0)", True), ("(3, 14, 9)", True), ("(3, 15, 0)", False)],
+)
+def test_a_python_that_vllm_is_not_built_for_is_refused(tmp_path: Path, version: str, fits: bool) -> None:
+    """An interpreter that answers truly as this version, and does nothing else."""
+    real = shutil.which("python3")
+    lying = f'[ "$1" = -c ] || {{ echo "Python {version}"; exit 98; }}\nshift\n'
+    lying += f'exec {real} -c "import sys; sys.version_info = {version}; $1"'
+    done = run(tmp_path, SCRIPT, programs={"uname": LINUX, "python3": lying, "df": DISK.format(10**8)})
+    assert done.returncode == 1
+    assert ("needs Python 3.11 to 3.14" in done.stderr) == (not fits), done.stderr
+    assert ("could not create .venv-vllm" in done.stderr) == fits
+
+
+def test_a_full_disk_is_seen_before_anything_is_installed(tmp_path: Path) -> None:
+    done = run(tmp_path, SCRIPT, programs={"uname": LINUX, "df": DISK.format(3 * 2**20)})
+    assert done.returncode == 1
+    assert "about 4 GB of disk are needed here, and 3 GB are free" in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [{}, {"CI": "1"}], ids=["here", "in CI"])
+def test_what_can_not_be_set_up_is_skipped_loudly(tmp_path: Path, more: dict[str, str]) -> None:
+    programs = {"make": "echo 'the disk is full' >&2; echo 'make: *** [setup-vllm] Error 1' >&2; exit 2"}
+    (tmp_path / "work" / "tests" / "vllm").mkdir(parents=True)
+    (tmp_path / "work").rename(tmp_path / "kept")
+    script = tmp_path / "test.sh"
+    script.write_text(f"cd '{tmp_path}/kept'\n" + (ROOT / "scripts" / "test.sh").read_text())
+    done = run(tmp_path, script, programs=programs, **more)
+    assert done.returncode == (1 if more else 0)
+    assert "== SKIPPED: tests/vllm, because\nthe disk is full\n" in done.stderr
+    assert "make: ***" not in done.stderr
+    assert "SKIPPED, real vLLM can not be set up here" in done.stdout
+    assert ("in CI nothing is skipped" in done.stderr) == bool(more)
+
+
+@pytest.mark.parametrize(("words", "python"), [("tests/vllm/x -q", "vllm"), ("tests/unit -q", "dev")])
+def test_named_tests_run_where_they_belong(tmp_path: Path, words: str, python: str) -> None:
+    for name in ("vllm", "dev"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "python").write_text(f'#!/bin/sh\necho {name}: "$@"\n')
+        (tmp_path / name / "python").chmod(0o755)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "bin").symlink_to(tmp_path / "vllm")
+    more = {"BIN": str(tmp_path / "dev"), "VLLM_VENV": str(tmp_path / "venv")}
+    done = run(tmp_path, ROOT / "scripts" / "test.sh", *words.split(), programs={"make": "exit 0"}, **more)
+    assert done.stdout == f"{python}: -m pytest {words}\n"
