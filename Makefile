@@ -8,7 +8,7 @@ ARGS   ?=
 KEEP   ?= 0
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm demo test lint format bench clean
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -22,6 +22,10 @@ setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for
 
 $(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
 	@PYTHON="$(PYTHON)" VLLM_VENV="$(VLLM_VENV)" bash scripts/setup-vllm.sh
+
+check-vllm: setup  ## does another vLLM have what the plugin hooks? make check-vllm VERSION=0.33.0 (a version, wheel or folder)
+	@test -n "$(VERSION)" || { echo "check-vllm: say which: make check-vllm VERSION=0.33.0" >&2; exit 2; }
+	@$(BIN)/python -m plumage_engine.vllm.compat.sources "$(VERSION)"
 
 demo: setup  ## a pool on this machine: four engines, a directory, a router, and what routing by prefix buys (KEEP=1 leaves it up)
 	@KEEP="$(KEEP)" $(BIN)/plumage demo
