@@ -20,10 +20,14 @@ MAX_WAIT = 10.0  # seconds; the default of the manifest's engine.feather.maxWait
 
 
 class WaitingQueue(ABC):
-    """A `BatchQueue` but for the choice. OrderedDicts, because the first key of a plain dict is found in O(deleted)."""
+    """A `BatchQueue` but for the choice. OrderedDicts, because the first key of a plain dict is found in O(deleted).
+
+    tip_loss: levels of the prefix shared by all active requests that admissions have cost so far; 0 where the policy
+    knows of none."""
 
     def __init__(self, *, max_wait: float = MAX_WAIT) -> None:
         self.max_wait = within("max_wait", max_wait, 0)
+        self.tip_loss = 0
         self._front: OrderedDict[RequestId, Candidate] = OrderedDict()
         self._waiting: OrderedDict[RequestId, Candidate] = OrderedDict()
         self._active: dict[RequestId, Candidate] = {}

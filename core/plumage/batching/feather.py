@@ -49,7 +49,9 @@ class Feather(StoppingQueue):
         super()._started(candidate)
         if candidate.request_id not in self.tree:
             self.tree.insert(candidate)
+        before = self.tree.tip_depth
         self.tree.add(candidate.request_id)
+        self.tip_loss += max(0, before - self.tree.tip_depth)  # the first of a batch makes the tip
 
     def _ended(self, candidate: Candidate) -> None:
         super()._ended(candidate)

@@ -118,6 +118,11 @@ class BatchQueue(Protocol):
         """Requests admitted and not finished."""
         ...
 
+    @property
+    def tip_loss(self) -> int:
+        """Levels of the prefix shared by all active requests that admissions have cost so far."""
+        ...
+
     def __len__(self) -> int:
         """Waiting requests: the true number, also while the policy says STOP, or an engine believes it has no work."""
         ...

@@ -159,7 +159,10 @@ class RequestOrder:
         if request_id not in self._told:
             self._tell(candidate)
         self._told.discard(request_id)
+        before = self.queue.tip_loss
         self.queue.add(request_id)
+        if lost := self.queue.tip_loss - before:
+            self._counters.add("tip_loss", lost)
         self._active.add(request_id)
         self._counters.add("admissions")
         if self._clock() - candidate.arrival >= self._max_wait:

@@ -89,6 +89,20 @@ def test_a_sibling_is_admitted_before_an_older_stranger() -> None:
     assert bench.admit() is None
 
 
+def test_what_an_admission_costs_the_shared_prefix_is_counted() -> None:
+    bench = Bench()
+    bench.insert(1, blocks=4)
+    bench.insert(1, blocks=4)
+    bench.insert(2, blocks=4)
+    assert bench.admit()
+    assert bench.admit()
+    bench.order.match(bench.running)
+    assert bench.counters.get("tip_loss") == 0
+    assert bench.admit()
+    bench.order.match(bench.running)
+    assert bench.counters.get("tip_loss") == 4
+
+
 def test_what_was_put_aside_comes_back_ahead_of_the_policys_choice() -> None:
     bench = Bench()
     blocked, other = bench.insert(1), bench.insert(1)
