@@ -6,6 +6,7 @@ scheduler needs and repeats exactly. Importing this imports nothing of vLLM.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,22 @@ class TimedEngine:
 
     def _switch_on(self, plumage: Mapping[str, Any]) -> None:
         """The plugin's features, as its scheduler switches them on, but on the device's clock."""
+        from plumage_engine.vllm.blocks import install
         from plumage_engine.vllm.features import Features
+        from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.settings import PluginSettings
 
-        self.scheduler.plumage = Features(self.scheduler, PluginSettings.model_validate(plumage), self._now)
+        settings = PluginSettings.model_validate(plumage)
+        without = settings.model_copy(update={"eviction": None})
+        features = self.scheduler.plumage = Features(self.scheduler, without, self._now)
+        if settings.eviction is not None:
+            guard = features.guards["eviction"] = Guard("eviction", features.counters)
+            rng = random.Random(settings.seed)
+            install(self.scheduler, settings.eviction, guard, features.counters, rng, self.clock.now)
+
+    @property
+    def failed(self) -> list[str]:
+        """Features that are off although they were asked for, with the reason."""
+        features = getattr(self.scheduler, "plumage", None)
+        guards = {} if features is None else features.guards
+        return [f"{name}: {guard.reason}" for name, guard in guards.items() if not guard.on]

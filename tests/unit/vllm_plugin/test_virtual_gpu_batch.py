@@ -33,11 +33,13 @@ def output(
     known: Sequence[tuple[str, int, Sequence[int] | None]] = (),
     resumed: Mapping[str, int] | None = None,
     finished: Sequence[str] = (),
+    preempted: Sequence[str] = (),
 ) -> Any:
     """known: (name, computed, new blocks). resumed: tokens of output by name."""
     resumed = resumed or {}
     return SimpleNamespace(
         finished_req_ids=set(finished),
+        preempted_req_ids=set(preempted),
         scheduled_new_reqs=list(fresh),
         scheduled_cached_reqs=SimpleNamespace(
             req_ids=[name for name, _, _ in known],
@@ -98,9 +100,19 @@ def test_a_preempted_request_prefills_what_it_had_said(batch: Batch) -> None:
     assert (batch.shape.decodes, batch.shape.distinct, len(batch)) == (1, 3 * SIZE, 2)
     turns = batch.step(output({"b": 6}, known=[("b", 4, [1, 7, 8])], resumed={"b": 2}))
     assert positions(turns) == {"b": 10}
-    assert (batch.shape.decodes, batch.shape.prefill_tokens, batch.shape.distinct) == (0, 6, 0)
+    assert (batch.shape.decodes, batch.shape.prefill_tokens, batch.shape.distinct) == (0, 6, 1 * SIZE)
     batch.step(output({"b": 1}, known=[("b", 10, None)]))
     assert (batch.shape.decodes, batch.shape.context, batch.shape.distinct) == (1, 11, 3 * SIZE)
+
+
+def test_what_a_prompt_found_in_the_cache_is_read(batch: Batch) -> None:
+    decoding(batch, {"a": [1, 2]})
+    batch.step(output({"a": 1, "b": 3}, [new("b", 20, [1, 3, 4, 5, 6], computed=8)], known=[("a", 9, [7])]))
+    assert (batch.shape.decodes, batch.shape.distinct) == (1, 4 * SIZE)  # 1, 2, 7 and 3
+    batch.step(output({"a": 1}, known=[("a", 10, None)]))
+    assert batch.shape.distinct == 4 * SIZE, "it holds them while the step has no room for it"
+    batch.step(output({"a": 1}, known=[("a", 11, None)], preempted=["b"]))
+    assert batch.shape.distinct == 3 * SIZE
 
 
 def test_vllms_second_runner_tells_of_a_resumed_request_as_of_a_new_one(batch: Batch) -> None:
@@ -123,25 +135,15 @@ def test_a_device_that_costs_nothing_needs_no_shape() -> None:
     assert batch.shape.decodes == 0
 
 
-@pytest.mark.parametrize(
-    ("order", "is_sorted"),
-    [("abcd", True), ("cdab", True), ("badc", True), ("acbd", False), ("abc", True), ("acb", False), ("", True)],
-)
-def test_a_batch_is_sorted_when_sharers_are_neighbours(order: str, is_sorted: bool) -> None:
-    tables = {"a": [1, 2, 3], "b": [1, 2, 4], "c": [1, 5], "d": [1, 5, 6]}
-    readers = Readers()
-    for name in order:
-        readers.enter(name, tables[name])
-    assert readers.ordered(list(order)) is is_sorted
-
-
 def test_counts_of_readers_stay_true_through_many_changes() -> None:
     readers, tables = Readers(), {str(n): [n % 3, 10 + n % 6, 100 + n] for n in range(30)}
     for name, table in tables.items():
-        readers.enter(name, table)
+        readers.prefill(name, table[:1])
+        readers.decode(name, table)
+        readers.decode(name, table)  # once is enough
     for name in [str(n) for n in range(0, 30, 2)]:
         readers.leave(name)
-        readers.leave(name)  # once is enough
+        readers.leave(name)
     tables["1"].append(999)
     readers.grow("1", [999])
     readers.grow("0", [998])

@@ -58,7 +58,7 @@ SURFACE: Surface = {
     ),
     SchedulerOutput: (
         "__init__(scheduled_new_reqs, scheduled_cached_reqs, num_scheduled_tokens, finished_req_ids)",
-        "__init__(total_num_scheduled_tokens, kv_connector_metadata)",
+        "__init__(total_num_scheduled_tokens, kv_connector_metadata, preempted_req_ids)",
     ),
     NewRequestData: (
         "__init__(req_id, prompt_token_ids, block_ids, num_computed_tokens, prefill_token_ids, sampling_params)",

@@ -42,7 +42,7 @@ class Turn:
 
 class Batch:
     """answers: asked once for each request. measured: False leaves the shapes empty, for a device that costs nothing.
-    ordered: the worker sorts the batch by prefix; else it is sorted only where the scheduler's own order is.
+    ordered: the worker sorts the batch by prefix. The scheduler's order says nothing: rows are the worker's.
 
     `step` applies one scheduler output, in the order of `schedule()`; `shape` is the last one's.
     """
@@ -72,6 +72,8 @@ class Batch:
         for request_id in output.finished_req_ids:
             self._readers.leave(request_id)
             self._residents.pop(request_id, None)
+        for request_id in output.preempted_req_ids or ():
+            self._readers.leave(request_id)
         computed = dict(self._new(output.scheduled_new_reqs))
         computed.update(self._known(output.scheduled_cached_reqs))
         if self._measured:
@@ -86,11 +88,11 @@ class Batch:
         """Who is here for the first time; with vLLM's second model runner also who is resumed."""
         for data in requests:
             request_id = data.req_id
-            self._readers.leave(request_id)
             target = len(data.prefill_token_ids) if data.prefill_token_ids is not None else data.prompt_len
             known = self._residents.get(request_id)
             answer = known.answer if known is not None else self._answers(data)
             self._residents[request_id] = Resident(data.prompt_len, target, list(data.block_ids[0]), answer)
+            self._found(request_id, data.num_computed_tokens)
             yield request_id, data.num_computed_tokens
 
     def _known(self, data: CachedRequestData) -> Iterator[tuple[str, int]]:
@@ -98,13 +100,17 @@ class Batch:
         for index, request_id in enumerate(data.req_ids):
             resident, blocks = self._residents[request_id], data.new_block_ids[index]
             if request_id in data.resumed_req_ids:
-                self._readers.leave(request_id)
                 resident.blocks = list(blocks[0]) if blocks else []
                 resident.target = resident.prompt + data.num_output_tokens[index]
+                self._found(request_id, data.num_computed_tokens[index])
             elif blocks is not None:
                 resident.blocks.extend(blocks[0])
                 self._readers.grow(request_id, blocks[0])
             yield request_id, data.num_computed_tokens[index]
+
+    def _found(self, request_id: str, computed: int) -> None:
+        """The request begins its prefill behind `computed` tokens from the cache."""
+        self._readers.prefill(request_id, self._residents[request_id].blocks[: computed // self._size])
 
     def _measure(self, scheduled: dict[str, int], computed: dict[str, int]) -> None:
         shape = self.shape = StepShape()
@@ -117,10 +123,9 @@ class Batch:
                 continue
             decodes.append(request_id)
             shape.context += done + 1
-            if request_id not in self._readers:
-                self._readers.enter(request_id, resident.blocks)
+            self._readers.decode(request_id, resident.blocks)
         self._readers.keep(decodes)
         shape.decodes = len(decodes)
         shape.distinct = self._readers.distinct * self._size
         shape.shared = self._readers.shared * self._size
-        shape.ordered = self._ordered or self._readers.ordered(decodes)
+        shape.ordered = self._ordered
