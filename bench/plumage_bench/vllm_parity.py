@@ -16,6 +16,7 @@ Asynchronous scheduling is in it on a CPU too: vLLM's CPU platform sets it off a
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -25,6 +26,7 @@ from typing import Any
 
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.vllm_engine import Answer, Engine, Prompt, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm_pretend import host_tier_arguments
 
 __all__ = [
     "REQUESTS",
@@ -45,6 +47,8 @@ BLOCK = 32
 _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
 _QUEUES = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
 _EVICTIONS = ("Lru", "Rlt", "Hotness")
+_COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used")
+"""Counters of the plugin in the table: that what a setting is for has happened."""
 # Logarithmic probabilities come from bf16 logits, whose neighbours are 1/16 apart at this model's size (8 to 16).
 _TIE = 0.125
 
@@ -52,13 +56,14 @@ _TIE = 0.125
 @dataclass(frozen=True, slots=True)
 class Variant:
     """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
-    goes away. quick: whether `--quick` has it too."""
+    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none."""
 
     name: str
     plugin: Mapping[str, Any] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     aborts: bool = False
     quick: bool = True
+    host: int = 0
 
 
 _LESS_ROOM = {"num_gpu_blocks_override": 56}
@@ -75,14 +80,29 @@ def variants(quick: bool) -> list[Variant]:
     """vLLM alone first, in other situations than the reference's; then the plugin in all, and each policy by itself."""
     alone = [replace(one, name=f"vLLM, {one.name}") for one in _SITUATIONS]
     plugin = [replace(one, name=f"plugin, {one.name}", plugin={}) for one in (Variant("as vLLM's"), *_SITUATIONS)]
-    return [one for one in chain(alone, plugin, _parts(), _policies()) if one.quick or not quick]
+    return [one for one in chain(alone, plugin, _parts(), _host_tier(), _policies()) if one.quick or not quick]
 
 
 def _parts() -> list[Variant]:
-    """Parts of the plugin switched off. The host tier's settings belong here too."""
+    """Parts of the plugin switched off."""
     return [
         Variant("batch not sorted", {"feather": {"policy": "Bandit", "orderBatch": False}}, _LESS_ROOM, quick=False),
         Variant("batch limit static", {"batchLimit": "Static"}, _LESS_ROOM, quick=False),
+    ]
+
+
+def _host_tier() -> list[Variant]:
+    """Everything is stored at its first use, so that much is loaded and promoted; less host memory than that needs."""
+    often: dict[str, Any] = {"hostTier": {"minFrequency": 1}}
+    takes_all = {"hostTier": {"admission": "All", "promotion": "Off"}}
+    return [
+        Variant("plugin, host tier", often, _LESS_ROOM, host=60),
+        Variant("plugin, host tier, aborts", often, _LESS_ROOM, aborts=True, quick=False, host=60),
+        Variant(
+            "plugin, host tier, asynchronous", often, {**_LESS_ROOM, "async_scheduling": True}, quick=False, host=60
+        ),
+        Variant("host tier alone", {**_ALONE, **often}, _LESS_ROOM, quick=False, host=600),
+        Variant("host tier, all of it, no promotion", {**_ALONE, **takes_all}, _LESS_ROOM, quick=False, host=600),
     ]
 
 
@@ -135,6 +155,8 @@ class Outcome:
     steps: int = 0
     cached: float = 0.0
     """Share of the prompts' tokens."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """By the plugin, all labels together."""
 
 
 def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Difference | None:
@@ -148,11 +170,14 @@ def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Diff
 def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict[str, Answer], Outcome]:
     """The answers by the prompts' names, in an engine of their own; `differences` are left to `compare`."""
     plugin = {} if variant.plugin is None else plugin_arguments(variant.plugin)
+    if variant.host:
+        plugin |= host_tier_arguments(variant.host)
     given = list(wanted) if variant.aborts else [replace(one, abort=None) for one in wanted]
     with running(model, **plugin, **{"max_model_len": 544, "block_size": BLOCK, **variant.arguments}) as engine:
         done = engine.serve(given)
         outcome = Outcome(variant, preemptions=done.preemptions, steps=done.steps)
         outcome.failed += _off(engine)
+        outcome.counted = _counted(engine)
         if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block
             outcome.failed.append("blocks are still taken")
     outcome.aborted = sum(not answer.finished for answer in done.answers.values())
@@ -169,6 +194,13 @@ def _off(engine: Engine) -> list[str]:
     plumage = getattr(engine.scheduler, "plumage", None)
     guards = {} if plumage is None else plumage.guards
     return [f"{name} is off: {guard.reason}" for name, guard in guards.items() if not guard.on]
+
+
+def _counted(engine: Engine) -> Mapping[str, int]:
+    plumage, counts = getattr(engine.scheduler, "plumage", None), Counter[str]()
+    for name, _, count in () if plumage is None else plumage.counters.rows():
+        counts[name] += count
+    return counts
 
 
 def run(context: Context) -> Report:
@@ -213,7 +245,8 @@ def _report(requests: int, reference: Outcome, outcomes: Sequence[Outcome], ties
     for outcome in (reference, *outcomes):
         shown = sum(next(left) for _ in outcome.differences)
         figures = (outcome.preemptions, outcome.aborted, outcome.steps, round(outcome.cached, 3))
-        rows.append([outcome.variant.name, len(outcome.differences), shown, len(outcome.failed), *figures])
+        counts = (outcome.counted.get(name, 0) for name in _COUNTED)
+        rows.append([outcome.variant.name, len(outcome.differences), shown, len(outcome.failed), *figures, *counts])
     stock = [outcome for outcome in outcomes if outcome.variant.plugin is None]
     plugin = [outcome for outcome in outcomes if outcome.variant.plugin is not None]
     keys = {
@@ -222,7 +255,7 @@ def _report(requests: int, reference: Outcome, outcomes: Sequence[Outcome], ties
         "ties": sum(ties),
         "failed": sum(len(outcome.failed) for outcome in (reference, *outcomes)),
     }
-    columns = ("settings", "differ", "of them ties", "failed", "preempted", "aborted", "steps", "cached share")
+    columns = ("settings", "differ", "of them ties", "failed", "preempted", "aborted", "steps", "cached", *_COUNTED)
     wrong = [f"{outcome.variant.name}: {text}" for outcome in (reference, *outcomes) for text in outcome.failed[:3]]
     notes = "; ".join(wrong) or "No feature switched itself off, each request has its answer, each block is free."
     return Report(keys, [ResultTable(f"{requests} requests under each setting", columns, rows, notes)])

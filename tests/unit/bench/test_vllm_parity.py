@@ -36,7 +36,7 @@ def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
     chosen = variants(quick=False)
     stock = {one.name.partition(", ")[2] for one in chosen if one.plugin is None}
     plugin = {one.name.partition(", ")[2] for one in chosen if one.name.startswith("plugin, ")}
-    assert plugin - stock == {"as vLLM's"}
+    assert plugin - stock == {"as vLLM's", "host tier", "host tier, aborts", "host tier, asynchronous"}
     assert stock <= plugin
     assert len({one.name for one in chosen}) == len(chosen)
     for one in chosen:
@@ -45,4 +45,4 @@ def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
 
 def test_quick_leaves_out_what_it_says() -> None:
     names = {one.name for one in variants(quick=False)} - {one.name for one in variants(quick=True)}
-    assert all(name.startswith(("feather ", "eviction ", "batch ")) for name in names)
+    assert all(name.startswith(("feather ", "eviction ", "batch ", "plugin, host tier, ", "host tier")) for name in names)
