@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from vllm.distributed.kv_events import BlockStored
@@ -73,6 +75,7 @@ __all__ = [
     "copies_itself",
     "generate_block_hash_extra_keys",
     "make_block_hash_with_group_id",
+    "make_lru",
     "manager_complaints",
     "maybe_convert_block_hash",
     "positions",
@@ -157,6 +160,15 @@ def promotion_complaints(connector_scheduler: Any, pool: Any) -> list[str]:
     if not hasattr(queue, "fake_free_list_head"):
         gone.append("the block pool's free queue is no linked list")
     return gone
+
+
+def make_lru(capacity: int, chunks: Iterable[tuple[OffloadKey, Any]]) -> LRUCachePolicy:
+    """vLLM's own policy, holding `chunks`, the first of which goes first. 0.33 also asks for whom they were stored."""
+    policy = LRUCachePolicy(cache_capacity=capacity)
+    extra = (ReqContext("plumage"),) if "req_context" in inspect.signature(policy.insert).parameters else ()
+    for key, chunk in chunks:
+        policy.insert(key, chunk, *extra)
+    return policy
 
 
 def positions(context: ReqContext) -> dict[OffloadKey, int]:

@@ -19,10 +19,10 @@ from plumage.hotness.formula import parse_formula
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.compat.kv_offload import (
     CPUOffloadingManager,
-    LRUCachePolicy,
     OffloadKey,
     PrepareStoreOutput,
     ReqContext,
+    make_lru,
     manager_complaints,
     positions,
 )
@@ -176,7 +176,5 @@ class SelectiveManager(CPUOffloadingManager):
 
     def _stock(self) -> None:
         """vLLM's own order for all that is here, and its own admission: of everything."""
-        lru = LRUCachePolicy(cache_capacity=self._chunks_here)
-        for key, chunk in self._policy.items() if isinstance(self._policy, Residents) else ():
-            lru.insert(key, chunk)
-        self._policy = lru
+        if isinstance(self._policy, Residents):
+            self._policy = make_lru(self._chunks_here, self._policy.items())

@@ -142,7 +142,7 @@ class Residents:
         """The chunk, or None."""
         return self._chunks.get(key)
 
-    def insert(self, key: Key, chunk: Any) -> None:
+    def insert(self, key: Key, chunk: Any, *request: object) -> None:
         """A newcomer; `join` tells its place afterwards, and from then on it may have to go."""
         self._chunks[key] = chunk
 
@@ -166,6 +166,9 @@ class Residents:
 
     def touch(self, keys: Iterable[Key], req_context: object) -> None:
         """Uses are counted by `Heats`, from the requests themselves."""
+
+    def on_request_access(self, keys: Iterable[Key], req_context: object) -> None:
+        """See `touch`; 0.33 asks."""
 
     def on_store_miss(self, keys: Iterable[Key], req_context: object) -> None:
         """See `touch`."""
