@@ -114,6 +114,13 @@ _ALL = (
         options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
     ),
     Benchmark(
+        "vllm-hostmem",
+        "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
+        quick_budget=240,
+        quick_omits="two of four suites, 3,072 of 4,096 questions of a suite, two of three seeds",
+        needs_vllm=True,
+    ),
+    Benchmark(
         "vllm-parity",
         "greedy answers of real vLLM with the plugin against its own: preemptions, aborts, asynchronous, host tier",
         quick_budget=120,
