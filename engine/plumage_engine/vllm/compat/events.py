@@ -7,32 +7,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, EventPublisher, ZmqEventPublisher
+from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, ZmqEventPublisher
 from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
-from plumage_engine.vllm.compat.checks import Surface, missing
+from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
-__all__ = ["SURFACE", "AllBlocksCleared", "BlockRemoved", "BlockStored", "EngineCore", "complaints", "publishes"]
+__all__ = [
+    "LIVE",
+    "SURFACE",
+    "AllBlocksCleared",
+    "BlockRemoved",
+    "BlockStored",
+    "EngineCore",
+    "complaints",
+    "publishes",
+]
 
 SURFACE: Surface = {
-    EventPublisher: ("publish(events)",),
+    BlockStored: (
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+    ),
+    BlockRemoved: ("block_hashes", "medium", "group_idx"),
     ZmqEventPublisher: ("publish(events)",),
     BlockPool: ("emit_cached_block_events", "take_events"),
 }
-_STORED = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "medium", "lora_name", "extra_keys")
-_REMOVED = ("block_hashes", "medium", "group_idx")
+LIVE: Live = {
+    Scheduler: ("kv_event_publisher", "kv_cache_manager", "block_size", "max_model_len", "running", "vllm_config"),
+    BlockPool: ("kv_event_queue", "cached_block_hash_to_block", "num_gpu_blocks"),
+}
 
 
 def complaints(scheduler: Any) -> list[str]:
     """What the record needs and this vLLM does not have."""
-    gone = missing(SURFACE)
-    for event, fields in ((BlockStored, (*_STORED, "group_idx")), (BlockRemoved, _REMOVED)):
-        gone += [f"{event.__name__} has no {name}" for name in fields if name not in event.__struct_fields__]
-    for name in ("kv_event_publisher", "kv_cache_manager", "block_size"):
-        if not hasattr(scheduler, name):
-            gone.append(f"the scheduler has no attribute {name}")
-    return gone
+    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    return missing(SURFACE) + missing_live(LIVE, scheduler) + missing_live(LIVE, pool)
 
 
 def publishes(scheduler: Any) -> bool:

@@ -1,0 +1,29 @@
+"""vLLM's API server: its registry of metrics, and what an endpoint plugin is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import AsyncMPClient
+from vllm.v1.metrics.prometheus import get_prometheus_registry
+
+from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
+
+__all__ = ["LIVE", "SURFACE", "complaints", "get_prometheus_registry", "registry_is_shared"]
+
+SURFACE: Surface = {AsyncMPClient: ("call_utility_async(method)",)}
+LIVE: Live = {AsyncLLM: ("engine_core", "vllm_config")}
+
+
+def complaints(engine_client: Any) -> list[str]:
+    """What the routes need and this API server does not have."""
+    if not isinstance(engine_client, AsyncLLM):
+        return [f"its engine client is a {type(engine_client).__name__}, not vLLM's AsyncLLM"]
+    return missing(SURFACE) + missing_live(LIVE, engine_client)
+
+
+def registry_is_shared(registry: CollectorRegistry) -> bool:
+    """Whether what is registered there shows in /metrics: with several API servers vLLM makes a registry an answer."""
+    return registry is get_prometheus_registry()

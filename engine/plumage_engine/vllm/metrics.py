@@ -1,0 +1,53 @@
+"""What the plugin counts, in vLLM's own /metrics.
+
+The counters live in the engine core, /metrics is answered by the API server. vLLM's way for numbers between the two,
+its stat loggers, is told vLLM's own statistics only, at every step; ours are asked for when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from plumage_engine.vllm.counters import MEANINGS
+
+__all__ = ["PluginMetrics"]
+
+_LABELS: Mapping[str, str] = {"failures": "feature", "evictions": "policy"}
+"""Counters with a label. What has no value of it is counted under the empty one."""
+
+
+class PluginMetrics:
+    """A collector over the stats that were pulled last. Every counter is there from the start, at 0."""
+
+    def __init__(self) -> None:
+        self.stats: Mapping[str, Any] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        counted = self.stats.get("counters", {})
+        for name, meaning in MEANINGS.items():
+            yield _counter(name, meaning, counted.get(name, {}))
+        on = GaugeMetricFamily(
+            "plumage_engine_feature_on", "1 while a feature works, 0 once it is off", labels=["feature"]
+        )
+        for feature, state in self.stats.get("features", {}).items():
+            on.add_metric([feature], 1.0 if state["on"] else 0.0)
+        yield on
+        for name, field, meaning in (
+            ("recorded_blocks", "recordedBlocks", "Cached blocks that a snapshot can tell of"),
+            ("missing_blocks", "missingBlocks", "Cached blocks that no event described: a snapshot leaves them out"),
+            ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent has told of late"),
+        ):
+            yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
+
+
+def _counter(name: str, meaning: str, counts: Mapping[str, int]) -> Metric:
+    label = _LABELS.get(name)
+    if label is None:
+        return CounterMetricFamily(f"plumage_engine_{name}", meaning, value=sum(counts.values()))
+    family = CounterMetricFamily(f"plumage_engine_{name}", meaning, labels=[label])
+    for value, count in (counts or {"": 0}).items():
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,179 @@
+"""The fleet's routes around an API server, without vLLM: who is answered, what is bounded, what an absent engine core
+does. tests/vllm/fleet has the same on real vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from plumage_engine.vllm import endpoints
+from plumage_engine.vllm.endpoints import FleetRoutes
+from plumage_engine.vllm.pooled import LIFETIME, PooledHeats
+
+STATS = {"running": 0, "waiting": 0, "counters": {"failures": {"record": 2}}, "features": {}}
+
+
+class Server:
+    """vLLM's own application: what a POST answers is held back until `go`."""
+
+    def __init__(self) -> None:
+        self.arrived, self.go = asyncio.Event(), asyncio.Event()
+        self.seen: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.seen.append(scope["path"])
+        if scope["method"] == "POST":
+            self.arrived.set()
+            await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"vllm"})
+
+
+async def stats(name: str, body: bytes) -> tuple[int, bytes]:
+    assert name == "stats"
+    return 200, json.dumps(STATS).encode()
+
+
+def made(ask: Callable[[str, bytes], Awaitable[tuple[int, bytes]]] | None, token: str | None = None) -> FleetRoutes:
+    routes = FleetRoutes()
+    routes.app, routes.ask = Server(), ask
+    routes.token = SecretStr(token) if token else None
+    return routes
+
+
+@asynccontextmanager
+async def client(routes: FleetRoutes, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=routes, client=(host, 1234), **options)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        yield http
+
+
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403)])
+async def test_without_a_token_only_this_machine_is_answered(host: str, expected: int) -> None:
+    async with client(made(stats), host) as http:
+        assert (await http.get("/v1/plumage/stats")).status_code == expected
+
+
+@pytest.mark.parametrize("given", [None, "Bearer", "Bearer other", "Basic secret", "Bearer sécret"])
+async def test_a_token_is_asked_of_everybody(given: str | None) -> None:
+    async with client(made(stats, "secret")) as http:
+        headers = {} if given is None else {"authorization": given.encode()}
+        answer = await http.get("/v1/plumage/stats", headers=headers)
+        assert answer.status_code == 401
+        assert (await http.get("/v1/plumage/stats", headers={"authorization": "Bearer secret"})).status_code == 200
+
+
+async def test_what_is_not_ours_passes() -> None:
+    routes = made(stats, "secret")
+    async with client(routes) as http:
+        assert (await http.get("/v1/models")).text == "vllm"
+        assert (await http.get("/v1/plumage-else")).text == "vllm"
+    assert routes.app.seen == ["/v1/models", "/v1/plumage-else"]
+
+
+async def test_behind_a_root_path_they_are_guarded_too() -> None:
+    async with client(made(stats, "secret"), root_path="/llm") as http:
+        assert (await http.get("/llm/v1/plumage/stats")).status_code == 401
+
+
+async def dead(name: str, body: bytes) -> tuple[int, bytes]:
+    raise RuntimeError("EngineCore encountered an issue")
+
+
+async def silent(name: str, body: bytes) -> tuple[int, bytes]:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("ask", "expected"), [(None, 404), (dead, 503), (silent, 503)])
+async def test_an_engine_core_that_does_not_answer(ask: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "_QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(endpoints, "_SCRAPE_SECONDS", 0.05)
+    routes = made(ask)
+    async with client(routes) as http:
+        answer = await http.get("/v1/plumage/stats")
+        assert answer.status_code == expected
+        assert answer.json()["error"]["message"]
+        assert (await http.get("/metrics")).text == "vllm"  # a scrape never fails for our sake
+
+
+async def test_a_body_beyond_its_bound_is_refused_before_it_is_read_whole() -> None:
+    asked: list[str] = []
+
+    async def ask(name: str, body: bytes) -> tuple[int, bytes]:
+        asked.append(name)
+        return 204, b""
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async with client(made(ask)) as http:
+        assert (await http.post("/v1/plumage/tables", content=endless())).status_code == 413
+        assert asked == []
+        assert (await http.post("/v1/plumage/tables", content=b"{}")).status_code == 204
+        assert asked == ["learn"]
+
+
+async def test_a_drain_waits_for_what_is_in_flight() -> None:
+    routes = made(stats)
+    async with client(routes) as http:
+        request = asyncio.create_task(http.post("/v1/completions"))
+        await routes.app.arrived.wait()
+        short = (await http.post("/v1/plumage/drain", json={"timeoutSeconds": 0})).json()
+        assert short == {"drained": False, "inFlight": 1}
+        drain = asyncio.create_task(http.post("/v1/plumage/drain", json={"timeoutSeconds": 60}))
+        await asyncio.sleep(0)
+        assert routes.draining
+        routes.app.go.set()
+        assert (await drain).json() == {"drained": True, "inFlight": 0}
+        assert (await request).text == "vllm"
+
+
+async def test_a_drain_waits_for_requests_of_other_servers_too() -> None:
+    left = [2, 1, 0]
+
+    async def ask(name: str, body: bytes) -> tuple[int, bytes]:
+        return 200, json.dumps({**STATS, "running": left.pop(0)}).encode()
+
+    async with client(made(ask)) as http:
+        assert (await http.post("/v1/plumage/drain", json={"timeoutSeconds": 60})).json()["drained"]
+    assert left == []
+
+
+@pytest.mark.parametrize("body", [b"no", b"[]", b'{"timeoutSeconds": "x"}', b'{"timeoutSeconds": -1}'])
+async def test_a_drain_asked_wrongly(body: bytes) -> None:
+    routes = made(stats)
+    async with client(routes) as http:
+        assert (await http.post("/v1/plumage/drain", content=body)).status_code == 400
+    assert not routes.draining
+
+
+async def test_a_scrape_pulls_the_counters() -> None:
+    routes = made(stats)
+    async with client(routes) as http:
+        await http.get("/metrics")
+    samples = {
+        (sample.name, sample.labels.get("feature")): sample.value
+        for family in routes.metrics.collect()
+        for sample in family.samples
+    }
+    assert samples["plumage_engine_failures_total", "record"] == 2
+    assert samples["plumage_engine_stops_total", None] == 0
+
+
+def test_the_pools_word_lapses() -> None:
+    now = [100.0]
+    heats = PooledHeats(lambda: now[0])
+    assert heats.prior(1) is None
+    heats.tell({1: 5.0})
+    assert (heats.prior(1), heats.prior(2), len(heats)) == (5.0, None, 1)
+    now[0] += LIFETIME
+    assert (heats.prior(1), len(heats)) == (None, 0)

@@ -1,0 +1,178 @@
+"""The fleet's routes in a real vLLM API server: told under load, guarded, bounded, and beside vLLM's own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from plumage_bench.vllm_server import Server
+from plumage_engine.agent.wire import decode_snapshot
+from plumage_engine.vllm.counters import MEANINGS
+
+TOKEN = "fleet-secret"
+TABLE = b'{"fingerprint": "f", "policy": "Bandit", "rows": [[1, 1, 1, "add", "many", 0]]}'
+
+
+def events(folder: Path) -> str:
+    return (
+        f'--kv-events-config={{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "ipc://{folder}/events",'
+        f' "replay_endpoint": "ipc://{folder}/replay"}}'
+    )
+
+
+@pytest.fixture
+def server(start_server: Callable[..., Server], tmp_path: Path) -> Server:
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    environment = {
+        "PLUMAGE_VLLM": "{}",
+        "VLLM_PLUGINS": "plumage",
+        "PLUMAGE_ADMIN_TOKEN_FILE": str(token),
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
+    return start_server(
+        events(tmp_path), "--api-key=client", "--max-model-len=1024", "--max-num-seqs=4", environment=environment
+    )
+
+
+@contextmanager
+def streams(url: str, count: int, tokens: int) -> Iterator[list[int]]:
+    """So many answers under way; the list gets the bytes of each at its end."""
+    ended: list[int] = []
+    body = {"model": "tiny", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+
+    def run(number: int) -> None:
+        prompt = [number % 3] * 100
+        headers = {"Authorization": "Bearer client"}
+        with httpx.stream("POST", f"{url}/v1/completions", json={**body, "prompt": prompt}, headers=headers) as answer:
+            assert answer.status_code == 200
+            ended.append(sum(map(len, answer.iter_bytes())))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    yield ended
+    for thread in threads:
+        thread.join(120)
+
+
+def metrics(url: str) -> dict[tuple[str, str], float]:
+    """Samples of ours by name and value of their label."""
+    page = httpx.get(f"{url}/metrics", timeout=30).raise_for_status().text
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for sample in samples
+        if sample.name.startswith("plumage_engine_")
+    }
+
+
+def test_the_routes(server: Server) -> None:
+    with httpx.Client(base_url=server.url, timeout=60, headers={"Authorization": f"Bearer {TOKEN}"}) as fleet:
+        refuses_strangers(server.url)
+        refuses_bad_input(fleet)
+        before = fleet.get("/v1/plumage/stats").raise_for_status().json()
+        assert (before["running"], before["waiting"], before["draining"]) == (0, 0, False)
+        assert all(state["on"] for state in before["features"].values()), before["features"]
+        assert {"feather", "record"} <= set(before["features"])
+        with streams(server.url, 12, 300) as ended:
+            tells_of_the_middle(fleet)
+            waits_for_streams(fleet, ended)
+        assert len(ended) == 12
+        tells_what_it_has_learned(fleet)
+        tells_in_vllms_own_metrics(server.url)
+
+
+def refuses_strangers(url: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer client"}, {"Authorization": f"Basic {TOKEN}"}):
+        for method, name in (("GET", "snapshot"), ("GET", "stats"), ("POST", "drain"), ("POST", "promote")):
+            answer = httpx.request(method, f"{url}/v1/plumage/{name}", headers=headers, timeout=30)
+            assert answer.status_code == 401, (name, headers)
+            assert "access-control-allow-origin" not in answer.headers
+    assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401  # vLLM's own key is still asked for
+
+
+def refuses_bad_input(fleet: httpx.Client) -> None:
+    for name, body, expected in (
+        ("drain", b"no", 400),
+        ("drain", b'{"timeoutSeconds": 1e9}', 400),
+        ("tables", b"\x00", 400),
+        ("tables", TABLE, 400),
+        ("tables", b"x" * (5 << 20), 413),
+        ("promote", b'{"heats": 1}', 400),
+        ("nothing", b"", 404),
+    ):
+        answer = fleet.post(f"/v1/plumage/{name}", content=body)
+        assert answer.status_code == expected, (name, answer.text)
+        assert answer.json()["error"]["message"]
+    assert fleet.post("/v1/plumage/promote", json={"heats": {"1": 2}}).status_code == 204
+    assert fleet.get("/v1/plumage/stats").json()["rankedChunks"] == 1
+
+
+def tells_of_the_middle(fleet: httpx.Client) -> None:
+    """Snapshots while requests run: each is whole, and later ones are not older."""
+    last, seen = -1, 0
+    for _ in range(60):
+        stats = fleet.get("/v1/plumage/stats").json()
+        if stats["running"] and stats["cachedBlocks"] >= 12:
+            break
+        time.sleep(0.1)
+    for _ in range(5):
+        snapshot = decode_snapshot(fleet.get("/v1/plumage/snapshot").raise_for_status().content)
+        known = {row.block_hash for row in snapshot.blocks}
+        assert all(row.parent is None or row.parent in known for row in snapshot.blocks)
+        assert all(len(row.token_ids) == snapshot.block_size == 32 for row in snapshot.blocks)
+        assert snapshot.seq >= last
+        last, seen = snapshot.seq, max(seen, len(known))
+    assert seen >= 12
+
+
+def waits_for_streams(fleet: httpx.Client, ended: list[int]) -> None:
+    short = fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 0}).json()
+    assert not short["drained"]
+    assert short["inFlight"] > 0
+    assert fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 50}).json() == {"drained": True, "inFlight": 0}
+    assert fleet.get("/v1/plumage/stats").json()["draining"]
+    deadline = time.monotonic() + 10
+    while len(ended) < 12 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def tells_what_it_has_learned(fleet: httpx.Client) -> None:
+    table = fleet.get("/v1/plumage/tables").raise_for_status().json()
+    assert table["policy"] == "Bandit"
+    assert table["rows"]
+    assert fleet.post("/v1/plumage/tables", json=table).status_code == 204
+    assert fleet.post("/v1/plumage/tables", json={**table, "fingerprint": "0" * 16}).status_code == 409
+    counters: dict[str, Any] = fleet.get("/v1/plumage/stats").json()["counters"]
+    assert counters["tables_taught"] == {"": 1}
+    assert counters["tables_refused"] == {"": 3}
+
+
+def tells_in_vllms_own_metrics(url: str) -> None:
+    samples = metrics(url)
+    names = {name for name, _ in samples}
+    assert {f"plumage_engine_{name}_total" for name in MEANINGS} <= names
+    assert samples["plumage_engine_admissions_total", ""] >= 12
+    assert samples["plumage_engine_tables_refused_total", ""] == 3
+    assert samples["plumage_engine_feature_on", "feather"] == 1
+    assert samples["plumage_engine_recorded_blocks", ""] >= 12
+    assert samples["plumage_engine_missing_blocks", ""] == 0
+
+
+def test_without_configuration_it_is_as_if_the_plugin_were_not_there(start_server: Callable[..., Server]) -> None:
+    server = start_server("--max-model-len=1024", environment={"VLLM_PLUGINS": "plumage"})
+    answer = httpx.get(f"{server.url}/v1/plumage/snapshot", timeout=30)
+    assert answer.status_code == 404
+    assert "PLUMAGE_VLLM" in answer.json()["error"]["message"]
+    assert metrics(server.url) == {}
+    body = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 2}
+    assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
