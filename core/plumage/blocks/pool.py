@@ -197,7 +197,7 @@ class BlockPool:
             self.policy.need(blocks - len(gone))
         while len(gone) < blocks:
             run = self.policy.victim(now)
-            taken = 1 if self.policy.one_at_a_time else min(blocks - len(gone), len(run.hashes))
+            taken = min(blocks - len(gone), len(run.hashes), self.policy.at_once)
             if self.on_evict is not None:
                 self.on_evict(run, run.hashes[-taken:])
             gone.extend(reversed(self._tree.evict(run, taken)))

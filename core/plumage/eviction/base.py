@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ NO_VICTIM = "no evictable leaf: every cached block is in use; ask `evictable` be
 class QuietPolicy:
     """Ignores every event; a policy overrides what it needs."""
 
-    one_at_a_time = False
+    at_once = sys.maxsize
 
     def recall(self, hashes: Sequence[int]) -> Sequence[int]:
         return ()

@@ -26,7 +26,7 @@ def future_of(requests: Sequence[Sequence[int]]) -> dict[int, list[int]]:
 class Belady(ScoredPolicy):
     """uses: times of use per block, ascending, on the clock that the pool is called with."""
 
-    one_at_a_time = True
+    at_once = 1
 
     def __init__(self, uses: Mapping[int, Sequence[float]]) -> None:
         super().__init__()

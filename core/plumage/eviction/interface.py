@@ -27,8 +27,8 @@ class Randomness(Protocol):
 class EvictionPolicy(Protocol):
     """Order of the evictable leaves. Every method is O(1) or O(log n); `now` is the pool's clock in seconds."""
 
-    one_at_a_time: bool
-    """Choose again after each evicted block; else one choice may cost a run many of its blocks."""
+    at_once: int
+    """Blocks that one choice may cost a run at most; then the policy chooses again."""
 
     def recall(self, hashes: Sequence[int]) -> Sequence[int]:
         """Blocks `hashes`, a chain, are about to be cached: the lengths (ascending) at which to cut it into runs,

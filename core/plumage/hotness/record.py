@@ -59,7 +59,7 @@ class Recorded:
     def __init__(self, policy: EvictionPolicy, record: NodeRecord) -> None:
         self._policy = policy
         self._record = record
-        self.one_at_a_time = policy.one_at_a_time
+        self.at_once = policy.at_once
         self.recall = policy.recall
         self.idle = policy.idle
         self.release = policy.release

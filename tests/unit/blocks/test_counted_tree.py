@@ -88,8 +88,8 @@ class Slow:
             below |= more
         assert set(gone) == below
         assert gone[-1] == block
-        self.running = [(blocks, done) for blocks, done in self.running if not below & set(blocks)] + [
-            (blocks, min(map(blocks.index, below & set(blocks)))) for blocks, _ in self.running if below & set(blocks)
+        self.running = [
+            (blocks, min([done, *map(blocks.index, below.intersection(blocks))])) for blocks, done in self.running
         ]
         for child in gone:
             del self.parent[child]

@@ -20,6 +20,9 @@ from plumage_engine.vllm.settings import PluginEviction
 
 __all__ = ["EvictionOrder", "OrderedPool", "install", "uninstall"]
 
+_DEFAULTS: dict[str, dict[str, Any]] = {"Rlt": {"at_once": 8}, "RltCode": {"at_once": 8}}
+"""Options for an engine, where they differ from the policy's own."""
+
 _log = logging.getLogger("vllm.plumage")
 
 
@@ -44,7 +47,8 @@ def install(
         _log.info("plumage: %s: %s", guard.feature, guard.reason)
         return None
     capacity = max(1, pool.num_gpu_blocks - 1)  # one is vLLM's null block
-    policy = make_policy(config.policy, capacity=capacity, rng=rng, **config.options)
+    options = {**_DEFAULTS.get(config.policy, {}), **config.options}
+    policy = make_policy(config.policy, capacity=capacity, rng=rng, **options)
     pool.plumage = EvictionOrder(pool, policy, groups, counters, clock, label=config.policy)
     pool.plumage_guard = guard
     guard.fall_back = lambda: uninstall(pool)
@@ -57,4 +61,4 @@ def uninstall(pool: Any) -> None:
     """Give vLLM its own order back. Its blocks, map and list are as it left them, so nothing is to be repaired."""
     if isinstance(pool, OrderedPool):
         pool.__class__ = BlockPool
-        del pool.plumage, pool.plumage_guard
+        del pool.plumage

@@ -172,7 +172,7 @@ class EvictionOrder:
     def _leaves(self, wanted: int) -> list[KVCacheBlock]:
         """Up to `wanted` blocks, out of the tree already, so that their parents may follow them."""
         self._policy.need(wanted)
-        names = self._single_names(wanted) if self._policy.one_at_a_time else self._names(wanted)
+        names = self._single_names(wanted) if self._policy.at_once == 1 else self._names(wanted)
         cached, state = self._pool.cached_block_hash_to_block._cache, self.state
         found = []
         for name in names:
@@ -191,7 +191,7 @@ class EvictionOrder:
         tree, policy, now = self.tree, self._policy, self._clock()
         names: list[Name] = []
         while tree.leaves and len(names) < wanted:
-            names += reversed(tree.evict(policy.victim(now), wanted - len(names)))
+            names += reversed(tree.evict(policy.victim(now), min(wanted - len(names), policy.at_once)))
         return names
 
     def _single_names(self, wanted: int) -> list[Name]:

@@ -1,7 +1,7 @@
 """vLLM's block pool with the order of eviction told what happens in it.
 
-Its methods are called by name, not by `super()`: a failing hook turns the pool back into vLLM's class on the way. Each
-hook does vLLM's own work whatever happens to ours.
+vLLM's methods are called by name, not by `super()`, and the guard is asked: a failing hook turns the pool back into
+vLLM's class while methods of this one are on their way. Each does vLLM's own work whatever happens to ours.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ __all__ = ["OrderedPool"]
 
 
 class OrderedPool(BlockPool):
-    """The class that a live pool is given (`install`). plumage: the order; gone, with the class, after a failure."""
+    """The class that a live pool is given (`install`). plumage: the order; gone after a failure."""
 
     plumage: EvictionOrder
     plumage_guard: Guard
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         try:
-            self.plumage.make_room(num_blocks)
+            if self.plumage_guard.on:
+                self.plumage.make_room(num_blocks)
         except Exception as error:
             self.plumage_guard.failed(error)
         taken: list[KVCacheBlock] = BlockPool.get_new_blocks(self, num_blocks)
@@ -45,14 +46,16 @@ class OrderedPool(BlockPool):
             self, request, blocks, num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, *args, **kwargs
         )
         try:
-            self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id)
+            if self.plumage_guard.on:
+                self.plumage.cached(blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id)
         except Exception as error:
             self.plumage_guard.failed(error)
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         BlockPool.touch(self, blocks)
         try:
-            self.plumage.touched(blocks)
+            if self.plumage_guard.on:
+                self.plumage.touched(blocks)
         except Exception as error:
             self.plumage_guard.failed(error)
 
@@ -60,23 +63,24 @@ class OrderedPool(BlockPool):
         blocks = list(ordered_blocks)
         BlockPool.free_blocks(self, blocks)
         try:
-            self.plumage.freed(blocks)
+            if self.plumage_guard.on:
+                self.plumage.freed(blocks)
         except Exception as error:
             self.plumage_guard.failed(error)
 
     def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[Any]:
         removed: list[Any] = BlockPool._remove_cached_block_hashes(self, block)
-        if block.ref_cnt or self.plumage.state[block.block_id]:  # else the order itself has just given it up
-            try:
+        try:
+            if block.ref_cnt or self.plumage.state[block.block_id]:  # else the order itself has just given it up
                 self.plumage.uncached(block, removed)
-            except Exception as error:
-                self.plumage_guard.failed(error)
+        except Exception as error:
+            self.plumage_guard.failed(error)
         return removed
 
     def reset_prefix_cache(self) -> bool:
         done: bool = BlockPool.reset_prefix_cache(self)
         try:
-            if done:
+            if done and self.plumage_guard.on:
                 self.plumage.reset()
         except Exception as error:
             self.plumage_guard.failed(error)

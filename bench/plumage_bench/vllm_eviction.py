@@ -1,0 +1,106 @@
+"""`plumage bench vllm-eviction`: `eviction` again, on vLLM's own block pool; and what the order costs there.
+
+LRU is vLLM's own order, without the plugin. Workloads and sizes are those of `plumage_bench.eviction`; hits are blocks
+found on the device. Every ratio is of means over seeds, with the same workloads for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from plumage_bench.eviction import LOOP_SHARES, NEVER_HIT, QUICK_SHARES, SUITE_ROOM, TOKENS_200K
+from plumage_bench.eviction.workloads import (
+    SUITE_BATCH,
+    Workload,
+    few_shot,
+    gsp_loop_blocks,
+    gsp_worst_order,
+    multi_turn,
+)
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.vllm_pool import STOCK, replay
+from plumage_bench.vllm_pool_cost import LOADS, Cost, measure
+
+__all__ = ["run"]
+
+POLICIES = (STOCK, "Rlt", "Hotness")
+_COST_BLOCKS = 100_000
+_STEP_BLOCKS = 16
+"""Blocks that a step of decoding allocates at most for 256 requests with blocks of 16 tokens."""
+
+Ratios = Mapping[str, float]
+
+
+def run(context: Context) -> Report:
+    seeds = [context.seed + offset for offset in range(2 if context.quick else 8)]
+    turn_seeds = [context.seed + offset for offset in range(4 if context.quick else 12)]
+    shares = QUICK_SHARES if context.quick else LOOP_SHARES
+    with context.progress("vllm-eviction", len(shares) + len(SUITE_BATCH) + 1 + len(LOADS)) as advance:
+
+        def mean(make: Callable[[int], Workload], over: Sequence[int], fixed: bool = False) -> Ratios:
+            """fixed: the order is one for all seeds, so only a policy that draws needs more than the first."""
+            ratios = {
+                policy: fmean(
+                    replay(make(seed), policy, seed) for seed in (over[:1] if fixed and policy != "Rlt" else over)
+                )
+                for policy in POLICIES
+            }
+            advance(1)
+            return ratios
+
+        curve = {
+            share: mean(lambda seed, share=share: gsp_worst_order(seed, int(gsp_loop_blocks() * share)), seeds, True)  # type: ignore[misc]
+            for share in shares
+        }
+        suites = {
+            suite: mean(lambda seed, suite=suite: few_shot(seed, suite, SUITE_ROOM), seeds)  # type: ignore[misc]
+            for suite in SUITE_BATCH
+        }
+        turns = mean(lambda seed: multi_turn(seed, TOKENS_200K), turn_seeds)
+        costs: list[Cost] = []
+        for load in LOADS:
+            pairs = 8 if context.quick else 24
+            costs += measure(load, POLICIES[1:], blocks=_COST_BLOCKS, pairs=pairs, seed=context.seed)
+            advance(1)
+    return _report(curve, suites, turns, costs)
+
+
+def _report(
+    curve: Mapping[float, Ratios], suites: Mapping[str, Ratios], turns: Ratios, costs: Sequence[Cost]
+) -> Report:
+    area = {policy: fmean(ratios[policy] for ratios in curve.values()) for policy in POLICIES}
+    keys = {
+        "rlt_area_over_lru": area["Rlt"] / max(area[STOCK], NEVER_HIT),
+        "hotness_over_lru": min(ratios["Hotness"] / ratios[STOCK] for ratios in suites.values()),
+        "multiturn_hotness": turns["Hotness"] / turns[STOCK],
+        "multiturn_rlt": turns["Rlt"] / turns[STOCK],
+        "cost_hotness": max(cost.over.ratio for cost in costs if cost.policy == "Hotness"),
+        "cost_rlt": max(cost.over.ratio for cost in costs if cost.policy == "Rlt"),
+    }
+    sizes: dict[str, Ratios] = {f"{share:.0%}": ratios for share, ratios in curve.items()}
+    tables = [
+        _hits("GSP, worst order, by cache size, % of one loop: hit ratio on vLLM's pool", {**sizes, "area": area}),
+        _hits(f"Few-shot suites, cache {SUITE_ROOM:.0%}: hit ratio", suites),
+        _hits("Multi-turn, 200k tokens: hit ratio", {"hit ratio": turns}),
+        _cost_table(costs),
+    ]
+    return Report(keys, tables, data={"curve": {f"{share:.2f}": row for share, row in curve.items()}})
+
+
+def _hits(title: str, columns: Mapping[str, Ratios]) -> ResultTable:
+    rows = [[policy, *(f"{ratios[policy]:.3f}" for ratios in columns.values())] for policy in POLICIES]
+    return ResultTable(title, ["", *columns], rows)
+
+
+def _cost_table(costs: Sequence[Cost]) -> ResultTable:
+    rows = [
+        [cost.load, cost.policy, f"{cost.microseconds:.2f}", str(cost.over), f"{_STEP_BLOCKS * cost.microseconds:.0f}"]
+        for cost in costs
+    ]
+    notes = (
+        "CPU time of lookup, allocation, caching, freeing and eviction in a full pool, a block allocated; ÷ vLLM's "
+        f"own, paired. A step: {_STEP_BLOCKS} blocks, what 256 decoding requests take; 1 % of 10 ms is 100 µs."
+    )
+    columns = ["load", "", "µs a block", "÷ vLLM's own", "µs a step"]
+    return ResultTable(f"Cost with {_COST_BLOCKS:,} blocks", columns, rows, notes)

@@ -1,0 +1,213 @@
+"""What leaves vLLM's pool first, what stays, and what happens when the order fails or is not to be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.vllm_blocks import BLOCK, Cache, check, free_list
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.blocks import EvictionOrder, OrderedPool
+from plumage_engine.vllm.compat import block_pool as surface
+
+BlockPool = surface.BlockPool
+
+
+def prompt(*blocks: int) -> list[int]:
+    """So many whole blocks, each of one token again and again, and a token more, which is never cached."""
+    return [token for token in blocks for _ in range(BLOCK)] + [0]
+
+
+def cached(cache: Cache, tokens: list[int]) -> int:
+    """Blocks of the prompt that a request would find."""
+    return int(cache.manager.get_computed_blocks(cache.request(tokens))[1]) // BLOCK
+
+
+def test_blocks_that_hold_nothing_go_first() -> None:
+    cache = Cache(20)
+    cache.serve(prompt(1, 2, 3))
+    assert cache.removed(lambda: cache.serve(prompt(4, 5, 6))) == []
+    assert cached(cache, prompt(1, 2, 3)) == cached(cache, prompt(4, 5, 6)) == 3
+
+
+def test_a_spare_copy_goes_before_anything_that_is_cached_once() -> None:
+    """Two requests share what was there when they came, and compute what follows each for itself."""
+    cache = Cache(14)
+    cache.serve(prompt(9))  # idle the longest
+    both = [cache.start(prompt(1, 2, 3), BLOCK), cache.start(prompt(1, 2, 3), BLOCK)]
+    for started in both:
+        assert started is not None
+        assert cache.go_on(started[0], 2 * BLOCK + 1)
+    for started in both:
+        assert started is not None
+        cache.end(started[0])
+    check(cache)
+    room = cache.pool.get_num_free_blocks() - 4  # of two blocks there are two copies, of two one
+    gone = cache.removed(lambda: cache.pool.free_blocks(cache.pool.get_new_blocks(room)))
+    assert len(gone) == 2
+    assert cached(cache, prompt(1, 2, 3)) == 3
+    assert cached(cache, prompt(9)) == 1
+    assert cache.counters.get("evictions", "duplicate") == 2
+    check(cache)
+
+
+def test_a_copy_can_be_spared_while_another_request_holds_the_first() -> None:
+    cache = Cache(12)
+    both = [cache.start(prompt(1, 2), BLOCK), cache.start(prompt(1, 2), BLOCK)]
+    assert both[0] is not None
+    assert both[1] is not None
+    assert cache.go_on(both[0][0], BLOCK + 1)
+    assert cache.go_on(both[1][0], BLOCK + 1)
+    cache.end(both[1][0])
+    assert len(cache.order._copies.spare) == 1
+    check(cache)
+    cache.pool.free_blocks(cache.pool.get_new_blocks(cache.pool.get_num_free_blocks()))
+    assert cached(cache, prompt(1, 2)) == 2
+    check(cache)
+    cache.end(both[0][0])
+
+
+@pytest.mark.parametrize("policy", ["Hotness", "Lfu"])
+def test_what_is_used_often_outlives_what_was_used_last(policy: str) -> None:
+    cache = Cache(14, policy)
+    for _ in range(6):
+        cache.serve(prompt(1, 2, 3))
+    for other in range(10, 20):
+        cache.serve(prompt(other, other, other, other))
+    assert cached(cache, prompt(1, 2, 3)) == 3
+    assert Cache(14, None).order is None
+
+
+def test_vllms_own_order_keeps_what_was_used_last() -> None:
+    cache = Cache(14, None)
+    for _ in range(6):
+        cache.serve(prompt(1, 2, 3))
+    for other in range(10, 20):
+        cache.serve(prompt(other, other, other, other))
+    assert cached(cache, prompt(1, 2, 3)) == 0
+
+
+def test_a_reset_forgets_all_and_serving_goes_on() -> None:
+    cache = Cache(16, "Rlt")
+    cache.serve(prompt(1, 2, 3))
+    running = cache.start(prompt(4, 5))
+    assert running is not None
+    assert not cache.manager.reset_prefix_cache()
+    assert cached(cache, prompt(1, 2, 3)) == 3
+    cache.end(running[0])
+    assert cache.manager.reset_prefix_cache()
+    assert cache.order.tree.cached == 0
+    check(cache)
+    assert cache.serve(prompt(1, 2, 3)) == 0
+    assert cache.serve(prompt(1, 2, 3)) == 3 * BLOCK
+    check(cache)
+
+
+def test_blocks_taken_out_of_the_cache_are_given_away_first() -> None:
+    cache = Cache(12)
+    cache.serve(prompt(1, 2))
+    cache.serve(prompt(3, 4, 5))
+    inner = next(block for block in cache.pool.blocks if block.block_hash_num_tokens == 2 * BLOCK)
+    cache.pool.evict_blocks({inner.block_id})
+    check(cache, cut=True)
+    assert free_list(cache.pool)[0] is inner
+
+
+def test_a_sliding_window_keeps_the_share_that_lru_gives_it() -> None:
+    """Hot prefixes may not push all of the windows' blocks out, nor stay because the windows' go first."""
+    cache = Cache(60, windows=1)
+    for number in range(40):
+        cache.serve(prompt(1, 2, 3, 100 + number, number))
+        check(cache)
+    assert cached(cache, prompt(1, 2, 3, 139, 39)) >= 3
+    counts = {label: cache.counters.get("evictions", label) for label in ("Hotness", "other")}
+    assert min(counts.values()) > 10, counts
+
+
+HOOKS = ("make_room", "cached", "touched", "freed", "uncached", "reset")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_failing_hook_leaves_vllms_own_order_and_nothing_lost(
+    hook: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """late: it has done its work, and so the other parts stand as they would in the middle."""
+    cache, own = Cache(14), getattr(EvictionOrder, hook)
+    first, second = cache.start(prompt(1, 2, 3)), cache.start(prompt(1, 2, 4))
+    assert first is not None
+    assert second is not None
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        if late:
+            own(*args, **kwargs)
+        raise RuntimeError("broken on purpose")
+
+    monkeypatch.setattr(EvictionOrder, hook, fail)
+    cache.end(first[0])
+    cache.serve(prompt(1, 2, 5))
+    cache.pool.evict_blocks({1})
+    cache.end(second[0])
+    cache.manager.reset_prefix_cache()
+    assert not cache.guard.on
+    assert type(cache.pool) is BlockPool
+    assert cache.counters.get("failures", "eviction") == 1
+    assert len(free_list(cache.pool)) == 13
+    for other in range(10, 20):
+        assert cache.serve(prompt(other, other, other)) == 0
+    assert cache.serve(prompt(19, 19, 19)) == 3 * BLOCK
+    check(cache)
+
+
+def test_a_policy_that_names_a_block_in_use_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(8, "Lru")
+    running = cache.start(prompt(1, 2))
+    assert running is not None
+    cache.serve(prompt(3, 4))
+    (held,) = [run for run in cache.order.tree.runs() if run.busy]
+    monkeypatch.setattr(cache.order.tree.policy, "victim", lambda now: held)
+    cache.pool.free_blocks(cache.pool.get_new_blocks(4))  # `free_blocks` is looked up while the order still stands
+    assert not cache.guard.on
+    assert cached(cache, prompt(1, 2)) == 2
+    cache.end(running[0])
+    assert len(free_list(cache.pool)) == 7
+
+
+def test_without_a_prefix_cache_nothing_is_installed() -> None:
+    cache = Cache(8, None)
+    cache.pool.enable_caching = False
+    _install(cache)
+    assert type(cache.pool) is BlockPool
+    assert "prefix caching is off" in cache.guard.reason
+
+
+def test_another_pool_than_vllms_is_left_alone() -> None:
+    cache = Cache(8, "Lru")
+    assert type(cache.pool) is OrderedPool
+    _install(cache)
+    assert not cache.guard.on
+    assert "OrderedPool" in cache.guard.reason
+
+
+def test_what_vllm_no_longer_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(8, None)
+    monkeypatch.setattr(surface, "SURFACE", {BlockPool: ("touch(blocks, twice)", "no_such_method")})
+    del cache.pool.null_block
+    complaints = surface.complaints(cache.scheduler)
+    assert len(complaints) == 3, complaints
+    assert any("no_such_method" in complaint for complaint in complaints)
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="Hotness"):
+        Cache(8, "Mru")
+
+
+def _install(cache: Cache) -> None:
+    import random
+
+    from plumage_engine.vllm.blocks import install
+    from plumage_engine.vllm.settings import PluginEviction
+
+    install(cache.scheduler, PluginEviction(), cache.guard, cache.counters, random.Random(0), lambda: 0.0)
