@@ -114,6 +114,13 @@ _ALL = (
         options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
     ),
     Benchmark(
+        "vllm-eviction",
+        "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
+        quick_budget=240,
+        quick_omits="6 of 8 seeds, 8 of 12 of the conversations, every other size of the GSP curve, 16 of 24 pairs",
+        needs_vllm=True,
+    ),
+    Benchmark(
         "vllm-hostmem",
         "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
         quick_budget=240,
