@@ -83,11 +83,14 @@ class TestHeats:
         used(known, "ab", 2)
         assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [5, 5, 3, 0]
 
-    def test_the_pools_word_comes_before_ours_and_ours_where_it_has_none(self) -> None:
-        known = heats(Told(a=7.0))
-        used(known, "ab", 2)
-        assert known.admission(chunk_key(key_of("a"))) == 7.0
-        assert known.promotion(chunk_key(key_of("b"))) == 2 * 255
+    def test_what_the_pool_names_comes_first_and_ours_decides_the_rest(self) -> None:
+        known = heats(Told(a=7.0, b=8.0, c=7.0))
+        used(known, "acd", 9)
+        used(known, "aef", 1)
+        used(known, "ae", 2)
+        for rank in (known.admission, known.promotion):
+            order = sorted("abcdefg", key=lambda name: rank(chunk_key(key_of(name))), reverse=True)
+            assert order == list("bacdefg")
 
     def test_a_prior_that_fails_is_told_of_once_and_asked_no_more(self) -> None:
         failures: list[Exception] = []

@@ -21,7 +21,7 @@ class Prior(Protocol):
     """Pool-wide hotness, from outside of the engine."""
 
     def prior(self, key: int) -> float | None:
-        """Of the chunk `key`, on any scale that orders chunks; None where the pool knows nothing of late."""
+        """Of the chunk `key`: its uses in the pool, 1 or more; None where the pool said nothing of late."""
         ...
 
 
@@ -73,11 +73,14 @@ class Heats:
         return self._rank(key, 1)
 
     def _rank(self, key: int, which: int) -> float:
-        pooled = self._ask(key) if self.prior is not None and self._pooled[which] else None
-        if pooled is not None:
-            return pooled
+        """The pool knows the hottest prefixes only, in numbers of its own: those come first, and what it does not name
+        after them, by local uses, which also decide between equals."""
         heat = self.table.get(key)
-        return _NEVER if heat is None else self._formulas[which](heat.frequency, heat.clock, self.tokens, heat.depth)
+        ours = _NEVER if heat is None else self._formulas[which](heat.frequency, heat.clock, self.tokens, heat.depth)
+        if self.prior is None or not self._pooled[which]:
+            return ours
+        pooled = self._ask(key) or 0.0
+        return ours if self.prior is None else pooled + ours / (1.0 + abs(ours))
 
     def _ask(self, key: int) -> float | None:
         assert self.prior is not None  # the caller looked
