@@ -133,7 +133,8 @@ class SimEngine:
         if step is None:
             return
         if self.settings.batch_limit == "Adaptive":
-            self._limit.observe(len(self._running), len(step.report.preempted), step.report.kv_usage)
+            report = step.report
+            self._limit.observe(len(self._running), len(report.preempted), report.kv_usage, ended=len(report.finished))
         self._decodes.advance()
         for tracked in step.ending:
             if tracked.state is State.DECODING:

@@ -18,29 +18,54 @@ from plumage_engine.simulator.settings import EngineSettings
 
 def test_a_preemption_cuts_below_the_batch_it_had() -> None:
     limit = BatchLimit(256)
-    limit.observe(running=97, preempted=3, kv_usage=1.0)
+    limit.observe(running=97, preempted=3, kv_usage=1.0, ended=0)
     assert limit.limit == 90
-    limit.observe(running=120, preempted=5, kv_usage=1.0)
+    limit.observe(running=120, preempted=5, kv_usage=1.0, ended=0)
     assert limit.limit == 90, "a batch from before the cut raises nothing"
-    limit.observe(running=0, preempted=1, kv_usage=1.0)
+    limit.observe(running=0, preempted=1, kv_usage=1.0, ended=0)
     assert limit.limit == 1
 
 
-def test_it_rises_by_one_where_the_batch_is_full_and_memory_is_not() -> None:
+def raises(limit: BatchLimit, ended: int) -> int:
+    """Full and calm steps, in each of which so many requests end, until the limit rises."""
+    before = limit.limit
+    for steps in range(1, 100):
+        limit.observe(limit.limit, 0, 0.5, ended)
+        if limit.limit > before:
+            return steps
+    return 0
+
+
+def test_it_rises_where_the_batch_is_full_memory_is_not_and_requests_have_ended() -> None:
     limit = BatchLimit(12, cut=0.5)
-    limit.observe(10, 2, 1.0)
+    limit.observe(10, 2, 1.0, 0)
     seen = []
-    for running, usage in ((6, 0.94), (7, 0.95), (6, 0.5), (7, 0.5), (8, 0.0)):
-        limit.observe(running, 0, usage)
+    for running, usage, ended in ((6, 0.95, 1), (6, 0.94, 1), (6, 0.5, 5), (7, 0.5, 0), (7, 0.5, 1)):
+        limit.observe(running, 0, usage, ended)
         seen.append(limit.limit)
-    assert seen == [7, 7, 7, 8, 9]
+    assert seen == [6, 7, 7, 8, 8]
     for _ in range(20):
-        limit.observe(12, 0, 0.1)
+        limit.observe(12, 0, 0.1, 1)
     assert limit.limit == 12
+    limit.observe(8, 4, 1.0, 0)
+    assert raises(limit, ended=0) == 0
 
 
-@given(st.integers(1, 50), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.floats(0, 1))))
-def test_it_stays_between_one_and_the_most(most: int, steps: list[tuple[int, int, float]]) -> None:
+def test_each_preemption_makes_it_wait_longer_and_each_good_try_shorter() -> None:
+    limit, waited = BatchLimit(40), []
+    for _ in range(6):
+        limit.observe(20, 1, 1.0, 0)
+        waited.append(raises(limit, ended=1))
+    assert waited == [2, 2, 2, 2, 2, 2], "a try that went well is half of it forgiven"
+    for _ in range(6):
+        limit.observe(limit.limit, 1, 1.0, 0)
+    assert [raises(limit, ended=1) for _ in range(6)] == [16, 8, 4, 2, 1, 1]
+
+
+@given(
+    st.integers(1, 50), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.floats(0, 1), st.integers(0, 9)))
+)
+def test_it_stays_between_one_and_the_most(most: int, steps: list[tuple[int, int, float, int]]) -> None:
     limit = BatchLimit(most)
     for step in steps:
         before = limit.limit
