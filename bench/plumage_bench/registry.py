@@ -121,6 +121,27 @@ _ALL = (
         needs_vllm=True,
     ),
     Benchmark(
+        "fidelity",
+        "the simulator against real vLLM on the virtual GPU: hit ratio, TTFT, throughput of the same traces",
+        quick_budget=120,
+        quick_omits="3 of 4 traces, 2 of 3 seeds",
+        needs_vllm=True,
+    ),
+    Benchmark(
+        "vllm-overhead",
+        "CPU time a request in vLLM's engine core with FEATHER, beside stock, at 2,000 and 20,000 queued requests",
+        quick_budget=120,
+        quick_omits="15 of 20 rounds of each load",
+        needs_vllm=True,
+    ),
+    Benchmark(
+        "vllm-pressure",
+        "the adaptive limit of running requests against static batches, contexts of 2k, 8k and 32k tokens",
+        quick_budget=120,
+        quick_omits="the loads with vLLM's gate for whole prompts",
+        needs_vllm=True,
+    ),
+    Benchmark(
         "vllm-hostmem",
         "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
         quick_budget=240,

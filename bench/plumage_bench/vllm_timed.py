@@ -6,7 +6,6 @@ scheduler needs and repeats exactly. Importing this imports nothing of vLLM.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,18 +125,10 @@ class TimedEngine:
 
     def _switch_on(self, plumage: Mapping[str, Any]) -> None:
         """The plugin's features, as its scheduler switches them on, but on the device's clock."""
-        from plumage_engine.vllm.blocks import install
         from plumage_engine.vllm.features import Features
-        from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.settings import PluginSettings
 
-        settings = PluginSettings.model_validate(plumage)
-        without = settings.model_copy(update={"eviction": None})
-        features = self.scheduler.plumage = Features(self.scheduler, without, self._now)
-        if settings.eviction is not None:
-            guard = features.guards["eviction"] = Guard("eviction", features.counters)
-            rng = random.Random(settings.seed)
-            install(self.scheduler, settings.eviction, guard, features.counters, rng, self.clock.now)
+        self.scheduler.plumage = Features(self.scheduler, PluginSettings.model_validate(plumage), self._now)
 
     @property
     def failed(self) -> list[str]:
