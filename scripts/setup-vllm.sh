@@ -35,7 +35,7 @@ torch() {
   step "PyTorch's CPU build can not be had here: taking PyPI's, with CUDA's libraries, 6 GB"
   [ "$(free_gib)" -ge "$plain_gib" ] || refuse "that needs about $plain_gib GB of disk, and $(free_gib) GB are free." \
     "Make $cpu_index reachable, or put the wheel of $torch+cpu into a folder that PIP_FIND_LINKS names."
-  tried install -c "$pins" "$torch"
+  tried install "$torch"
 }
 
 echo "setup-vllm: installing vLLM for the CPU into $venv (about 3.5 GB, two minutes with a cold cache)"
