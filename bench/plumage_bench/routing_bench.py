@@ -66,9 +66,10 @@ class RoutingWorkload:
 
 
 def run_routing(workload: RoutingWorkload, context: Context) -> Report:
+    cells = _cells(context)  # first of all: a mistake in the options must not cost minutes
     seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     figures = _default_setting(workload, context, seeds)
-    rates = _rates(workload, context, seeds)
+    rates = _rates(workload, context, cells, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
     tables += [rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
     if context.options.get("sweep") == "1":
@@ -102,10 +103,9 @@ def _measure_all(
     return {contender: pooled(own) for contender, own in zip(contenders, by_contender, strict=True)}
 
 
-def _rates(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> Rates:
+def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], seeds: Sequence[int]) -> Rates:
     """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and whoever came near the best."""
     contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
-    cells = _cells(context)
     of = {cell: _searched(context, cell, seeds) for cell in cells}
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in of[cell]]
     starts = _starts(workload, context, cells)

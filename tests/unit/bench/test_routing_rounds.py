@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from plumage.errors import ConfigurationError
 from plumage_bench import routing_bench
 from plumage_bench.contenders import BASELINES, CACHE_AWARE, OURS, Contender
 from plumage_bench.crossing import Curve
@@ -107,6 +108,19 @@ def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.Mo
     assert (len(small.first), len(large.first)) == (3, 1)
     assert "≤ 7" in [cell for row in report.tables[2].rows for cell in row]
     assert report.keys["rank"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("option", "value"), [("workers", "5"), ("devices", "q"), ("workers", "4,")])
+def test_a_wrong_option_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, value: str
+) -> None:
+    measured: list[Any] = []
+    monkeypatch.setattr(routing_bench, "in_parallel", lambda *given: measured.append(given) or _Fleet()(*given))
+    workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
+    context = Context("gsp", True, 1, tmp_path, Console(quiet=True), {option: value})
+    with pytest.raises(ConfigurationError, match=f"{option}={value}: "):
+        routing_bench.run_routing(workload, context)
+    assert measured == []
 
 
 def test_a_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
