@@ -13,7 +13,7 @@ from plumage.api.v1alpha1 import InferencePool, check_pool, read_documents
 from plumage.errors import ManifestError
 from plumage_cli.errors import CliError
 
-__all__ = ["read_pool", "read_text"]
+__all__ = ["parse_pool", "read_pool", "read_text"]
 
 _GATEWAY = (
     "an InferenceGateway is not served by local mode, which runs one InferencePool with a router of its own: put the "
@@ -40,8 +40,12 @@ def _piped() -> bytes:
 def read_pool(path: Path, changes: Iterable[str] = ()) -> InferencePool:
     """The InferencePool in a file, with `spec.path.to=value` changes made before it is checked. ManifestError where it
     holds none or several; of a gateway's pools it says what to do."""
-    source = str(path)
-    documents = read_documents(read_text(path), source)
+    return parse_pool(read_text(path), str(path), changes)
+
+
+def parse_pool(text: str, source: str, changes: Iterable[str] = ()) -> InferencePool:
+    """The same of a text; `source` names it in messages."""
+    documents = read_documents(text, source)
     contents = [document.content for document in documents if document.content is not None]
     pools = [content for content in contents if content.get("kind") == "InferencePool"]
     for change in changes if len(pools) == 1 else ():

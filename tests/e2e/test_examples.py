@@ -1,4 +1,5 @@
-"""Every example that one machine can run, runs as it is and answers; local.yaml does so in the other tests."""
+"""Every example that one machine can run, runs as it is and answers; local.yaml does so in the other tests, vllm.yaml
+in tests/vllm."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
-LOCAL = [path for path in EXAMPLES if path.name not in ("gateway.yaml", "local.yaml")]
+LOCAL = [path for path in EXAMPLES if path.name not in ("gateway.yaml", "local.yaml", "vllm.yaml")]
 
 
 @pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.name)

@@ -113,6 +113,8 @@ class Child:
         assert process.stdout is not None, "the pipe was asked for"
         await self.log.pump(process.stdout)
         code = await process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started and left behind
         self.last_exit, self.refused = _ended(code), code == _REFUSED
 
     def _become(self, state: ChildState) -> None:

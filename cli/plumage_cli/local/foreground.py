@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -18,6 +19,7 @@ from plumage_cli.local.folder import PoolFolder
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.supervisor import Supervisor
 from plumage_cli.local.sweeper import sweeper
+from plumage_cli.local.vllm import VllmSite
 from plumage_cli.table import line, pool_picture
 
 __all__ = ["StopSignals", "Stopped", "curl", "pool_up", "run", "show"]
@@ -53,17 +55,17 @@ class StopSignals:
         (self.hurry if self.asked.is_set() else self.asked).set()
 
 
-def run(pool: InferencePool, *, port: int, host: str, api_keys: Path | None) -> None:
+def run(pool: InferencePool, *, port: int, host: str, api_keys: Path | None, vllm: VllmSite | None = None) -> None:
     """Until SIGINT or SIGTERM; a second one ends without draining."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with contextlib.suppress(Stopped):
-        asyncio.run(_run(pool, Console(highlight=False), port, host, api_keys))
+        asyncio.run(_run(pool, Console(highlight=False), port=port, host=host, api_keys=api_keys, vllm=vllm))
 
 
-async def _run(pool: InferencePool, console: Console, port: int, host: str, api_keys: Path | None) -> None:
+async def _run(pool: InferencePool, console: Console, **options: Any) -> None:
     signals = StopSignals()
     with signals.watched():
-        async with pool_up(pool, console, signals, port=port, host=host, api_keys=api_keys) as supervisor:
+        async with pool_up(pool, console, signals, **options) as supervisor:
             console.print(f"\npool {pool.metadata.name} is up; Ctrl-C ends it. Try:\n")
             console.print(f"  {curl(supervisor)}\n", soft_wrap=True)
             await show(supervisor, console, signals)
@@ -79,10 +81,11 @@ async def pool_up(
     port: int,
     host: str = HOST,
     api_keys: Path | None = None,
+    vllm: VllmSite | None = None,
 ) -> AsyncIterator[Supervisor]:
     """The pool, up and ready; taken down whole at the end, whatever happens. Stopped when asked to stop meanwhile."""
     folder = PoolFolder.take(pool.metadata.name)
-    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, say=console.print)
+    supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, say=console.print)
     control = ControlServer(supervisor)
     with sweeper(folder.path):
         try:

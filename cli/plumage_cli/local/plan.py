@@ -17,7 +17,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.directory.ledger import capacity_within
 from plumage.errors import ManifestError
-from plumage_cli.local import options
+from plumage_cli.local import options, vllm
 
 __all__ = [
     "HOST",
@@ -67,13 +67,19 @@ WITHOUT_EFFECT = (
 )
 
 
+_USED_BY_VLLM = ("model.adapters.uri", "engine.env", "engine.host_memory.capacity")
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a pool runs: its folder of state (short, for Unix sockets), the model's folder, the directory's address."""
+    """Where a pool runs: its folder of state (short, for Unix sockets), the model's folder, the directory's address.
+    weights: the folder that vLLM loads, where that is another; vllm: where vLLM is, for a pool that wants it."""
 
     folder: Path
     model_folder: Path
     directory_url: str
+    weights: Path | None = None
+    vllm: vllm.VllmSite | None = None
 
     @property
     def membership(self) -> Path:
@@ -116,10 +122,8 @@ class ReplicaPlan:
 def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
     """ManifestError naming the fields that one machine can't serve."""
     spec, mistakes = pool.spec, []
-    if spec.engine.runtime != "Simulator":
-        mistakes.append(
-            "spec.engine.runtime: must be Simulator in local mode, got 'VLLM'; try --set spec.engine.runtime=Simulator"
-        )
+    if spec.engine.runtime == "VLLM":
+        mistakes += vllm.mistakes(pool)
     if spec.router.gateway_ref is not None:
         mistakes.append("spec.router.gatewayRef: may not be set in local mode: a pool brings its own router here")
     if spec.router.auth.api_keys_ref is not None or spec.router.auth.admin_key_ref is not None:
@@ -139,7 +143,8 @@ def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
 
 def unused(pool: InferencePool) -> list[str]:
     """Fields that the manifest sets and that one machine makes no use of."""
-    ways = [path.split(".") for path in WITHOUT_EFFECT]
+    used = _USED_BY_VLLM if pool.spec.engine.runtime == "VLLM" else ()
+    ways = [path.split(".") for path in WITHOUT_EFFECT if path not in used]
     return [".".join(["spec", *map(to_camel, way)]) for way in ways if is_set(pool.spec, way)]
 
 
@@ -165,6 +170,8 @@ def plan_replica(pool: InferencePool, site: Site, index: int, engine_port: int, 
 
 def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int) -> ProcessPlan:
     engine, url = pool.spec.engine, f"http://{HOST}:{port}"
+    if engine.runtime == "VLLM":
+        return _vllm(pool, site, replica, index, port)
     simulator = engine.simulator
     settings: dict[str, Any] = {
         "model": pool.spec.model.served_name,
@@ -194,6 +201,23 @@ def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int
     if pool.spec.model.max_length is not None:
         settings["maxModelLen"] = pool.spec.model.max_length
     return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")
+
+
+def _vllm(pool: InferencePool, site: Site, replica: str, index: int, port: int) -> ProcessPlan:
+    assert site.vllm is not None, "a site of a pool that wants vLLM has it"
+    url = f"http://{HOST}:{port}"
+    settings = vllm.settings(
+        pool,
+        site.vllm,
+        model_folder=site.weights or site.model_folder,
+        folder=site.folder,
+        token=site.token,
+        index=index,
+        port=port,
+        host=HOST,
+    )
+    name, module = f"engine {replica}", "plumage_cli.local.vllm_child"
+    return ProcessPlan(name, "engine", module, settings, url, f"{url}/health", vllm.READY_SECONDS)
 
 
 def _host_blocks(engine: EngineSpec) -> int:
@@ -230,7 +254,8 @@ def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_por
         replicas = pool.spec.initial_replicas
         settings["maxChunks"] = capacity_within(memory, max(replicas, index + 1))
         settings["share"] = {"memory": memory, "replicas": replicas, "membersFile": str(site.membership)}
-    ready_seconds = 60.0 + warmup.timeout_seconds * warmup.enabled
+    start = vllm.READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0
+    ready_seconds = start + warmup.timeout_seconds * warmup.enabled
     return ProcessPlan(
         f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds
     )

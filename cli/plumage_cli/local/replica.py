@@ -93,7 +93,7 @@ class Replica:
         """Until the engine answers and the agent has warmed it, or would take too long."""
         if not await self._answers(self.plan.engine.ready):
             return
-        patience = time.monotonic() + self.plan.agent.ready_seconds - 60.0 + _AGENT_SECONDS
+        patience = time.monotonic() + self.plan.agent.ready_seconds - self.plan.engine.ready_seconds + _AGENT_SECONDS
         while self.warming:
             ready = await self._answers(self.plan.agent.ready)
             if ready or time.monotonic() > patience:

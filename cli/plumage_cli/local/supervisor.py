@@ -33,6 +33,7 @@ from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_r
 from plumage_cli.local.ports import free_ports, require_free
 from plumage_cli.local.replica import Replica
 from plumage_cli.local.view import ChildView, DirectoryView, PoolView, ReplicaView
+from plumage_cli.local.vllm import VllmSite, needs_weights, write_tiny_model
 
 __all__ = ["Supervisor"]
 
@@ -58,6 +59,7 @@ class Supervisor:
         port: int,
         host: str = HOST,
         api_keys: Path | None = None,
+        vllm: VllmSite | None = None,
         say: Say = log.info,
     ) -> None:
         self.pool = pool
@@ -69,6 +71,7 @@ class Supervisor:
         self.started = time.time()
         self._listen = (host, port)
         self._api_keys = api_keys
+        self._vllm = vllm
         self._say = say
         self._token = ""
         self._site: Site | None = None
@@ -95,7 +98,7 @@ class Supervisor:
         require_free(*self._listen)
         self._token = self.folder.secret("fleet.token").read_text().strip()
         self.folder.secret("admin.key")
-        self._site = Site(self.folder.path, resolve(self._tokenizer_uri()), await self._start_directory())
+        self._site = await self._make_site()
         self._members.start()
         self._add_replicas(range(self.pool.spec.initial_replicas))
         self._start_router()
@@ -156,9 +159,15 @@ class Supervisor:
         router = [] if self.router is None else [self.router]
         return router + [child for replica in self.replicas.values() for child in (replica.engine, replica.agent)]
 
-    def _tokenizer_uri(self) -> str:
-        model = self.pool.spec.model
-        return model.tokenizer or model.uri
+    async def _make_site(self) -> Site:
+        model, weights = self.pool.spec.model, None
+        if self._vllm is not None:
+            if needs_weights(self.pool):
+                weights = await asyncio.to_thread(write_tiny_model, self._vllm, self.folder.path / "model")
+            else:
+                weights = resolve(model.uri)
+        tokenizer = resolve(model.tokenizer or model.uri)
+        return Site(self.folder.path, tokenizer, await self._start_directory(), weights, self._vllm)
 
     async def _start_directory(self) -> str:
         spec = self.pool.spec.directory

@@ -1,7 +1,8 @@
 """Model folders that ship with Plumage, and how a manifest's `model.uri` becomes a folder on this machine.
 
 A model folder is what Hugging Face publishes less the weights: tokenizer.json, tokenizer_config.json, config.json and a
-chat template. `builtin://tiny-chat` is one, so that a pool runs without downloading anything.
+chat template. `builtin://tiny-chat` is one, so that a pool runs without downloading anything; `builtin://tiny-llama`
+has a token a byte, and `plumage up` makes random weights for it, so that real vLLM can serve it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["BUILTIN", "is_known", "resolve"]
+__all__ = ["BUILTIN", "WITH_WEIGHTS", "is_known", "resolve"]
 
-BUILTIN = {"tiny-chat": Path(__file__).parent / "tiny_chat"}
+BUILTIN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("tiny-chat", "tiny-llama")}
+WITH_WEIGHTS = "builtin://tiny-llama"
+"""The built-in model that vLLM can serve."""
 
 
 def is_known(uri: str) -> bool:

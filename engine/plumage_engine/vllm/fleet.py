@@ -140,9 +140,7 @@ class Fleet:
 
     def _take_snapshot(self, _: bytes) -> Answer | Future[Answer]:
         if self.record is None:
-            raise _RefusedError(
-                404, "no snapshot: KV events are off (--kv-events-config), or could not be followed"
-            )
+            raise _RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be followed")
         if self._snapshot is None or self._snapshot.done():
             rows, seq = self.record.rows(), self.next_sequence - 1
             size = self._scheduler.block_size

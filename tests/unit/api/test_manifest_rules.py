@@ -269,11 +269,11 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec", {"model": {"uri": "builtin://nope"}, "engine": {"runtime": "Simulator"}}),
-        "spec.model.uri: must name a built-in model where it is builtin://: tiny-chat, got 'builtin://nope'",
+        "spec.model.uri: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
     ),
     (
         put("spec.model.tokenizer", "builtin://nope"),
-        "spec.model.tokenizer: must name a built-in model where it is builtin://: tiny-chat, got 'builtin://nope'",
+        "spec.model.tokenizer: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
     ),
     (
         put("spec.model.adapters", [{"name": "law", "uri": "builtin://law"}]),
@@ -281,8 +281,8 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.model.uri", "builtin://tiny-chat"),
-        "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM: built-in models have no weights, got "
-        "'builtin://tiny-chat'",
+        "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM, builtin://tiny-llama apart: it has no "
+        "weights, got 'builtin://tiny-chat'",
     ),
 ]  # fmt: skip
 

@@ -148,9 +148,17 @@ def test_set_changes_the_manifest_before_it_is_checked() -> None:
 
 
 def test_up_refuses_what_one_machine_can_not_run(tmp_path: Path) -> None:
-    done = plumage("up", str(LOCAL), "--set=spec.engine=", "--set=spec.model.uri=file:///m", runtime=tmp_path)
+    done = plumage("up", str(LOCAL), "--set=spec.engine=", "--set=spec.model.uri=hf://Qwen/Qwen3-8B", runtime=tmp_path)
     assert done.returncode == 1
-    assert "spec.engine.runtime: must be Simulator in local mode" in done.stderr
+    assert "spec.model.uri: must be builtin:// or file:// in local mode" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_says_how_to_get_vllm(tmp_path: Path) -> None:
+    done = plumage("up", "--model=tiny-llama", "--vllm-python=/no/such/python", runtime=tmp_path)
+    assert done.returncode == 1
+    assert "make setup-vllm" in done.stderr
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

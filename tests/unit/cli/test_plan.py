@@ -115,6 +115,7 @@ def test_settings_reach_the_engine() -> None:
         "min_frequency": 4,
         "admission": "Hotness",
         "promotion": "Off",
+        "promotion_tokens": 4096,
         "priority": "frequency / length",
         "record": {
             "fingerprint_bits": 16, "clock_bits": 12, "frequency_bits": 8, "depth_bits": 8, "aging_interval": 100,
@@ -218,7 +219,7 @@ def test_a_host_for_all_addresses_is_reached_by_loopback() -> None:
 
 def test_what_needs_a_cluster_is_named_all_at_once() -> None:
     spec = """
-  engine: {runtime: VLLM}
+  engine: {runtime: VLLM, hostMemory: {}}
   router: {auth: {adminKeyRef: {name: keys, key: admin}}}
   directory: {redisRef: {url: "redis://redis:6379", passwordRef: {name: redis, key: password}}}
 """
@@ -235,7 +236,7 @@ spec:
     with pytest.raises(ManifestError) as caught:
         refuse_what_needs_a_cluster(wanted, "pool.yaml")
     assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == [
-        "spec.engine.runtime",
+        "spec.engine.hostMemory.capacity",
         "spec.router.auth",
         "spec.directory.redisRef.passwordRef",
         "spec.model.uri",

@@ -14,6 +14,7 @@ from plumage.api.v1alpha1.metadata import Condition, ObjectMeta
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.router import RouterSpec
 from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.models import WITH_WEIGHTS
 
 __all__ = ["InferencePool", "InferencePoolSpec", "InferencePoolStatus", "RolloutSpec"]
 
@@ -35,7 +36,8 @@ class RolloutSpec(Struct):
 
 
 def _weights_exist(spec: Any) -> bool:
-    return not spec.model.uri.startswith("builtin://") or spec.engine.runtime == "Simulator"
+    built_in = spec.model.uri.startswith("builtin://") and spec.model.uri.rstrip("/") != WITH_WEIGHTS
+    return not built_in or spec.engine.runtime == "Simulator"
 
 
 class InferencePoolSpec(Struct):
@@ -59,7 +61,7 @@ class InferencePoolSpec(Struct):
         ),
         Rule(
             at="model.uri",
-            must="may not be a builtin:// model with engine.runtime VLLM: built-in models have no weights",
+            must=f"may not be a builtin:// model with engine.runtime VLLM, {WITH_WEIGHTS} apart: it has no weights",
             reads=("model", "engine"),
             holds=_weights_exist,
         ),

@@ -1,0 +1,72 @@
+"""Golden KV events of real vLLM (tests/vllm/fleet writes and holds them): the agent reads them, the simulator's are the
+same bytes, and the record of cached blocks tells what they say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from plumage_engine.agent.wire import Cleared, Removed, Stored, decode_batch, decode_snapshot
+from plumage_engine.simulator import wire
+from plumage_engine.vllm.record import BlockRecord, encode
+
+GOLDENS = [
+    bytes.fromhex(batch) for batch in json.loads((Path(__file__).parent / "vllm_events.json").read_text())["batches"]
+]
+EVENTS = [event for payload in GOLDENS for event in decode_batch(payload).events]
+
+
+def test_each_kind_of_event_is_among_them() -> None:
+    assert {type(event) for event in EVENTS} == {Stored, Removed, Cleared}
+    stored = [event for event in EVENTS if isinstance(event, Stored)]
+    assert any(event.parent_block_hash is not None for event in stored)
+    assert [event.extra_keys[0] for event in stored if event.extra_keys and event.extra_keys[0]] == [["tenant"]]
+    counts = Counter(key for event in stored for key in event.block_hashes)
+    assert max(counts.values()) > 1, "a block that was cached twice"
+
+
+def test_the_agent_reads_all_of_them() -> None:
+    for event in EVENTS:
+        if isinstance(event, Stored):
+            assert len(event.token_ids) == event.block_size * len(event.block_hashes) > 0
+            assert (event.block_size, event.medium, event.group_idx) == (32, "GPU", 0)
+            assert event.kv_cache_spec_kind == "full_attention"
+        elif isinstance(event, Removed):
+            assert (event.medium, event.group_idx) == ("GPU", 0)
+
+
+@pytest.mark.parametrize("payload", GOLDENS, ids=range(len(GOLDENS)))
+def test_the_simulators_wire_is_the_same(payload: bytes) -> None:
+    """Byte for byte, but for fields that vLLM has and the simulator never sets."""
+    ts, events, rank = msgspec.msgpack.decode(payload)
+    made = wire.encode(wire.EventBatch(ts, [_simulated(event) for event in events], rank))
+    assert made == payload
+
+
+def _simulated(event: dict[str, Any]) -> Any:
+    kinds = {"BlockStored": wire.BlockStored, "BlockRemoved": wire.BlockRemoved}
+    kind = kinds.get(event["type"], wire.AllBlocksCleared)
+    return kind(**{name: value for name, value in event.items() if name != "type"})
+
+
+def test_the_record_tells_what_they_leave() -> None:
+    record, held = BlockRecord(100), Counter[Any]()
+    for event in EVENTS:
+        if isinstance(event, Stored):
+            record.stored(event)
+            held.update(event.block_hashes)
+        elif isinstance(event, Removed):
+            record.removed(event)
+            held.subtract(event.block_hashes)
+        else:
+            record.cleared()
+            held.clear()
+        told = decode_snapshot(encode(record.rows(), seq=0, block_size=32)).blocks
+        assert Counter({row.block_hash: row.copies for row in told}) == +held
+    assert record.strays == 0
+    assert len(held) == 1

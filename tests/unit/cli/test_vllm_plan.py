@@ -1,0 +1,198 @@
+"""A pool of real vLLM on one machine: what its processes are told, and what a person is told who has no vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from plumage.api.v1alpha1 import InferencePool, load_pool
+from plumage.errors import ManifestError
+from plumage.models import BUILTIN
+from plumage_cli.commands.up import app
+from plumage_cli.errors import CliError
+from plumage_cli.local.plan import Site, plan_replica, refuse_what_needs_a_cluster, unused
+from plumage_cli.local.vllm import PYTHON, VllmSite, find_vllm, needs_weights
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.vllm.settings import read_settings
+from plumage_engine.vllm.tiny_model import SIZES, llama_config
+from plumage_engine.vllm.tiny_tokenizer import bytes_only, tokenizer_config
+
+
+def pool(engine: str = "{runtime: VLLM}", model: str = "{uri: 'builtin://tiny-llama'}") -> InferencePool:
+    return load_pool(
+        f"""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {{name: chat}}
+spec:
+  model: {model}
+  engine: {engine}
+""",
+        "pool.yaml",
+    )
+
+
+def site(**changes: Any) -> Site:
+    vllm = VllmSite("/venv/bin/python", **changes)
+    return Site(Path("/pool"), Path("/models/tokenizer"), "unix:///pool/dir", Path("/models/weights"), vllm)
+
+
+def plan(wanted: InferencePool, index: int = 1, **changes: Any) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """(flags with a value, environment, the whole command) of an engine."""
+    settings = plan_replica(wanted, site(**changes), index, 7001, 7002).engine.settings
+    command = list(settings["command"])
+    flags = dict(part.split("=", 1) for part in command if part.startswith("--") and "=" in part)
+    return flags, dict(settings["environment"]), command
+
+
+def test_the_command_is_the_manifests() -> None:
+    flags, _, command = plan(pool(model="{uri: 'builtin://tiny-llama', name: tiny, maxLength: 2048}"))
+    assert command[:3] == ["/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert (flags["--model"], flags["--served-model-name"]) == ("/models/weights", "tiny")
+    assert (flags["--host"], flags["--port"], flags["--max-model-len"]) == ("127.0.0.1", "7001", "2048")
+    assert {"--enable-prompt-tokens-details", "--enable-force-include-usage"} <= set(command)
+    assert int(flags["--shutdown-timeout"]) > 0
+
+
+def test_engine_and_agent_agree_on_events_and_token() -> None:
+    replica = plan_replica(pool(), site(), 1, 7001, 7002)
+    flags, environment, _ = plan(pool())
+    agent = AgentConfig.model_validate(dict(replica.agent.settings))
+    events = json.loads(flags["--kv-events-config"])
+    assert events["enable_kv_cache_events"]
+    assert (events["endpoint"], events["replay_endpoint"]) == (agent.events_endpoint, agent.replay_endpoint)
+    told = read_settings(None, environment)
+    assert told is not None
+    assert told.fleet.admin_token_file == agent.engine_token_file
+    assert environment["VLLM_PLUGINS"] == "plumage"
+    assert agent.engine_url == replica.engine.url
+    assert replica.engine.ready_seconds >= 600 < replica.agent.ready_seconds
+
+
+def test_policies_reach_the_plugin() -> None:
+    feather, eviction = "{policy: QLearning, maxWaitSeconds: 7}", "{policy: Rlt}"
+    engine = f"{{runtime: VLLM, feather: {feather}, eviction: {eviction}, batchLimit: Static}}"
+    told = read_settings(None, plan(pool(engine))[1])
+    assert told is not None
+    assert told.feather is not None
+    assert (told.feather.policy, told.feather.max_wait_seconds) == ("QLearning", 7)
+    assert told.eviction is not None
+    assert (told.eviction.policy, told.batch_limit, told.seed) == ("Rlt", "Static", 1)
+
+
+def test_policies_that_are_vllms_own_leave_it_alone() -> None:
+    told = read_settings(None, plan(pool("{runtime: VLLM, feather: {policy: Fcfs}, eviction: {policy: Lru}}"))[1])
+    assert told is not None
+    assert told.feather is told.eviction is None
+
+
+def test_host_memory_is_a_tier_of_that_size() -> None:
+    engine = "{runtime: VLLM, hostMemory: {capacity: 2Gi, admission: Frequency, minFrequency: 3}}"
+    flags, environment, _ = plan(pool(engine))
+    tier = json.loads(flags["--kv-transfer-config"])
+    assert tier["kv_connector_extra_config"]["cpu_bytes_to_use"] == 2 << 30
+    told = read_settings(None, environment)
+    assert told is not None
+    assert (told.host_tier.admission, told.host_tier.min_frequency) == ("Frequency", 3)
+
+
+def test_a_persons_own_arguments_and_variables_come_last() -> None:
+    own = "args: ['--block-size=64', --no-enforce-eager], env: [{name: OMP_NUM_THREADS, value: '7'}]"
+    engine = f"{{runtime: VLLM, {own}}}"
+    _, environment, command = plan(pool(engine), threads=2)
+    assert command[-2:] == ["--block-size=64", "--no-enforce-eager"]
+    assert environment["OMP_NUM_THREADS"] == "7"
+
+
+def test_without_a_gpu_it_asks_for_no_more_than_a_cpu_has() -> None:
+    flags, environment, command = plan(pool(), cpu=True, threads=3)
+    assert float(flags["--gpu-memory-utilization"]) <= 0.4
+    assert "--enforce-eager" in command
+    assert (environment["OMP_NUM_THREADS"], environment["VLLM_CPU_OMP_THREADS_BIND"]) == ("3", "nobind")
+    flags, environment, command = plan(pool(), cpu=False)
+    assert "--gpu-memory-utilization" not in flags
+    assert "--enforce-eager" not in command
+    assert "OMP_NUM_THREADS" not in environment
+
+
+def test_adapters_are_loaded_from_their_folders() -> None:
+    model = "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'file:///adapters/law%20book'}]}"
+    _, _, command = plan(pool(model=model))
+    assert command[command.index("--lora-modules") + 1] == "law=/adapters/law book"
+
+
+def test_what_one_machine_cannot_do_is_refused() -> None:
+    wanted = pool(
+        "{runtime: VLLM, hostMemory: {}, env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
+        "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'hf://org/law'}]}",
+    )
+    with pytest.raises(ManifestError) as caught:
+        refuse_what_needs_a_cluster(wanted, "pool.yaml")
+    fields = [mistake.split(":")[0] for mistake in caught.value.mistakes]
+    assert fields == ["spec.model.adapters", "spec.engine.hostMemory.capacity", "spec.engine.env"]
+
+
+def test_what_vllm_uses_is_not_called_unused() -> None:
+    wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi}, env: [{name: X, value: y}], image: some}")
+    assert unused(wanted) == ["spec.engine.image"]
+
+
+def test_weights_are_made_for_the_built_in_model_alone() -> None:
+    assert needs_weights(pool())
+    assert not needs_weights(pool(model="{uri: 'file:///models/qwen'}"))
+    assert not needs_weights(pool("{runtime: Simulator}"))
+
+
+def test_the_built_in_models_folder_is_what_the_writer_writes() -> None:
+    """Routers and agents read the one, vLLM the other: their fingerprints must be equal."""
+    folder, made = BUILTIN["tiny-llama"], bytes_only()
+    assert (folder / "tokenizer.json").read_text() == made.to_str(pretty=False)
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == tokenizer_config()
+    assert json.loads((folder / "config.json").read_text()) == llama_config(made, SIZES["tiny"], tied=False)
+    template = "chat_template.jinja"
+    assert (folder / template).read_text() == (BUILTIN["tiny-chat"] / template).read_text()
+
+
+def script(folder: Path, code: str) -> Path:
+    """An interpreter that only does this."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_the_option_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = script(tmp_path, "exit 0")
+    found = find_vllm(good, {PYTHON: "/nowhere"}, replicas=1)
+    assert (found.python, found.threads) == (str(good), len(os.sched_getaffinity(0)))
+    assert find_vllm(None, {PYTHON: str(good)}, replicas=1000).threads == 1
+
+
+def test_an_environment_beside_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".venv-vllm" / "bin").mkdir(parents=True)
+    good = script(tmp_path / ".venv-vllm" / "bin", "exit 0")
+    monkeypatch.chdir(tmp_path)
+    assert find_vllm(None, {}, replicas=1).python == str(good)
+
+
+@pytest.mark.parametrize("python", ["missing", "without"])
+def test_who_has_no_vllm_is_told_how_to_get_it(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = script(tmp_path, "exit 1") if python == "without" else tmp_path / "nowhere"
+    with pytest.raises(CliError, match="make setup-vllm") as caught:
+        find_vllm(chosen, {}, replicas=1)
+    assert str(chosen) in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["up", "pool.yaml", "--model", "tiny-llama"]])
+def test_a_manifest_or_a_model(arguments: list[str]) -> None:
+    ended = CliRunner().invoke(app, arguments[1:])
+    assert isinstance(ended.exception, CliError)
+    assert "--model NAME_OR_FOLDER" in str(ended.exception)
