@@ -165,6 +165,7 @@ def play(load: Load, contender: Contender, seed: int) -> Played:
 
 
 def run(context: Context) -> Report:
+    sweep = context.switch("sweep")  # first: a mistake in it must not cost the whole run
     seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     loads = _QUICK if context.quick else LOADS
     calls = [(load, contender, seed) for load in loads for contender in CONTENDERS for seed in seeds]
@@ -172,7 +173,7 @@ def run(context: Context) -> Report:
         found = iter(in_parallel(throughput, calls, advance))
     rates = {load.name: {one.label: [next(found) for _ in seeds] for one in CONTENDERS} for load in loads}
     tables = [_table(rates, seeds)]
-    if context.options.get("sweep") == "1":
+    if sweep:
         from plumage_bench.batching_sweep import sweep_tables  # which builds on this module
 
         tables += sweep_tables(context, seeds)

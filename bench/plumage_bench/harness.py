@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from plumage.errors import ConfigurationError
 from plumage_bench.registry import Benchmark
 
 __all__ = ["Context", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
@@ -41,6 +42,13 @@ class Context:
     out: Path
     console: Console
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def switch(self, option: str) -> bool:
+        """Whether an option that takes 0 or 1, and is 0 when not given, is on; ConfigurationError for another value."""
+        given = self.options.get(option, "0")
+        if given not in ("0", "1"):
+            raise ConfigurationError(f"{option}={given}: must be 0 or 1")
+        return given == "1"
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -66,13 +66,13 @@ class RoutingWorkload:
 
 
 def run_routing(workload: RoutingWorkload, context: Context) -> Report:
-    cells = _cells(context)  # first of all: a mistake in the options must not cost minutes
+    cells, sweep = _cells(context), context.switch("sweep")  # first: a mistake in the options must not cost minutes
     seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     figures = _default_setting(workload, context, seeds)
     rates = _rates(workload, context, cells, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
     tables += [rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
-    if context.options.get("sweep") == "1":
+    if sweep:
         tables += _sweeps(workload, context, seeds)
     keys = {
         "p50_ttft_gain": figures[CACHE_AWARE].ttft_at(0.5) / figures[OURS].ttft_at(0.5),

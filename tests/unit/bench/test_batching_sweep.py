@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from plumage_bench import batching_sweep
-from plumage_bench.batching import CACHE_BLOCKS, LOADS, Contender, Load, play, requests
+from plumage.errors import ConfigurationError
+from plumage_bench import batching, batching_sweep
+from plumage_bench.batching import CACHE_BLOCKS, LOADS, Contender, Load, Played, play, requests
 from plumage_bench.batching_sweep import COMPARED, sweep_tables, sweeps
 from plumage_bench.harness import Context
 
@@ -66,6 +67,27 @@ def test_a_tight_cache_holds_a_fifth_of_the_prefixes_beside_a_batch() -> None:
         prefixes = load.groups * load.prefix // 16
         assert prefixes / 5 < load.cache_blocks < CACHE_BLOCKS
         assert load.cache_blocks < prefixes / 5 + load.batch * 21
+
+
+@pytest.mark.parametrize("value", ["yes", "true", "", "2"])
+def test_a_sweep_is_asked_for_by_0_or_1_alone(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Any] = []
+
+    def watched(function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
+        measured.extend(calls)
+        return [1.0 if function is batching.throughput else Played(1.0, 1.0, 1.0) for _ in calls]
+
+    def run(**options: str) -> int:
+        """The number of tables."""
+        context = Context("batching", True, 1, tmp_path, Console(file=io.StringIO()), options)
+        return len(batching.run(context).tables)
+
+    monkeypatch.setattr(batching, "in_parallel", watched)
+    monkeypatch.setattr(batching_sweep, "in_parallel", watched)
+    with pytest.raises(ConfigurationError, match=f"sweep={value}: must be 0 or 1"):
+        run(sweep=value)
+    assert measured == []
+    assert run() == run(sweep="0") < run(sweep="1")
 
 
 def test_the_tables_have_a_row_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,12 +110,20 @@ def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.Mo
     assert report.keys["rank"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("option", "value"), [("workers", "5"), ("devices", "q"), ("workers", "4,")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("workers", "5"), ("devices", "q"), ("workers", "4,"), ("sweep", "yes"), ("sweep", "true")],
+)
 def test_a_wrong_option_is_told_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, value: str
 ) -> None:
     measured: list[Any] = []
-    monkeypatch.setattr(routing_bench, "in_parallel", lambda *given: measured.append(given) or _Fleet()(*given))
+
+    def watched(*given: Any) -> list[Any]:
+        measured.append(given)
+        return _Fleet()(*given)
+
+    monkeypatch.setattr(routing_bench, "in_parallel", watched)
     workload = RoutingWorkload("gsp", lambda factor: GspShape(groups=8, queries=100), 20.0, 20.0, {})
     context = Context("gsp", True, 1, tmp_path, Console(quiet=True), {option: value})
     with pytest.raises(ConfigurationError, match=f"{option}={value}: "):
