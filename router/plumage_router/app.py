@@ -33,7 +33,8 @@ class _ByPostAlone:
 
 def make_app(gateway: Gateway) -> FastAPI:
     """The application for one gateway."""
-    app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None)
+    # A redirect to the path without its last slash would go to whatever host the client named.
+    app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_errors(app)
     _add_public(app, gateway)
     _add_admin(app, gateway)

@@ -67,7 +67,9 @@ def make_app(agent: Agent) -> Starlette:
     guarded = [("stats", stats, "GET"), ("hottest", hottest, "GET"), ("drain", drain, "POST")]
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
     routes += [Route(f"/v1/plumage/{name}", _guard(agent.token, work), methods=[how]) for name, work, how in guarded]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _explain})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _explain})
+    app.router.redirect_slashes = False  # a redirect would go to whatever host the client named
+    return app
 
 
 def _guard(token: SecretStr | None, work: Handler) -> Handler:

@@ -163,6 +163,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
         routes.append(Route("/reset_prefix_cache", _reset(runner), methods=["POST"]))
     handlers: Any = {ApiError: _api_error, 404: _not_found, 405: _not_allowed}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # a redirect would go to whatever host the client named
     return _Guard(app, read_secret(config.api_key_file), read_secret(config.admin_token_file))
 
 

@@ -294,6 +294,19 @@ async def test_completions_are_asked_for_by_post_alone(start: Any, kit: Any, pat
     assert running.engines[0].seen == []
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/completions/", "/health/", "/plumage/v1/status/"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_slash_too_many_is_no_way_to_another_host(start: Any, kit: Any, path: str, method: str) -> None:
+    """A redirect would carry the host that the client wrote, and send prompt and key there."""
+    running = await start(engines=1)
+    body = json.dumps(kit.chat()).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: evil.example\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    answer = await running.send(head + body)
+    assert _is_error(answer, 404, "not_found")
+    assert "location" not in answer.headers
+    assert running.engines[0].seen == []
+
+
 async def test_after_all_that_the_router_serves(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     for bad in (b"{", b"\xff\xfe", b"GET", b"[]"):

@@ -184,6 +184,7 @@ BAD: list[tuple[str, Any, int, str | None]] = [
         "response_format",
     ),
     ("/v1/nothing", {}, 404, None),
+    ("/v1/completions/", {"model": "tiny", "prompt": "a"}, 404, None),
 ]
 
 
