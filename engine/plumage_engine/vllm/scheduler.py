@@ -24,6 +24,7 @@ class _Hooks(Scheduler):
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
         self.fleet = Fleet(self, self.plumage)
+        self.plumage.follow_host_tier(self.fleet.heats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)
