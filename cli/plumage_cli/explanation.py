@@ -97,10 +97,11 @@ def _candidates(record: Explanation) -> Table:
 
 def _how(record: Explanation) -> str:
     chunks, considered = record["chunks"], record["considered"]
+    scored = any(candidate["score"] is not None for candidate in record["candidates"])
     return (
         f"{considered} of {record.get('available', considered)} considered; "
         f"{chunks['matched']} of {chunks['prompt']} chunks known; "
-        f"decided in {record['decisionMicroseconds']:g} µs; the lowest score wins"
+        f"decided in {record['decisionMicroseconds']:g} µs{'; the lowest score wins' if scored else ''}"
     )
 
 

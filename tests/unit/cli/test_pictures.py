@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ def view(**traffic: Any) -> dict[str, Any]:
     }
 
 
+FOLDER = Path("/run/chat")
 DECISION = {"requestId": "r-1", "replica": "chat-0", "why": "holds 512 of ~600 prompt tokens, the most of 2"}
 TRAFFIC = {
     "directory": "Degraded",
@@ -64,6 +66,14 @@ def test_a_pool_with_traffic() -> None:
     assert "00ff00ff… (64 tokens, 3×)" in shown
     assert "r-1 → chat-0: holds 512" in shown
     assert line(view(**TRAFFIC)).startswith("chat-0 Ready 2+1 hit 25% | chat-1 Warming –+– hit – | hottest 00ff00ff…")
+
+
+def test_a_line_about_many_replicas_stays_short_and_shows_those_in_trouble() -> None:
+    replicas = [{"id": f"chat-{i}", "state": "Warming" if i == 33 else "Ready"} for i in range(40)]
+    shown = line(view() | {"replicas": replicas}).split(" | ")
+    assert [part.split()[0] for part in shown] == ["chat-33", *(f"chat-{i}" for i in range(5)), "and"]
+    assert shown[-1] == "and 34 more"
+    assert "more" not in line(view() | {"replicas": replicas[:6]})
 
 
 def test_a_pool_before_its_router_answers() -> None:
@@ -107,11 +117,41 @@ def test_doctor_says_how_a_missing_package_comes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_names_what_is_wrong_with_a_pool() -> None:
-    findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC))]
+    findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC), FOLDER)]
     assert (Verdict.WARNING, "chat-1 is warming") in findings
     assert (Verdict.WARNING, "the engine of chat-0 was started again 2 time(s): it was ended by SIGKILL") in findings
-    assert (Verdict.WARNING, "the agent of chat-1 is down: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the agent of chat-1 is down, 1 time(s) by now: it was ended by SIGKILL") in findings
     assert (Verdict.WARNING, "the router does without the directory") in findings
+
+
+def test_doctor_tells_of_every_process_that_was_lost_and_where_its_log_is() -> None:
+    lost = view() | {"router": process(3), "directory": {"pid": 3, "state": "Running", "restarts": 1}}
+    lost["replicas"] = [{"id": "chat-2", "state": "Ready", "engine": process(1), "agent": process(4)}]
+    ended = "it was ended by SIGKILL"
+    assert list(check_pool(lost, FOLDER))[1:] == [
+        Finding(Verdict.WARNING, f"the router was started again 3 time(s): {ended}", "see /run/chat/router.log"),
+        Finding(Verdict.WARNING, "the directory was started again 1 time(s)", "see whether memory ran out"),
+        Finding(
+            Verdict.WARNING, f"the engine of chat-2 was started again 1 time(s): {ended}",
+            "see /run/chat/engine-chat-2.log",
+        ),
+        Finding(
+            Verdict.WARNING, f"the agent of chat-2 was started again 4 time(s): {ended}",
+            "see /run/chat/agent-chat-2.log",
+        ),
+    ]  # fmt: skip
+
+
+def test_doctor_tells_of_what_is_down_and_of_nothing_that_only_starts() -> None:
+    starting = view() | {"router": process(0, "Starting"), "replicas": []}
+    assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
+    down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"router": process(1, "Waiting"), "replicas": []}
+    assert list(check_pool(down, FOLDER))[2:] == [
+        Finding(
+            Verdict.BAD, "the router is down, 1 time(s) by now: it was ended by SIGKILL", "see /run/chat/router.log"
+        ),
+        Finding(Verdict.WARNING, "chat-0 gets no requests: Unhealthy", "see /run/chat/engine-chat-0.log"),
+    ]
 
 
 def test_an_explanation_for_people() -> None:
@@ -144,13 +184,35 @@ def test_an_explanation_for_people() -> None:
         "→ chat-0",
         "61 ms",
         "2 of 5 considered",
-        "8 of 9 chunks known",
+        "8 of 9 chunks known; decided in 88 µs; the lowest score wins",
     ):
         assert words in shown
     del record["available"]  # an older router tells none
     check(record, "chat", explanation.Explanation)
     explanation.show(record, console)
     assert "2 of 2 considered" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("scores", [(None, None), ()])
+def test_no_score_wins_where_a_policy_gives_none(scores: tuple[None, ...]) -> None:
+    record: Any = {
+        **DECISION,
+        "model": "tiny-chat",
+        "policy": "RoundRobin",
+        "degraded": False,
+        "failures": [],
+        "promptTokens": {"estimated": 600, "actual": 590},
+        "hitTokens": {"predicted": 0, "actual": 0},
+        "ttft": {"predicted": None, "actual": 0.061},
+        "latency": {"predicted": None, "actual": 1.2},
+        "chunks": {"prompt": 9, "matched": 0},
+        "candidates": [{"replica": f"chat-{n}", "hitTokens": 0, "score": score} for n, score in enumerate(scores)],
+        "considered": 2,
+        "decisionMicroseconds": 88.0,
+    }
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    explanation.show(record, console)
+    assert console.file.getvalue().endswith("decided in 88 µs\n")  # type: ignore[attr-defined]
 
 
 def test_the_load_is_the_seeds() -> None:
