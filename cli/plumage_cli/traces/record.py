@@ -93,6 +93,9 @@ def _parse(line: str, where: str) -> Request:
         )
     except (ArithmeticError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CliError(f"{where} is not in Mooncake's form: {type(error).__name__} {error}") from None
-    if request.timestamp < 0 or request.input_length < 0 or request.output_length < 0:
+    tokens, ids, due = request.input_length, len(request.hash_ids), -(-request.input_length // BLOCK)
+    if request.timestamp < 0 or tokens < 0 or request.output_length < 0:
         raise CliError(f"{where}: timestamp and lengths may not be negative")
+    if ids != due:
+        raise CliError(f"{where}: hash_ids must have {due} ids, one for each {BLOCK} of {tokens} tokens, got {ids}")
     return request

@@ -129,6 +129,17 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
         list(read_mooncake(path))
 
 
+@pytest.mark.parametrize(("tokens", "ids", "due"), [(10, 5, 1), (512, 2, 1), (513, 1, 2), (1, 0, 1), (0, 1, 0)])
+def test_ids_that_are_too_many_or_too_few_are_named(tmp_path: Path, tokens: int, ids: int, due: int) -> None:
+    path = tmp_path / "trace.jsonl"
+    request = {"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": list(range(ids))}
+    path.write_text(f"{LINE}{json.dumps(request)}\n")
+    done = CliRunner().invoke(trace.app, ["describe", str(path)])
+    said = f"line 2: hash_ids must have {due} ids, one for each 512 of {tokens} tokens, got {ids}"
+    assert said in str(done.exception)
+    assert done.output == ""
+
+
 def test_azure_has_times_and_lengths_and_shares_nothing(tmp_path: Path) -> None:
     path = tmp_path / "azure.csv"
     path.write_text(
