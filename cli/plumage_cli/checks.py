@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from plumage_cli.errors import how_to_install
 from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
 from plumage_cli.local.ports import require_free
+from plumage_cli.table import processes
 
 __all__ = ["MODULES", "Finding", "Verdict", "check_machine", "check_pool", "require"]
 
@@ -67,22 +69,18 @@ def check_machine(port: int, pools: Iterable[Mapping[str, Any]] = ()) -> Iterato
     yield from _stale()
 
 
-def check_pool(view: Mapping[str, Any]) -> Iterator[Finding]:
-    """What is wrong with a pool that is up, from its supervisor's view."""
+def check_pool(view: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    """What is wrong with a pool that is up, from its supervisor's view. `folder`: the pool's, where the logs lie."""
     traffic = view.get("traffic") or {}
     pool = view["pool"]
     yield Finding(Verdict.GOOD, f"pool {pool} is up at {view['endpoint']}")
     for replica in view["replicas"]:
-        yield from _replica(replica)
+        if replica["state"] == "Warming":
+            yield Finding(Verdict.WARNING, f"{replica['id']} is warming", "wait; plumage status shows when it is Ready")
     if not view["replicas"]:
         yield Finding(Verdict.WARNING, f"pool {pool} has no replica", "plumage scale 1")
-    if view["router"] and view["router"]["state"] != "Running":
-        yield Finding(
-            Verdict.BAD, f"the router is down: {view['router']['lastExit']}", "see router.log in the pool's folder"
-        )
-    if view["directory"] and view["directory"]["restarts"]:
-        lost = view["directory"]["restarts"]
-        yield Finding(Verdict.WARNING, f"the directory's server was lost {lost} time(s)", "see whether memory ran out")
+    for name, process in processes(view):
+        yield from _process(name, process, folder)
     if traffic.get("directory") == "Degraded":
         yield Finding(
             Verdict.WARNING, "the router does without the directory", "it recovers by itself once that is back"
@@ -91,19 +89,31 @@ def check_pool(view: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(Verdict.BAD, f"the membership file: {traffic['membershipError']}", "free some disk space")
     for replica in traffic.get("replicas", []):
         if replica.get("why"):
-            yield Finding(Verdict.WARNING, f"{replica['id']} gets no requests: {replica['why']}", "see its log")
+            yield Finding(
+                Verdict.WARNING,
+                f"{replica['id']} gets no requests: {replica['why']}",
+                _see(folder, f"engine {replica['id']}"),
+            )
 
 
-def _replica(replica: Mapping[str, Any]) -> Iterator[Finding]:
-    name, restarts = replica["id"], replica["engine"]["restarts"]
-    if replica["state"] == "Warming":
-        yield Finding(Verdict.WARNING, f"{name} is warming", "wait; plumage status shows when it is Ready")
-    if restarts:
-        what = f"the engine of {name} was started again {restarts} time(s): it {replica['engine']['lastExit']}"
-        yield Finding(Verdict.WARNING, what, "see its log in the pool's folder")
-    if replica["agent"]["state"] != "Running":
-        what = f"the agent of {name} is down: it {replica['agent']['lastExit']}"
-        yield Finding(Verdict.WARNING, what, "the replica serves on; nobody knows its cache")
+def _process(name: str, process: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    """Whether it is down, or was: how often, and how it ended last (of the directory's server nobody knows)."""
+    role, _, replica = name.partition(" ")
+    who = f"the {role} of {replica}" if replica else f"the {role}"
+    how = f": it {process['lastExit']}" if process.get("lastExit") else ""
+    # The directory's log goes with its server.
+    remedy = "see whether memory ran out" if role == "directory" else _see(folder, name)
+    if process["state"] == "Waiting":
+        if role == "agent":
+            remedy = f"the replica serves on; nobody knows its cache; {remedy}"
+        verdict = Verdict.BAD if role == "router" else Verdict.WARNING
+        yield Finding(verdict, f"{who} is down, {process['restarts']} time(s) by now{how}", remedy)
+    elif process["restarts"]:
+        yield Finding(Verdict.WARNING, f"{who} was started again {process['restarts']} time(s){how}", remedy)
+
+
+def _see(folder: Path, process: str) -> str:
+    return f"see {folder / process.replace(' ', '-')}.log"
 
 
 def _modules() -> Iterator[Finding]:

@@ -11,10 +11,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-__all__ = ["last_requests", "line", "percent", "pool_picture", "pool_table", "process_table"]
+__all__ = ["last_requests", "line", "percent", "pool_picture", "pool_table", "process_table", "processes"]
 
 _HOTTEST = 3  # prefixes shown
 _LAST = 4  # requests shown
+_ON_A_LINE = 6  # replicas
 
 
 def pool_picture(view: Mapping[str, Any]) -> RenderableType:
@@ -38,7 +39,7 @@ def pool_table(view: Mapping[str, Any]) -> Table:
         restarts = replica["engine"]["restarts"] + replica["agent"]["restarts"]
         table.add_row(
             replica["id"],
-            traffic.get("state", replica["state"]),
+            _state(replica, traffic),
             _shown(traffic.get("routed")),
             _shown(traffic.get("running")),
             _shown(traffic.get("waiting")),
@@ -54,12 +55,12 @@ def process_table(view: Mapping[str, Any]) -> Table:
     table = Table(title="processes", title_justify="left")
     for name in ("process", "pid", "state", "restarts"):
         table.add_column(name, justify="left" if name in ("process", "state") else "right")
-    for name, process in _processes(view):
+    for name, process in processes(view):
         table.add_row(name, _shown(process["pid"]), process["state"], str(process["restarts"] or ""))
     return table
 
 
-def _processes(view: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def processes(view: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each process of the pool that there is, by name; a directory of somebody else's is none."""
     for role in ("router", "directory"):
         if view[role]:
@@ -70,8 +71,13 @@ def _processes(view: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def line(view: Mapping[str, Any]) -> str:
-    """The same in one line, for output that is no terminal."""
-    parts = [f"{replica['id']} {_summary(replica, traffic)}" for replica, traffic in _rows(view)]
+    """The same in one line, for output that is no terminal. Of many replicas those that are not Ready come first."""
+    rows = list(_rows(view))
+    if len(rows) > _ON_A_LINE:
+        rows.sort(key=lambda row: _state(*row) == "Ready")
+    parts = [f"{replica['id']} {_summary(replica, traffic)}" for replica, traffic in rows[:_ON_A_LINE]]
+    if len(rows) > _ON_A_LINE:
+        parts.append(f"and {len(rows) - _ON_A_LINE} more")
     hottest = next(_hottest(view), None)
     return " | ".join(parts) + (f" | hottest {hottest}" if hottest else "")
 
@@ -99,7 +105,12 @@ def _traffic(view: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _summary(replica: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:
     load = f"{_shown(traffic.get('running'))}+{_shown(traffic.get('waiting'))}"
-    return f"{traffic.get('state', replica['state'])} {load} hit {percent(traffic.get('hitRatio'))}"
+    return f"{_state(replica, traffic)} {load} hit {percent(traffic.get('hitRatio'))}"
+
+
+def _state(replica: Mapping[str, Any], traffic: Mapping[str, Any]) -> str:
+    """The router's word where it has one: it sees more than the supervisor."""
+    return str(traffic.get("state", replica["state"]))
 
 
 def _hottest(view: Mapping[str, Any]) -> Iterator[str]:

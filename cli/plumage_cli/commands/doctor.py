@@ -24,6 +24,7 @@ def doctor(
     """Say what is wrong with this machine, and with pools that are up. Status 1 when something can't work."""
     from plumage_cli.checks import Verdict, check_machine, check_pool
     from plumage_cli.local.control import find_pool
+    from plumage_cli.local.folder import base_folder
 
     if pool is not None:
         find_pool(pool)
@@ -31,7 +32,7 @@ def doctor(
     findings = [*check_machine(port, up), *findings]
     for view in up:
         if pool in (None, view["pool"]):
-            findings += check_pool(view)
+            findings += check_pool(view, base_folder() / view["pool"])
     colors = {Verdict.GOOD: typer.colors.GREEN, Verdict.WARNING: typer.colors.YELLOW, Verdict.BAD: typer.colors.RED}
     for finding in findings:
         typer.secho(f"{finding.verdict.value:>4}  ", fg=colors[finding.verdict], nl=False)

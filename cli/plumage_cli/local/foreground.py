@@ -123,14 +123,17 @@ async def _take_down(supervisor: Supervisor, signals: StopSignals) -> None:
 
 
 async def show(supervisor: Supervisor, console: Console, signals: StopSignals) -> None:
-    """The table until a person asks to stop: redrawn in a terminal, a line now and then elsewhere."""
+    """The table until a person asks to stop: redrawn in a terminal, elsewhere a line when something changed."""
     if console.is_terminal:
         with Live(pool_picture(supervisor.view()), console=console, auto_refresh=False) as live:
             while not await _asked_within(signals, _REDRAW):
                 live.update(pool_picture(supervisor.view()), refresh=True)
     else:
+        last = ""
         while not await _asked_within(signals, _LINE):
-            console.print(line(supervisor.view()), soft_wrap=True)
+            if (now := line(supervisor.view())) != last:
+                console.print(now, soft_wrap=True)
+            last = now
 
 
 async def _asked_within(signals: StopSignals, seconds: float) -> bool:

@@ -180,6 +180,15 @@ def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
     assert f"port {port} is free" in done.output
 
 
+def test_doctor_says_where_the_log_of_a_lost_process_is(folder: Path, answering: Answering) -> None:
+    answering(
+        json.dumps(VIEW | {"router": CHILD | {"restarts": 2, "lastExit": "ended with status 1"}}).encode() + b"\n"
+    )
+    done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
+    told = f"warn  the router was started again 2 time(s): it ended with status 1 → see {folder}/router.log"
+    assert told in done.output
+
+
 def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
