@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from plumage_cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +19,16 @@ def test_every_command_and_target_exists() -> None:
     assert set(commands) <= set(COMMANDS)
     targets = re.findall(r"(?:^|`)make ([a-z]+)", README, re.M)
     assert {"demo", "test"} <= set(targets) <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+@pytest.mark.parametrize("page", ["README.md", "examples/README.md"])
+def test_plumage_is_a_command_once_the_environment_is_active(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert ".venv/bin/plumage" not in text
+    assert "`make setup`" in text
+    assert "`source .venv/bin/activate`" in text
+    if page == "README.md":
+        assert text.index("source .venv/bin/activate") < min(map(text.index, ("`plumage ", "$ plumage ")))
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,10 +39,9 @@ def test_the_session_prints_what_it_shows(runtime: Path) -> None:
         pool.wait(whole(4))
         written: list[str] = []
         real: list[str] = []
-        before = ""
+        before = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"  # as `activate` does
         for command, shown in session():
             script = command.replace("http://127.0.0.1:8000", pool.url)
-            script = script.replace(".venv/bin/plumage", f"{sys.executable} -m plumage_cli")
             for there, here in zip(written, real, strict=True):
                 script = script.replace(there, here)
             done = subprocess.run(

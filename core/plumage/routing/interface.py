@@ -52,7 +52,8 @@ class Query:
 
 @dataclass(slots=True)
 class Ticket:
-    """One routed request, handed back to the policy with its outcome. `state` is the policy's own."""
+    """One routed request, handed back to the policy with its outcome. `state` is the policy's own.
+    `predicted_latency`: seconds to the end of the answer; None until answers have taught the policy what one takes."""
 
     slot: int
     routed_at: float

@@ -214,7 +214,8 @@ class Lbgr:
         correction = per_hit * found + per_miss * miss + per_work * work + bias
         ttft = max(base + correction, base * _LEAST_SHARE)
         x = (found, miss, work, 1.0)
-        latency = max(base + replica.latency.predict(x), ttft)
+        # Before any answer ended it would be the time to first token, which says nothing of a whole answer.
+        latency = max(base + replica.latency.predict(x), ttft) if any(replica.latency.weights) else None
         return Ticket(slot, now, query.tokens, hit, ttft, latency, Routed(replica, x, service, share))
 
     def first_token(self, ticket: Ticket, now: float) -> None:

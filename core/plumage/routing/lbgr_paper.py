@@ -76,7 +76,7 @@ class LbgrPaper:
         self._work.add(slot, service, query.now)
         model = self._models[slot]
         state = _Routed(model, x, service, x[2])
-        predicted = service + x[2] + model.predict(x)
+        predicted = service + x[2] + model.predict(x) if model.updates else None
         hit = min(query.hits.get(slot, 0.0), query.tokens)
         return Ticket(slot, query.now, query.tokens, hit, None, predicted, state)
 

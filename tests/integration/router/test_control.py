@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support.scrapes import families
 
+from plumage.routing.learned import Learned
+
 
 @pytest.fixture
 def keys(tmp_path: Path) -> dict[str, str]:
@@ -162,6 +164,8 @@ async def test_a_replica_of_any_name_is_in_the_metrics(start: Any, kit: Any) -> 
 async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any) -> None:
     """Of time to first token and of the whole answer, apart."""
     running = await start(engines=1, policy={"name": "Lbgr"})
+    learned = Learned(1.0, 1.0, (0.0, 0.0, 0.0, 0.01), (0.0, 0.0, 0.0, 0.02), 100)
+    assert running.router.gateway.decider.policy.adopt(0, learned, 0.0)
     for turn in range(3):
         assert (await running.post(kit.chat(f"{turn} " * 500, stream=True))).status == 200
     metrics, records = running.router.gateway.metrics, list(running.router.gateway.audit.latest(3))
@@ -173,6 +177,16 @@ async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any
         assert errors.count == 3
         assert f"plumage_router_{name}_seconds_count 3" in text
         assert 0 < errors.total + predicted <= actual + 1e-6, "from sending on: the router's own time is no error"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_fresh_router_predicts_no_whole_answer(start: Any, kit: Any, stream: bool) -> None:
+    running = await start(engines=1, policy={"name": "Lbgr"})
+    assert (await running.post(kit.chat("Hello", stream=stream))).status == 200
+    (record,) = running.router.gateway.audit.latest(1)
+    assert record.document()["latency"]["predicted"] is None
+    assert record.document()["latency"]["actual"] > 0
+    assert running.router.gateway.metrics.latency_error.count == 0
 
 
 async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:

@@ -219,6 +219,18 @@ def test_a_late_ticket_does_not_touch_the_slots_next_replica() -> None:
     assert policy._replicas[0].backlog.requests == 0
 
 
+def test_a_whole_answer_is_predicted_once_some_have_ended() -> None:
+    policy, states = _policy(), _states(1)
+    predicted = []
+    for turn in range(60):
+        query = Query(20.0 * turn, 4000, {}, stream=False)
+        ticket = policy.routed(query, policy.choose(query, states))
+        policy.finished(ticket, query.now + 11.0, None)
+        predicted.append(ticket.predicted_latency)
+    assert predicted[0] is None
+    assert predicted[-1] == pytest.approx(11.0, rel=0.1)
+
+
 def test_both_latencies_are_predicted_and_ordered() -> None:
     policy, states = _policy(), _states(2)
     rng, now = random.Random(3), 0.0

@@ -52,9 +52,14 @@ def test_predicts_service_plus_work_before_anything_is_learned() -> None:
     query = Query(0.0, 3000, {0: 1000.0})
     choice = policy.choose(query, _states(2))
     assert choice.slot == 0
-    assert policy.routed(query, choice).predicted_latency == pytest.approx(2.0)
+    assert choice.scores == pytest.approx([2.0, 3.0])
+    ticket = policy.routed(query, choice)
+    assert ticket.predicted_latency is None, "nobody knows yet what decoding adds"
     again = policy.choose(query, _states(2))
     assert again.scores == pytest.approx([4.0, 3.0])
+    policy.finished(ticket, 12.0, None)
+    predicted = policy.routed(Query(20.0, 3000, {0: 1000.0}), choice).predicted_latency
+    assert predicted == pytest.approx(12.0, rel=0.05)
 
 
 def test_the_printed_form_corrects_an_over_estimate_and_the_code_does_not() -> None:

@@ -150,7 +150,7 @@ class SlowLbgr:
 
     # Accounting
 
-    def routed(self, query: Query, replica: ReplicaState) -> tuple[Sent, float, float]:
+    def routed(self, query: Query, replica: ReplicaState) -> tuple[Sent, float, float | None]:
         """And the predicted times to the first token and to the end."""
         slot, now = replica.slot, query.now
         known = self.replicas[slot]
@@ -169,7 +169,8 @@ class SlowLbgr:
         known.look()
         own = service + work
         ttft = max(own + ttft_learned, own / 10.0)
-        latency = max(own + known.latency.predict((found, miss, work, 1.0)), ttft)
+        more = known.latency.predict((found, miss, work, 1.0))
+        latency = max(own + more, ttft) if known.latency.weights != (0.0, 0.0, 0.0, 0.0) else None
         return Sent(known, (found, miss, work, 1.0), service, owed, now, hits, share), ttft, latency
 
     def revisit(self, now: float) -> None:
@@ -265,7 +266,8 @@ class Both:
         assert choice.scores[[state.slot for state in considered].index(choice.slot)] == min(choice.scores)
         ticket = self.policy.routed(query, choice)
         sent, ttft, latency = self.model.routed(query, self.states[choice.slot])
-        assert (ticket.predicted_ttft, ticket.predicted_latency) == pytest.approx((ttft, latency), rel=1e-7)
+        assert ticket.predicted_ttft == pytest.approx(ttft, rel=1e-7)
+        assert ticket.predicted_latency == (None if latency is None else pytest.approx(latency, rel=1e-7))
         self.on_their_way.append((ticket, sent))
 
     def end(self, now: float) -> None:
