@@ -83,7 +83,7 @@ def test_the_routes(server: Server) -> None:
         assert (before["running"], before["waiting"], before["draining"]) == (0, 0, False)
         assert all(state["on"] for state in before["features"].values()), before["features"]
         assert {"feather", "record"} <= set(before["features"])
-        with streams(server.url, 12, 300) as ended:
+        with streams(server.url, 12, 900) as ended:
             tells_of_the_middle(fleet)
             waits_for_streams(fleet, ended)
         assert len(ended) == 12
@@ -125,7 +125,7 @@ def tells_of_the_middle(fleet: httpx.Client) -> None:
         if stats["running"] and stats["cachedBlocks"] >= 12:
             break
         time.sleep(0.1)
-    for _ in range(5):
+    for _ in range(3):
         snapshot = decode_snapshot(fleet.get("/v1/plumage/snapshot").raise_for_status().content)
         known = {row.block_hash for row in snapshot.blocks}
         assert all(row.parent is None or row.parent in known for row in snapshot.blocks)
