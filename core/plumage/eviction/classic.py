@@ -1,6 +1,10 @@
 """The textbook policies to compare with: LFU, FIFO, TTL; each among the leaves, like all of ours.
 
 Runs are scored when they become evictable; nothing that enters these scores changes while a run is an idle leaf.
+
+Sources: FIFO and LFU are of the paging literature (Belady, A Study of Replacement Algorithms for a Virtual-Storage
+Computer, IBM Systems Journal 5(2), 1966; Coffman and Denning, Operating Systems Theory, 1973). TTL is a timeout as web
+caches have it; that FIFO decides while nothing has expired is ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""2Q (Johnson and Shasha, VLDB 1994, full version), among leaves.
+"""2Q, full version, among leaves.
+
+Source: Johnson and Shasha, 2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm, VLDB 1994.
 
 A new run waits in a FIFO (`in`); what leaves it is remembered, and only what comes back while remembered enters the
 long-term queue, kept by recency. Sizes are the authors': a quarter of the cache for the FIFO, memory for half of it.

@@ -2,6 +2,8 @@
 
 More than `imbalance` requests between the busiest and the idlest: the least loaded. Else the highest share of matched
 prefix with load ≤ mean + one standard deviation; without a match, fewest requests. Its own bounded table of prefixes.
+
+Source: vllm-project/aibrix, pkg/plugins/gateway/algorithms/prefix_cache.go, as read in mid-2026.
 """
 
 from __future__ import annotations

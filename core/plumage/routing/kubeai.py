@@ -2,6 +2,9 @@
 
 The first `prefix_characters` of the prompt are hashed onto a ring of `virtual_nodes` points a replica; the first
 replica clockwise with load ≤ 1.25·(total + 1) ÷ n takes it. Without text the first chunk's hash stands for it.
+
+Source: substratusai/kubeai, internal/loadbalancer/balance_chwbl.go, as read in mid-2026, after Mirrokni, Thorup and
+Zadimoghaddam, Consistent Hashing with Bounded Loads, SODA 2018.
 """
 
 from __future__ import annotations

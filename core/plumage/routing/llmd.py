@@ -3,6 +3,9 @@
 prefix = matched ÷ total blocks, by an approximate index of 31,250 least-recently-used entries a pod (or, `precise`, by
 the engines' events); queue = (max − q) ÷ (max − min) over the pods' waiting queues. KServe adds a "no hit, least
 recently used" scorer of weight 2: with no hit anywhere, the pod that longest had no cold request scores highest.
+
+Source: llm-d/llm-d-router, pkg/epp/framework/plugins/scheduling/scorer (prefix, preciseprefixcache, queuedepth,
+kvcacheutilization, nohitlru), as read in mid-2026; KServe (kserve/kserve) configures it for its LLMInferenceService.
 """
 
 from __future__ import annotations
