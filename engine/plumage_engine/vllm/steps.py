@@ -41,8 +41,10 @@ class StepTimes:
 
 
 def _outcome(output: SchedulerOutput, seconds: float) -> StepOutcome:
-    """A request with one token, or with drafts beside it, decodes."""
-    drafts = output.scheduled_spec_decode_tokens
-    decodes = sum(1 for request, tokens in output.num_scheduled_tokens.items() if tokens == 1 or request in drafts)
-    drafted = sum(len(tokens) for tokens in drafts.values())
+    """A request with one token decodes, and one with drafts beside it. Counted in C: it happens at every step."""
+    scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+    decodes, drafted = list(scheduled.values()).count(1), 0
+    for request, tokens in drafts.items():
+        decodes += scheduled[request] != 1
+        drafted += len(tokens)
     return StepOutcome(seconds, decodes, output.total_num_scheduled_tokens - decodes - drafted)
