@@ -1,8 +1,8 @@
 """Policies that look at load alone, or at nothing: the floor that prefix-aware routing is measured against.
 
 Sources: PowerOfTwo is Mitzenmacher's, The Power of Two Choices in Randomized Load Balancing, IEEE TPDS 12(10), 2001;
-PrefixAware routes by the longest match, as does `prefixaware` of vllm-project/production-stack (see `production_stack`),
-but breaks ties by load. The rest are folklore.
+PrefixAware routes by the longest match, as does `prefixaware` of vllm-project/production-stack, but breaks ties by
+load (see `production_stack`). The rest are folklore.
 """
 
 from __future__ import annotations
