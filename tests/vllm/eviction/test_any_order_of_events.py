@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.vllm_blocks import BLOCK, Cache, check, free_list
 
@@ -122,6 +122,7 @@ def test_requests_of_all_lengths(policy: str, seed: int) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=12, deadline=None)
+@example(seed=1800)  # a copy in use that got its hash unseen, beside one just going
 @given(seed=st.integers(0, 2**32))
 def test_pins_evictions_resets_and_moved_hashes(policy: str, seed: int) -> None:
     Drive(policy, seed, rough=True).run()

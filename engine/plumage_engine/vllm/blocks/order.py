@@ -177,10 +177,10 @@ class EvictionOrder:
         found = []
         for name in names:
             block = cached[name]
-            if type(block) is dict:
-                block = self._last_copy(name)
-            if block.ref_cnt:
-                raise StateError(f"the policy chose block {block.block_id}, which is in use")
+            if type(block) is dict or block.ref_cnt:
+                block = self._free_copy(name)
+                if block is None:
+                    continue
             state[block.block_id] = _UNKNOWN
             self._others.pop(block.block_id, None)
             found.append(block)
@@ -256,12 +256,15 @@ class EvictionOrder:
         for gone in self.tree.remove(name):
             self._estranged(gone)
 
-    def _last_copy(self, name: Name) -> KVCacheBlock:
-        """The free block of `name`, which has left the tree. If there are more, which is when some were not seen
-        getting their hashes, they are in no tree from now on."""
+    def _free_copy(self, name: Name) -> KVCacheBlock | None:
+        """A free block of `name`, which has left the tree; what other copies there are is in no tree from now on. None
+        where one that got its hash unseen is in use and the others are just going."""
+        for copy in copies_of(self._pool, name):
+            if copy.ref_cnt and self.state[copy.block_id] == _HELD:
+                raise StateError(f"the policy chose a prefix whose block {copy.block_id} is in use")
         self._estranged(name)
-        copy = next(copy for copy in copies_of(self._pool, name) if copy.block_id in self._others)
-        return self._others.pop(copy.block_id)
+        free = next((copy for copy in copies_of(self._pool, name) if copy.block_id in self._others), None)
+        return None if free is None else self._others.pop(free.block_id)
 
     def _estranged(self, name: Name) -> None:
         """`name` left the tree, but has copies; those that are free and yet unknown are just being spared."""
