@@ -52,8 +52,9 @@ def child(tmp_path: Path, config: Path) -> Child:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))  # multiprocessing's own among them
     yield
-    for process in psutil.Process().children(recursive=True):
+    for process in set(psutil.Process().children(recursive=True)) - before:
         process.kill()
 
 
