@@ -149,6 +149,17 @@ _ALL = (
         needs_vllm=True,
     ),
     Benchmark(
+        "vllm-feather",
+        "FEATHER in real vLLM, end to end: against FCFS and the tree's order alone, on a model of 8 layers",
+        quick_budget=240,
+        quick_omits="9 of 11 cells, five of eight policies, 18 of 20 pairs, three quarters of the requests",
+        options=(
+            ("cells", "names of cells, separated by semicolons, instead of all"),
+            ("pairs", "rounds in which each policy serves the load"),
+        ),
+        needs_vllm=True,
+    ),
+    Benchmark(
         "vllm-parity",
         "greedy answers of real vLLM with the plugin against its own: preemptions, aborts, asynchronous, host tier",
         quick_budget=120,
