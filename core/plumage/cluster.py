@@ -1,0 +1,82 @@
+"""What a pool's objects in a cluster are called: labels, names, ports, paths. Operator, router, agent and CLI read it
+here, since they meet over the Kubernetes API only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+__all__ = [
+    "AGENT_PORT",
+    "AUDIENCE",
+    "COMPONENT_LABEL",
+    "CONFIG_FOLDER",
+    "CORDON",
+    "DIRECTORY_PORT",
+    "ENGINE_PORT",
+    "GROUP",
+    "LONGEST_POOL_NAME",
+    "MANAGED_BY",
+    "PAUSE",
+    "POOL_LABEL",
+    "ROUTER_PORT",
+    "RUN_FOLDER",
+    "TOKEN_FOLDER",
+    "VERSION",
+    "Component",
+    "child_name",
+    "labels_of",
+    "pool_of",
+    "selector_of",
+]
+
+GROUP: Final = "inference.plumage.dev"
+VERSION: Final = "v1alpha1"
+MANAGED_BY: Final = "plumage"
+
+POOL_LABEL: Final = f"{GROUP}/pool"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+# Annotations that people set: on a pool, nothing is changed while it says "true"; on a pod, no new request goes there.
+PAUSE: Final = f"{GROUP}/paused"
+CORDON: Final = f"{GROUP}/cordoned"
+
+ENGINE_PORT: Final = 8000
+ROUTER_PORT: Final = 8000
+AGENT_PORT: Final = 8081
+DIRECTORY_PORT: Final = 6379
+
+# In every pod: sockets between engine and agent, with the token that they share, on an emptyDir in memory; the
+# ConfigMap's files; the projected service account token, by which pods of a pool know one another.
+RUN_FOLDER: Final = "/run/plumage"
+CONFIG_FOLDER: Final = "/etc/plumage"
+TOKEN_FOLDER: Final = "/var/run/secrets/plumage"
+AUDIENCE: Final = "plumage"
+
+Component = Literal["engine", "router", "directory"]
+# A Service's name is a DNS label of at most 63 characters, and the longest suffix is "-directory".
+LONGEST_POOL_NAME: Final = 63 - len("-directory")
+
+
+def child_name(pool: str, component: Component) -> str:
+    """The name of a pool's Deployment, Service, ConfigMap and service account of one part."""
+    return f"{pool}-{component}"
+
+
+def selector_of(pool: str, component: Component) -> dict[str, str]:
+    """The labels that choose one part's pods; they never change."""
+    return {POOL_LABEL: pool, COMPONENT_LABEL: component}
+
+
+def labels_of(pool: str, component: Component) -> dict[str, str]:
+    """All labels of one part's objects."""
+    return {
+        "app.kubernetes.io/name": "plumage",
+        "app.kubernetes.io/instance": pool,
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+        **selector_of(pool, component),
+    }
+
+
+def pool_of(labels: Mapping[str, str]) -> str | None:
+    """The pool that an object belongs to, by its labels."""
+    return labels.get(POOL_LABEL)
