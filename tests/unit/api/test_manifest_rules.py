@@ -236,13 +236,20 @@ RULES: list[tuple[Mutation, str]] = [
         "spec.autoscaling.minReplicas: may not be above maxReplicas, got 5",
     ),
     (
-        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "CacheHitRatio", "target": 3}]}),
-        "spec.autoscaling.metrics[0].targetPercent: must be set, and target absent, for CacheHitRatio, got nothing",
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "CacheHitRatio"}]}),
+        "spec.autoscaling.metrics[0].targetPercent: must be set for CacheHitRatio and KvCacheUsage, and absent for "
+        "other types, got nothing",
     ),
     (
-        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "TokensPerSecond"}]}),
-        "spec.autoscaling.metrics[0].target: must be set, and targetPercent absent, for TokensPerSecond and "
-        "RequestsInFlight, got nothing",
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "QueueWait"}]}),
+        "spec.autoscaling.metrics[0].targetMilliseconds: must be set for TimeToFirstToken and QueueWait, and absent "
+        "for other types, got nothing",
+    ),
+    (
+        put("spec.autoscaling",
+            {"maxReplicas": 2, "metrics": [{"type": "KvCacheUsage", "targetPercent": 80, "target": 3}]}),
+        "spec.autoscaling.metrics[0].target: must be set for TokensPerSecond and RequestsInFlight, and absent for "
+        "other types, got 3",
     ),
     (
         put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "TokensPerSecond", "target": 1}] * 2}),

@@ -1,68 +1,149 @@
-"""`spec.autoscaling`: between which bounds, and on which signals, the pool's size follows its load."""
+"""`spec.autoscaling`: between which bounds, and on which signals, the pool's size follows its load.
+
+Names and behaviour are those of Kubernetes' HorizontalPodAutoscaler where it has them (stabilisation windows, policies,
+tolerance), so that nobody has to learn them twice; the defaults are a fleet's whose replicas are dear while cold.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from plumage.api.v1alpha1.fields import Percent
+from plumage.api.v1alpha1.fields import Percent, Seconds
+from plumage.api.v1alpha1.metadata import Tally
 from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["AutoscalingSpec", "BehaviorSpec", "MetricSpec", "ScalingRules"]
+__all__ = [
+    "AutoscalingSpec",
+    "AutoscalingStatus",
+    "BehaviorSpec",
+    "MetricSpec",
+    "MetricStatus",
+    "MetricType",
+    "ScaleDownRules",
+    "ScaleUpRules",
+    "ScalingPolicy",
+    "ScalingRules",
+    "target_of",
+]
 
 Replicas = Annotated[int, Field(ge=0, le=1000)]
-Stabilization = Annotated[int, Field(ge=0, le=3600)]
+Window = Annotated[int, Field(ge=0, le=3600)]
+Amount = Annotated[int, Field(ge=0, le=2**53)]
+MetricType = Literal[
+    "CacheHitRatio", "TokensPerSecond", "TimeToFirstToken", "QueueWait", "KvCacheUsage", "RequestsInFlight"
+]
+Select = Literal["Max", "Min", "Disabled"]
+
+_PERCENT = ("CacheHitRatio", "KvCacheUsage")
+_MILLISECONDS = ("TimeToFirstToken", "QueueWait")
+_AMOUNT = ("TokensPerSecond", "RequestsInFlight")
+
+
+def _target(at: str, name: str, types: tuple[str, str]) -> Rule:
+    """A target that belongs to two types alone."""
+    return Rule(
+        at=at,
+        must=f"must be set for {' and '.join(types)}, and absent for other types",
+        reads=("type", name),
+        holds=lambda metric: (metric.type in types) == (getattr(metric, name) is not None),
+        cel=f"has(self.{at}) == (self.type in {list(types)})",
+    )
 
 
 class MetricSpec(Struct):
-    """One signal. A hit ratio is a percentage; the others are amounts for one replica."""
+    """One signal and what it should be: each type has its own target, by its unit."""
 
-    type: Literal["CacheHitRatio", "TokensPerSecond", "RequestsInFlight"] = Field(
-        description="What is measured: cached ÷ total prompt tokens, output tokens a second, requests in flight."
+    type: MetricType = Field(
+        description="What is measured. CacheHitRatio: cached ÷ all prompt tokens. TokensPerSecond: output tokens a "
+        "second. TimeToFirstToken and QueueWait: the 95th percentile of the last minute. KvCacheUsage: KV "
+        "blocks in use. RequestsInFlight: running and waiting requests."
     )
-    target_percent: Percent | None = Field(None, description="Hit ratio to hold; for CacheHitRatio only.")
+    target_percent: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None, description="Percentage to hold; for CacheHitRatio (at least) and KvCacheUsage (at most)."
+    )
+    target_milliseconds: Annotated[int, Field(ge=1, le=86_400_000)] | None = Field(
+        None, description="Time to stay under; for TimeToFirstToken and QueueWait."
+    )
     target: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
-        None, description="Amount to hold for one replica; for TokensPerSecond and RequestsInFlight."
+        None, description="Amount for one replica, on average; for TokensPerSecond and RequestsInFlight."
     )
     rules: ClassVar = (
-        Rule(
-            at="targetPercent",
-            must="must be set, and target absent, for CacheHitRatio",
-            reads=("type", "target", "target_percent"),
-            holds=lambda metric: (
-                metric.type != "CacheHitRatio" or (metric.target_percent is not None and metric.target is None)
-            ),
-        ),
-        Rule(
-            at="target",
-            must="must be set, and targetPercent absent, for TokensPerSecond and RequestsInFlight",
-            reads=("type", "target", "target_percent"),
-            holds=lambda metric: (
-                metric.type == "CacheHitRatio" or (metric.target is not None and metric.target_percent is None)
-            ),
-        ),
+        _target("targetPercent", "target_percent", _PERCENT),
+        _target("targetMilliseconds", "target_milliseconds", _MILLISECONDS),
+        _target("target", "target", _AMOUNT),
     )
+
+
+def target_of(metric: MetricSpec) -> int:
+    """The one target that is set: percent, milliseconds, or an amount for one replica, by the type."""
+    held = (metric.target_percent, metric.target_milliseconds, metric.target)
+    return next(target for target in held if target is not None)
+
+
+class ScalingPolicy(Struct):
+    """A bound on how much may change within a period."""
+
+    type: Literal["Pods", "Percent"] = Field(description="Whether value counts replicas, or percent of those there.")
+    value: Annotated[int, Field(ge=1, le=1000)] = Field(description="How many may come or go within the period.")
+    period_seconds: Annotated[int, Field(ge=1, le=1800)] = Field(60, description="Length of the period.")
 
 
 class ScalingRules(Struct):
-    """How fast the pool's size may change in one direction."""
+    """How the pool's size may change in one direction. Base of the two; each has its own defaults."""
 
-    stabilization_seconds: Stabilization = Field(
-        300, description="The mildest wish of this long a time counts, so that a short dip changes nothing."
+    stabilization_window_seconds: Window
+    select_policy: Select = Field(
+        "Max",
+        description="Of several policies the one that allows most (Max) or least (Min); Disabled: never this way.",
     )
-    max_replicas_per_minute: Annotated[int, Field(ge=1, le=1000)] = Field(
-        1, description="Replicas that may come or go in a minute."
+    policies: tuple[ScalingPolicy, ...]
+    tolerance_percent: Percent = Field(
+        10, description="A metric this near to its target, in percent of the target, changes nothing."
+    )
+
+
+class ScaleUpRules(ScalingRules):
+    """How the pool grows."""
+
+    stabilization_window_seconds: Window = Field(
+        0, description="The smallest wish of this long a time counts, so that a short peak changes nothing."
+    )
+    policies: tuple[ScalingPolicy, ...] = Field(
+        (
+            ScalingPolicy(type="Pods", value=4, periodSeconds=60),
+            ScalingPolicy(type="Percent", value=100, periodSeconds=60),
+        ),
+        strict=False,
+        min_length=1,
+        max_length=8,
+        description="How much may come within a period.",
+    )
+
+
+class ScaleDownRules(ScalingRules):
+    """How the pool shrinks; the replica with the coldest cache goes first."""
+
+    stabilization_window_seconds: Window = Field(
+        300, description="The largest wish of this long a time counts, so that a short dip changes nothing."
+    )
+    policies: tuple[ScalingPolicy, ...] = Field(
+        (ScalingPolicy(type="Pods", value=1, periodSeconds=60),),
+        strict=False,
+        min_length=1,
+        max_length=8,
+        description="How much may go within a period.",
     )
 
 
 class BehaviorSpec(Struct):
     """Up is quick, down is slow: a cold replica costs more than an idle one."""
 
-    scale_up: ScalingRules = Field(
-        ScalingRules(stabilizationSeconds=0, maxReplicasPerMinute=4), description="How the pool grows."
+    scale_up: ScaleUpRules = Field(ScaleUpRules(), description="How the pool grows.")
+    scale_down: ScaleDownRules = Field(
+        ScaleDownRules(), description="How the pool shrinks; the replica with the coldest cache goes first."
     )
-    scale_down: ScalingRules = Field(ScalingRules(), description="How the pool shrinks; the coldest replica goes.")
 
 
 class AutoscalingSpec(Struct):
@@ -78,6 +159,9 @@ class AutoscalingSpec(Struct):
         description="Signals; the one that wants most replicas counts.",
     )
     behavior: BehaviorSpec = Field(BehaviorSpec(), description="How fast the size may change.")
+    idle_seconds: Seconds = Field(
+        600, description="With minReplicas 0: after so long without a request the pool sleeps; the next one wakes it."
+    )
     dry_run: bool = Field(False, description="Decide and report, but change nothing.")
     rules: ClassVar = (
         Rule(
@@ -85,11 +169,40 @@ class AutoscalingSpec(Struct):
             must="may not be above maxReplicas",
             reads=("min_replicas", "max_replicas"),
             holds=lambda spec: spec.min_replicas <= spec.max_replicas,
+            cel="self.minReplicas <= self.maxReplicas",
         ),
         Rule(
             at="metrics",
             must="may not name a type twice",
             reads=("metrics",),
             holds=lambda spec: len({metric.type for metric in spec.metrics}) == len(spec.metrics),
+            cel="self.metrics.all(one, self.metrics.exists_one(other, other.type == one.type))",
         ),
     )
+
+
+class MetricStatus(Struct):
+    """What one metric said at the last decision. Units are the target's: percent, milliseconds, an amount a replica."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Annotated[str, Field(max_length=64)] = Field(description="The metric.")
+    current: Amount | None = Field(None, description="Its value; absent where it is missing or stale.")
+    target: Amount = Field(0, description="What it should be.")
+    proposed_replicas: Tally | None = Field(None, description="Replicas that it asks for; absent where it holds.")
+    message: str = Field("", max_length=1024, description="Why, in words.")
+
+
+class AutoscalingStatus(Struct):
+    """The last decision of the autoscaler."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    decision: str = Field("", max_length=4096, description="What was decided and why, in words with their numbers.")
+    wanted_replicas: Tally | None = Field(
+        None, description="Replicas that the metrics ask for, within the bounds; a dry run stops here."
+    )
+    last_scale_time: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="When the size last changed (RFC 3339)."
+    )
+    metrics: tuple[MetricStatus, ...] = Field((), strict=False, max_length=8, description="What each metric said.")

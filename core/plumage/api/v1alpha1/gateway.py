@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from plumage.api.v1alpha1.fields import Label, ObjectRef, Seconds, SecretKeyRef
-from plumage.api.v1alpha1.metadata import Condition, ObjectMeta
+from plumage.api.v1alpha1.metadata import Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.router import AuthSpec, ServiceSpec
 from plumage.api.v1alpha1.struct import Rule, Struct
@@ -145,11 +145,18 @@ class InferenceGatewaySpec(Struct):
 class InferenceGatewayStatus(Struct):
     """What the gateway is; written by the operator."""
 
-    observed_generation: int = Field(0, ge=0, description="The spec's version that this status is about.")
+    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+
+    observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
     conditions: tuple[Condition, ...] = Field(
         (), strict=False, max_length=32, description="Ready, and what it rests on."
     )
-    addresses: tuple[str, ...] = Field((), strict=False, max_length=16, description="Where clients reach it.")
+    replicas: Tally = Field(0, description="Routers that exist.")
+    ready_replicas: Tally = Field(0, description="Routers that answer.")
+    selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    addresses: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
+        (), strict=False, max_length=16, description="Where clients reach it."
+    )
 
 
 class InferenceGateway(Struct):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from plumage.api.v1alpha1.fields import Label, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import Struct
 
-__all__ = ["API_VERSION", "Condition", "ObjectMeta"]
+__all__ = ["API_VERSION", "Condition", "Generation", "ObjectMeta", "Tally"]
 
 API_VERSION = "inference.plumage.dev/v1alpha1"
+
+Generation = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Tally = Annotated[int, Field(ge=0, le=1_000_000)]
+"""A number of replicas or routers that a status tells."""
 
 
 class ObjectMeta(Struct):
@@ -23,16 +27,18 @@ class ObjectMeta(Struct):
     namespace: Label = Field("default", description="Namespace of the object.")
     labels: StringMap = Field({}, max_length=64, description="Labels, to select objects by.")
     annotations: StringMap = Field({}, max_length=64, description="Annotations, for tools and people.")
-    generation: int = Field(0, ge=0, description="Version of the spec; set by the API server.")
+    generation: Generation = Field(0, description="Version of the spec; set by the API server.")
     uid: str = Field("", max_length=64, description="Identity of this object; set by the API server.")
 
 
 class Condition(Struct):
     """One aspect of an object's state."""
 
+    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+
     type: str = Field(max_length=316, description="What the condition is about, e.g. Ready.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: str = Field(max_length=1024, description="Why, in one CamelCase word.")
     message: str = Field("", max_length=32_768, description="Why, for people.")
-    observed_generation: int = Field(0, ge=0, description="The spec's version that this was said about.")
+    observed_generation: Generation = Field(0, description="The spec's version that this was said about.")
     last_transition_time: str = Field("", max_length=64, description="When the status last changed (RFC 3339).")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from plumage.api.v1alpha1.autoscaling import AutoscalingSpec
+from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.fields import IntOrPercent, Percent, Seconds
-from plumage.api.v1alpha1.metadata import Condition, ObjectMeta
+from plumage.api.v1alpha1.metadata import Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.router import RouterSpec
 from plumage.api.v1alpha1.struct import Rule, Struct
@@ -78,15 +78,23 @@ class InferencePoolSpec(Struct):
 class InferencePoolStatus(Struct):
     """What the pool is; written by the operator."""
 
-    observed_generation: int = Field(0, ge=0, description="The spec's version that this status is about.")
+    model_config = ConfigDict(extra="ignore")  # of an operator that may be newer
+
+    observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
     conditions: tuple[Condition, ...] = Field(
         (), strict=False, max_length=32, description="Ready, and what it rests on."
     )
-    replicas: int = Field(0, ge=0, description="Replicas that exist.")
-    ready_replicas: int = Field(0, ge=0, description="Replicas that answer.")
-    desired_replicas: int = Field(0, ge=0, description="Replicas that should exist.")
+    replicas: Tally = Field(0, description="Replicas that exist.")
+    ready_replicas: Tally = Field(0, description="Replicas that are warm and answer.")
+    updated_replicas: Tally = Field(0, description="Replicas that are as the spec says; the others are replaced.")
+    desired_replicas: Tally = Field(0, description="Replicas that should exist.")
     selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    model: str = Field("", max_length=256, description="Name that clients ask for.")
+    address: str = Field("", max_length=1024, description="Where clients in the cluster reach the pool.")
     hit_ratio_percent: Percent | None = Field(None, description="Cached ÷ all prompt tokens of the last minutes.")
+    autoscaling: AutoscalingStatus | None = Field(
+        None, description="The last decision of the autoscaler; absent without one."
+    )
 
 
 class InferencePool(Struct):

@@ -29,12 +29,16 @@ class Rule:
 
     at: the field the mistake is shown at (camelCase, dotted below the struct, "" for the struct itself).
     must: the rest of the message: "must …" or "may not …". reads: the fields (Python names) that `holds` looks at.
+    cel: the same rule for an API server, `self` being the struct. written: the fields whose being written is what
+    counts; an API server would write their defaults out, so they have none there.
     """
 
     at: str
     must: str
     reads: tuple[str, ...]
     holds: Callable[[Any], bool]
+    cel: str = ""
+    written: tuple[str, ...] = ()
 
 
 class Struct(BaseModel):
