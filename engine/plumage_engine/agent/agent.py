@@ -30,6 +30,7 @@ from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.hotness import HotnessLink
 from plumage_engine.agent.index import CacheIndex
 from plumage_engine.agent.load import EngineLoad, LifeWatch, StallWatch
+from plumage_engine.agent.promote import PromoteLink
 from plumage_engine.agent.share import follow_share
 from plumage_engine.agent.tables import TablesLink
 from plumage_engine.agent.throttle import Throttle
@@ -75,6 +76,7 @@ class Agent:
         self.holdings = Holdings(index, Throttle(config.publish_rate), self.writer)
         self.hotness = HotnessLink(config.directory_url, config.pool, index.heat, self._rng)
         self.tables = TablesLink(config.directory_url, config.pool, config.replica, self._engine)
+        self.promote = PromoteLink(self._engine, self.hotness, index, rng=self._rng)
         self.stream = EventStream(
             config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
         )
@@ -96,6 +98,7 @@ class Agent:
         self._spawn("directory", self.writer.run())
         self.hotness.start()
         self._spawn("tables", self.tables.run())
+        self._spawn("promote", self.promote.run())
         self._spawn("events", self.stream.run())
         self._spawn("checkpoints", self._keep())
         self._spawn("load", self._watch())
@@ -294,6 +297,7 @@ class Agent:
             "events": {name: getattr(counters, name) for name in counters.__slots__},
             "index": {name: getattr(index.counters, name) for name in index.counters.__slots__},
             "withheld": len(self.holdings.throttle),
+            "promote": dict(self.promote.counts),
             "lossy": list(self._lossy),
             "warmup": warmth and {"prefixes": warmth.prefixes, "tokens": warmth.tokens, "reason": warmth.reason},
         }

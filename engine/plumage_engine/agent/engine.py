@@ -1,4 +1,4 @@
-"""The agent's HTTP calls to its own engine: load, snapshot, learned tables, and prompts to warm it with.
+"""The agent's HTTP calls to its own engine: load, snapshot, learned tables, hotness, and prompts to warm it with.
 
 Contract: `EngineDownError` (an OSError) when the engine can't be reached or answers nonsense, whatever the reason;
 `snapshot` is None where the engine has no such route, as stock vLLM. Every call has a timeout and every answer a bound.
@@ -23,6 +23,7 @@ __all__ = ["EngineClient", "EngineDownError", "bearer", "read_bounded"]
 log = logging.getLogger(__name__)
 
 QUICK = httpx.Timeout(2.0)
+BETWEEN_STEPS = httpx.Timeout(6.0, connect=2.0)  # what the engine core answers after its step, within five seconds
 SLOW = httpx.Timeout(60.0, connect=2.0)
 MOST_METRICS = 8 << 20
 MOST_SNAPSHOT = 1 << 30
@@ -80,6 +81,20 @@ class EngineClient:
             return (await self._http.post("/v1/plumage/tables", content=body, headers=headers)).is_success
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+
+    async def promote(self, heats: Mapping[int, int]) -> bool:
+        """Tell it what the pool finds hot, by block hash. False: it does not rank by it."""
+        body, headers = msgspec.json.encode({"heats": heats}), bearer(self._token)
+        try:
+            (
+                await self._http.post("/v1/plumage/promote", content=body, headers=headers, timeout=BETWEEN_STEPS)
+            ).raise_for_status()
+        except httpx.HTTPStatusError as error:
+            self._check_refusal(error)
+            return False
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+        return True
 
     def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
         """No such route, or not for us: then there is no snapshot. Anything else may pass."""

@@ -14,6 +14,8 @@ from contextlib import suppress
 from plumage.directory.hotness import HotnessShare
 from plumage_engine.agent.block import Block, children_of, last_chunk
 from plumage_engine.agent.heat import Heat
+from plumage_engine.agent.index import CacheIndex
+from plumage_engine.agent.wire import BlockHash
 
 __all__ = ["HotnessLink"]
 
@@ -33,6 +35,11 @@ class HotnessLink:
     def counts(self) -> Counter[str]:
         """Of what was read: see `Exchange`."""
         return self._share.exchange.counts
+
+    @property
+    def away(self) -> bool:
+        """Whether the directory does not answer, so that what is known here grows old."""
+        return self._share.exchange.degraded
 
     def start(self) -> None:
         self._share.start()
@@ -64,6 +71,26 @@ class HotnessLink:
             if len(found) >= most:
                 break
         return found
+
+    async def block_heats(self, index: CacheIndex) -> dict[BlockHash, int]:
+        """Hotness in the pool (uses × clock, HotPrefix §3.2; 1 or more) of each cached block that it knows. Who used a
+        prefix used all blocks on the way to its end, so along a chain it never rises. Others get the loop every
+        `WALKED` blocks."""
+        found: dict[BlockHash, int] = {}
+        below: dict[Block, int] = {}
+        for number, block in enumerate(index.leaves_first()):
+            heat = below.pop(block, 0) + sum(self._heat_of(chunk) for chunk in block.chunks)
+            if heat and block.copies:
+                found[block.key] = heat
+            if heat and block.parent is not None:
+                below[block.parent] = below.get(block.parent, 0) + heat
+            if number % WALKED == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _heat_of(self, chunk: int) -> int:
+        heat = self._share.view.get(chunk)
+        return 0 if heat is None else heat.frequency * heat.clock
 
     def _pool_wide(self, block: Block) -> int:
         """Matches that ended with this prefix. A router compares bytes, so it may find one chunk more than the shared

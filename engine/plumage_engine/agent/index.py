@@ -92,6 +92,10 @@ class CacheIndex:
     def block(self, key: BlockHash) -> Block | None:
         return self._blocks.get(key)
 
+    def leaves_first(self) -> list[Block]:
+        """All blocks known now, every one before its parent: a block comes after its parent and goes before it."""
+        return list(reversed(self._blocks.values()))
+
     # Events
 
     def apply(self, event: Event) -> None:

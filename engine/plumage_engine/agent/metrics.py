@@ -44,6 +44,9 @@ def _own(agent: Agent) -> Iterator[str]:
     befell, did = _fields(stream), _fields(index.counters)
     yield from counters(_PREFIX + "events", "Event batches and what befell them.", "kind", befell)
     yield from counters(_PREFIX + "blocks", "Block events by what the index did.", "kind", did)
+    yield from counters(
+        _PREFIX + "promote", "Words on the pool's hotness for the engine.", "kind", agent.promote.counts
+    )
 
 
 def _directory(counts: Mapping[str, Counter[str]]) -> Iterator[str]:

@@ -195,6 +195,8 @@ class Fleet:
         return 204, b""
 
     def _hear_heats(self, body: bytes) -> Answer:
+        if "hostTier" not in self._features.guards:
+            raise _RefusedError(404, "nothing here ranks by it: this engine has no host tier of ours")
         try:
             heats = msgspec.json.decode(body, type=Told).heats
         except msgspec.DecodeError as error:
