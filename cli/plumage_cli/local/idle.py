@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage_cli.local.options import ranks_by_hotness
+from plumage.settings.policies import ranks_by_hotness
 from plumage_cli.local.plan import is_set
 
 __all__ = ["idle"]

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.directory.ledger import capacity_within
 from plumage.errors import ManifestError
-from plumage_cli.local import options, vllm
+from plumage.settings import VLLM_READY_SECONDS, Meeting, agent_settings, router_settings, simulator_settings
+from plumage_cli.local import vllm
 
 __all__ = [
     "HOST",
@@ -89,6 +89,10 @@ class Site:
     def token(self) -> Path:
         """The bearer token of engines and agents."""
         return self.folder / "fleet.token"
+
+    def meeting(self, index: int) -> Meeting:
+        """Where the engine and the agent of replica `index` meet."""
+        return Meeting(f"ipc://{self.folder}/events-{index}", f"ipc://{self.folder}/replay-{index}", str(self.token))
 
     @property
     def admin_key(self) -> Path:
@@ -169,37 +173,17 @@ def plan_replica(pool: InferencePool, site: Site, index: int, engine_port: int, 
 
 
 def _engine(pool: InferencePool, site: Site, replica: str, index: int, port: int) -> ProcessPlan:
-    engine, url = pool.spec.engine, f"http://{HOST}:{port}"
-    if engine.runtime == "VLLM":
+    url = f"http://{HOST}:{port}"
+    if pool.spec.engine.runtime == "VLLM":
         return _vllm(pool, site, replica, index, port)
-    simulator = engine.simulator
-    settings: dict[str, Any] = {
-        "model": pool.spec.model.served_name,
-        "adapters": [adapter.name for adapter in pool.spec.model.adapters],
-        "modelFolder": str(site.model_folder),
-        "host": HOST,
-        "port": port,
-        "eventsEndpoint": f"ipc://{site.folder}/events-{index}",
-        "replayEndpoint": f"ipc://{site.folder}/replay-{index}",
-        "adminTokenFile": str(site.token),
-        "seed": simulator.seed + index,
-        "device": {
-            "preset": simulator.device.preset.lower(),
-            "timeScale": simulator.device.time_scale_percent / 100,
-        },
-        "blockSize": simulator.block_size,
-        "cacheBlocks": simulator.cache_blocks,
-        "hostBlocks": _host_blocks(engine),
-        "maxNumSeqs": simulator.max_num_seqs,
-        "maxBatchedTokens": simulator.max_batched_tokens,
-        "batchLimit": engine.batch_limit,
-        "eviction": options.eviction(engine.eviction, simulator.block_size),
-        "feather": options.feather(engine.feather),
-    }
-    if engine.host_memory is not None:
-        settings["hostTier"] = options.host_tier(engine.host_memory)
-    if pool.spec.model.max_length is not None:
-        settings["maxModelLen"] = pool.spec.model.max_length
+    settings = simulator_settings(
+        pool,
+        site.meeting(index),
+        model_folder=str(site.model_folder),
+        host=HOST,
+        port=port,
+        seed=pool.spec.engine.simulator.seed + index,
+    )
     return ProcessPlan(f"engine {replica}", "engine", "plumage_engine.simulator", settings, url, f"{url}/health")
 
 
@@ -209,52 +193,35 @@ def _vllm(pool: InferencePool, site: Site, replica: str, index: int, port: int) 
     settings = vllm.settings(
         pool,
         site.vllm,
+        site.meeting(index),
         model_folder=site.weights or site.model_folder,
-        folder=site.folder,
-        token=site.token,
         index=index,
         port=port,
         host=HOST,
     )
     name, module = f"engine {replica}", "plumage_cli.local.vllm_child"
-    return ProcessPlan(name, "engine", module, settings, url, f"{url}/health", vllm.READY_SECONDS)
-
-
-def _host_blocks(engine: EngineSpec) -> int:
-    """HotPrefix's default: as much room in host memory as on the device."""
-    if engine.host_memory is None:
-        return 0
-    simulator = engine.simulator
-    return simulator.cache_blocks if simulator.host_blocks is None else simulator.host_blocks
+    return ProcessPlan(name, "engine", module, settings, url, f"{url}/health", VLLM_READY_SECONDS)
 
 
 def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_port: int, port: int) -> ProcessPlan:
     url, warmup = f"http://{HOST}:{port}", pool.spec.directory.warmup
-    settings: dict[str, Any] = {
-        "pool": pool.metadata.name,
-        "replica": replica,
-        "model": pool.spec.model.served_name,
-        "modelFolder": str(site.model_folder),
-        "engineUrl": f"http://{HOST}:{engine_port}",
-        "engineTokenFile": str(site.token),
-        "eventsEndpoint": f"ipc://{site.folder}/events-{index}",
-        "replayEndpoint": f"ipc://{site.folder}/replay-{index}",
-        "directoryUrl": site.directory_url,
-        "listen": {"host": HOST, "port": port},
-        "tokenFile": str(site.token),
-        "warmup": {
-            "enabled": warmup.enabled,
-            "peersFile": str(site.membership),
-            "maxTokens": warmup.max_tokens,
-            "timeoutSeconds": warmup.timeout_seconds,
-        },
-    }
+    settings = agent_settings(
+        pool,
+        site.meeting(index),
+        model_folder=str(site.model_folder),
+        engine_url=f"http://{HOST}:{engine_port}",
+        directory_url=site.directory_url,
+        host=HOST,
+        port=port,
+        peers={"peersFile": str(site.membership)},
+    )
+    settings["replica"] = replica
     if pool.spec.directory.redis_ref is None:
         memory = int(pool.spec.directory.managed.max_memory)
         replicas = pool.spec.initial_replicas
         settings["maxChunks"] = capacity_within(memory, max(replicas, index + 1))
         settings["share"] = {"memory": memory, "replicas": replicas, "membersFile": str(site.membership)}
-    start = vllm.READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0
+    start = VLLM_READY_SECONDS if pool.spec.engine.runtime == "VLLM" else 60.0
     ready_seconds = start + warmup.timeout_seconds * warmup.enabled
     return ProcessPlan(
         f"agent {replica}", "agent", "plumage_engine.agent", settings, url, f"{url}/readyz", ready_seconds
@@ -265,39 +232,18 @@ def plan_router(
     pool: InferencePool, site: Site, port: int, *, host: str = HOST, api_keys: Path | None = None
 ) -> ProcessPlan:
     """The pool's router, listening for clients on `host`:`port`."""
-    spec, model, simulator = pool.spec.router, pool.spec.model, pool.spec.engine.simulator
     auth = {"adminKeyFile": str(site.admin_key)}
     if api_keys is not None:
         auth["apiKeysFile"] = str(api_keys)
-    settings = {
-        "listen": {"host": host, "port": port},
-        "pool": pool.metadata.name,
-        "model": {
-            "name": model.served_name,
-            "modelFolder": str(site.model_folder),
-            "adapters": [adapter.name for adapter in model.adapters],
-            "aliases": list(model.aliases),
-            "maxLength": model.max_length,
-            "cacheTokens": simulator.cache_blocks * simulator.block_size,
-        },
-        "membershipFile": str(site.membership),
-        "directoryUrl": site.directory_url,
-        "policy": {"name": spec.policy, "lbgr": options.lbgr(spec.policy, spec.lbgr)},
-        "auth": auth,
-        "limits": {
-            "maxBodyBytes": int(spec.limits.max_body_bytes),
-            "maxConnections": spec.limits.max_connections,
-            "maxInFlight": spec.limits.max_in_flight,
-        },
-        "timeouts": {
-            "connect": spec.timeouts.connect_seconds,
-            "firstByte": spec.timeouts.first_byte_seconds,
-            "idle": spec.timeouts.idle_seconds,
-            "pendingOwner": spec.lbgr.pending_owner_seconds,
-            "drain": pool.spec.rollout.drain_timeout_seconds,
-        },
-        "seed": simulator.seed,
-    }
+    settings = router_settings(
+        pool,
+        model_folder=str(site.model_folder),
+        directory_url=site.directory_url,
+        host=host,
+        port=port,
+        membership={"membershipFile": str(site.membership)},
+        auth=auth,
+    )
     url = f"http://{_reached_at(host)}:{port}"
     return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")
 

@@ -19,12 +19,12 @@ from urllib.parse import unquote, urlsplit
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.models import WITH_WEIGHTS
+from plumage.settings import Meeting, plugin_settings, vllm_flags
+from plumage.settings.vllm import ROUTES
 from plumage_cli.errors import CliError
-from plumage_cli.local import options
 
 __all__ = [
     "PYTHON",
-    "READY_SECONDS",
     "VllmSite",
     "find_vllm",
     "mistakes",
@@ -35,13 +35,9 @@ __all__ = [
 
 PYTHON = "PLUMAGE_VLLM_PYTHON"
 """Environment variable that names the interpreter with vLLM."""
-READY_SECONDS = 900.0
-"""A large model is loaded and compiled for minutes."""
-
 _LOOK_SECONDS = 120.0
 _WRITE_SECONDS = 300.0
 _END_SECONDS = 5  # vLLM's own patience at its end; the supervisor's is twice as long
-_ROUTES = "plumage"  # what VLLM_PLUGINS must name for /v1/plumage
 _HAS_VLLM = "import importlib.util as u, sys; sys.exit(not (u.find_spec('vllm') and u.find_spec('plumage_engine')))"
 _SETUP = "make setup-vllm creates one for CPUs; where vLLM is installed already: pip install plumage-llm[engine] there"
 
@@ -100,54 +96,31 @@ def mistakes(pool: InferencePool) -> list[str]:
 
 
 def settings(
-    pool: InferencePool,
-    site: VllmSite,
-    *,
-    model_folder: Path,
-    folder: Path,
-    token: Path,
-    index: int,
-    port: int,
-    host: str,
+    pool: InferencePool, site: VllmSite, meeting: Meeting, *, model_folder: Path, index: int, port: int, host: str
 ) -> dict[str, Any]:
     """Of `plumage_cli.local.vllm_child`: the command, and what its environment has beside this one's."""
+    flags = vllm_flags(
+        pool,
+        meeting,
+        model=str(model_folder),
+        host=host,
+        port=port,
+        shutdown_seconds=_END_SECONDS,
+        adapters={adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in pool.spec.model.adapters},
+    )
+    own = len(flags) - len(pool.spec.engine.args)  # a person's arguments stay last: they win
+    eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if site.cpu else ()
     return {
         "port": port,
-        "command": [
-            site.python,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            f"--model={model_folder}",
-            f"--served-model-name={pool.spec.model.served_name}",
-            f"--host={host}",
-            f"--port={port}",
-            f"--kv-events-config={_events(folder, index)}",
-            "--enable-prompt-tokens-details",
-            "--enable-force-include-usage",
-            f"--shutdown-timeout={_END_SECONDS}",
-            *_model_arguments(pool),
-            *(("--enforce-eager", "--gpu-memory-utilization=0.4") if site.cpu else ()),
-            *pool.spec.engine.args,
-        ],
+        "command": [site.python, "-m", "vllm.entrypoints.openai.api_server", *flags[:own], *eager, *flags[own:]],
         "environment": {
             **_platform(site),
-            "PLUMAGE_VLLM": json.dumps(_plugin(pool, token, index)),
-            "VLLM_PLUGINS": _ROUTES,
+            "PLUMAGE_VLLM": json.dumps(plugin_settings(pool, meeting.token, index)),
+            "VLLM_PLUGINS": ROUTES,
             "VLLM_NO_USAGE_STATS": "1",
             **{variable.name: variable.value or "" for variable in pool.spec.engine.env},
         },
     }
-
-
-def _events(folder: Path, index: int) -> str:
-    return json.dumps(
-        {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": f"ipc://{folder}/events-{index}",
-            "replay_endpoint": f"ipc://{folder}/replay-{index}",
-        }
-    )
 
 
 def _platform(site: VllmSite) -> dict[str, str]:
@@ -156,38 +129,3 @@ def _platform(site: VllmSite) -> dict[str, str]:
         return {}
     threads = {"OMP_NUM_THREADS": str(site.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return {**threads, "VLLM_CPU_KVCACHE_SPACE": "1"}
-
-
-def _model_arguments(pool: InferencePool) -> list[str]:
-    spec, arguments = pool.spec, []
-    if spec.model.max_length is not None:
-        arguments.append(f"--max-model-len={spec.model.max_length}")
-    if spec.model.adapters:
-        paths = {adapter.name: unquote(urlsplit(adapter.uri).path) for adapter in spec.model.adapters}
-        arguments += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in paths.items())]
-    if spec.engine.host_memory is not None and spec.engine.host_memory.capacity is not None:
-        tier = {
-            "kv_connector": "OffloadingConnector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {
-                "spec_name": "HostTierSpec",
-                "spec_module_path": "plumage_engine.vllm.offload.spec",
-                "cpu_bytes_to_use": int(spec.engine.host_memory.capacity.value),
-            },
-        }
-        arguments.append(f"--kv-transfer-config={json.dumps(tier)}")
-    return arguments
-
-
-def _plugin(pool: InferencePool, token: Path, index: int) -> dict[str, Any]:
-    """The plugin's settings; without a policy of ours vLLM's own order stays."""
-    engine = pool.spec.engine
-    feather = None if engine.feather.policy == "Fcfs" else options.feather(engine.feather)
-    eviction = None if engine.eviction.policy == "Lru" else options.eviction(engine.eviction, _BLOCK_TOKENS)
-    plugin = {"feather": feather, "eviction": eviction, "batchLimit": engine.batch_limit, "seed": index}
-    if engine.host_memory is not None:
-        plugin["hostTier"] = options.host_tier(engine.host_memory)
-    return {**plugin, "fleet": {"adminTokenFile": str(token)}}
-
-
-_BLOCK_TOKENS = 16  # vLLM's default on GPUs: what the paper's formula counts a block as

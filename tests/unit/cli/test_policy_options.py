@@ -12,7 +12,7 @@ from plumage.batching.base import MAX_WAIT
 from plumage.batching.feather import Feather
 from plumage.batching.stop import QLearning, Ucb
 from plumage.batching.stop.credit import Credit
-from plumage_cli.local.options import feather
+from plumage.settings.policies import feather
 
 
 @pytest.mark.parametrize(("credit", "expected"), [("Trial", Credit.TRIAL), ("Step", Credit.STEP)])

@@ -1,0 +1,23 @@
+"""A pool's manifest → the configuration of its processes: what the files of engine, agent and router say, and what vLLM
+is told. Local mode writes them beside its processes, the operator into ConfigMaps; both read them here, so that a pool
+is the same on one machine and in a cluster. What differs (paths, ports, addresses) is an argument."""
+
+from __future__ import annotations
+
+from plumage.settings.agent import agent_settings
+from plumage.settings.meeting import Meeting
+from plumage.settings.router import router_settings
+from plumage.settings.simulator import simulator_settings
+from plumage.settings.vllm import VLLM_READY_SECONDS, events_config, host_tier_config, plugin_settings, vllm_flags
+
+__all__ = [
+    "VLLM_READY_SECONDS",
+    "Meeting",
+    "agent_settings",
+    "events_config",
+    "host_tier_config",
+    "plugin_settings",
+    "router_settings",
+    "simulator_settings",
+    "vllm_flags",
+]

@@ -1,0 +1,104 @@
+"""What real vLLM is told for a pool: its flags, and the settings of Plumage's plugin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.settings import policies
+from plumage.settings.meeting import Meeting
+
+__all__ = [
+    "ROUTES",
+    "VLLM_READY_SECONDS",
+    "events_config",
+    "host_tier_config",
+    "plugin_settings",
+    "vllm_flags",
+]
+
+VLLM_READY_SECONDS = 900.0
+"""A large model is loaded and compiled for minutes."""
+ROUTES = "plumage"
+"""What VLLM_PLUGINS must name for /v1/plumage."""
+
+_BLOCK_TOKENS = 16  # vLLM's default on GPUs: what the paper's formula counts a block as
+
+
+def vllm_flags(
+    pool: InferencePool,
+    meeting: Meeting,
+    *,
+    model: str,
+    host: str,
+    port: int,
+    shutdown_seconds: int,
+    adapters: Mapping[str, str],
+) -> list[str]:
+    """The flags of vLLM's API server that the manifest decides, its own `args` last.
+
+    model: what vLLM loads; adapters: the folder or repository of each, by name; shutdown_seconds: how long requests may
+    go on after SIGTERM.
+    """
+    return [
+        f"--model={model}",
+        f"--served-model-name={pool.spec.model.served_name}",
+        f"--host={host}",
+        f"--port={port}",
+        f"--kv-events-config={json.dumps(events_config(meeting))}",
+        "--enable-prompt-tokens-details",
+        "--enable-force-include-usage",
+        f"--shutdown-timeout={shutdown_seconds}",
+        *_model_flags(pool, adapters),
+        *pool.spec.engine.args,
+    ]
+
+
+def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
+    flags = []
+    if pool.spec.model.max_length is not None:
+        flags.append(f"--max-model-len={pool.spec.model.max_length}")
+    if adapters:
+        flags += ["--enable-lora", "--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
+    if (tier := host_tier_config(pool)) is not None:
+        flags.append(f"--kv-transfer-config={json.dumps(tier)}")
+    return flags
+
+
+def events_config(meeting: Meeting) -> dict[str, Any]:
+    """Of `--kv-events-config`."""
+    return {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": meeting.events,
+        "replay_endpoint": meeting.replay,
+    }
+
+
+def host_tier_config(pool: InferencePool) -> dict[str, Any] | None:
+    """Of `--kv-transfer-config`; None without a host tier of a known size."""
+    memory = pool.spec.engine.host_memory
+    if memory is None or memory.capacity is None:
+        return None
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "HostTierSpec",
+            "spec_module_path": "plumage_engine.vllm.offload.spec",
+            "cpu_bytes_to_use": int(memory.capacity),
+        },
+    }
+
+
+def plugin_settings(pool: InferencePool, token: str, seed: int) -> dict[str, Any]:
+    """Of `plumage_engine.vllm.settings`; without a policy of ours vLLM's own order stays."""
+    engine = pool.spec.engine
+    feather = None if engine.feather.policy == "Fcfs" else policies.feather(engine.feather)
+    eviction = None if engine.eviction.policy == "Lru" else policies.eviction(engine.eviction, _BLOCK_TOKENS)
+    plugin = {"feather": feather, "eviction": eviction, "batchLimit": engine.batch_limit, "seed": seed}
+    if engine.host_memory is not None:
+        plugin["hostTier"] = policies.host_tier(engine.host_memory)
+    return {**plugin, "fleet": {"adminTokenFile": token}}
