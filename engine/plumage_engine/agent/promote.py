@@ -29,7 +29,7 @@ PERIOD = 10.0  # seconds; the engine's copy of the word holds for sixty
 REST = 60.0  # seconds until an engine that does not want it is asked again
 SHARE = 50  # seconds from one word to the next ÷ what making it took, at least
 MOST = 16_384
-"""Blocks that one word names: the engine reads it between two steps, and this many take it 2.5 ms."""
+"""Blocks that one word names: the engine reads it between two steps, and this many take it 3 ms."""
 
 
 class PromoteLink:
