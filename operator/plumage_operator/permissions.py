@@ -1,0 +1,51 @@
+"""What the operator may do in a cluster: the one list that the chart's roles are made from and tests run it under.
+
+It has no verb on Secrets, ever: pods mount them. `get` is asked before a child is first written, so that an object of
+somebody else's is never taken over; `list` and `watch` keep the operator's picture; server-side apply is `patch`, and
+`create` where the object is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from plumage.cluster import GROUP
+
+__all__ = ["IN_POOLS", "IN_SYSTEM", "LEASE", "ROUTER_ROLE", "Rule"]
+
+LEASE: Final = "plumage-operator"
+ROUTER_ROLE: Final = "plumage-router"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a Role or ClusterRole."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+_CHILD = ("create", "delete", "get", "list", "patch", "watch")
+
+IN_POOLS: Final = (
+    Rule(GROUP, ("inferencegateways", "inferencepools"), ("list", "watch")),
+    Rule(GROUP, ("inferencegateways/status", "inferencepools/status"), ("patch",)),
+    Rule("", ("configmaps", "serviceaccounts", "services"), _CHILD),
+    Rule("apps", ("deployments",), _CHILD),
+    Rule("networking.k8s.io", ("networkpolicies",), _CHILD),
+    Rule("policy", ("poddisruptionbudgets",), _CHILD),
+    Rule("rbac.authorization.k8s.io", ("rolebindings",), _CHILD),
+    Rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), (ROUTER_ROLE,)),
+    Rule("", ("pods",), ("list", "patch", "watch")),
+    Rule("", ("events",), ("create", "list", "patch")),
+)
+"""Wherever pools are: in the whole cluster, or in each watched namespace."""
+
+IN_SYSTEM: Final = (
+    Rule("coordination.k8s.io", ("leases",), ("create",)),
+    Rule("coordination.k8s.io", ("leases",), ("get", "update"), (LEASE,)),
+)
+"""In the operator's own namespace: who of several operators is the active one."""
