@@ -6,9 +6,10 @@ VLLM_VENV ?= .venv-vllm
 NAME   ?= cht
 ARGS   ?=
 KEEP   ?= 0
+SET    ?= nodes
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean cluster-programs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -32,6 +33,9 @@ demo: setup  ## a pool on this machine: four engines, a directory, a router, and
 
 test: setup  ## every test this machine can run; says loudly what it skipped
 	@BIN="$(BIN)" VLLM_VENV="$(VLLM_VENV)" bash scripts/test.sh $(ARGS)
+
+cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
+	@PYTHONPATH=tests $(BIN)/python -m cluster programs $(SET)
 
 lint: setup  ## ruff, mypy --strict, import-linter
 	@BIN="$(BIN)" bash scripts/lint.sh

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.needs import directory_server
 
+pytest_plugins = ["support.kube"]  # the fixture `api_server`
+
 # Real vLLM is in an environment of its own: scripts/test.sh runs these there, and says so where it can not.
 _vllm = find_spec("vllm")  # without an origin it is this folder, seen as a namespace
 collect_ignore = [] if _vllm is not None and _vllm.origin else ["vllm"]

@@ -1,0 +1,120 @@
+"""etcd, kube-apiserver and kube-controller-manager on free ports of the loopback address: no root, no namespaces, no
+nodes. Pods are accepted and stay Pending; all else is what a cluster does."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.ports import free_ports
+
+from cluster import certificates, programs
+from cluster.control_plane import ControlPlane
+from cluster.processes import Group
+from cluster.runs import run_folder
+
+__all__ = ["ApiServer", "api_server", "is_ready"]
+
+_LOOPBACK = "127.0.0.1"
+_READY_S = 60.0
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """A running API server. `processes` has `etcd`, `apiserver` and `controllers`, to be frozen or killed by a test."""
+
+    plane: ControlPlane
+    processes: Group
+
+    @property
+    def kubeconfig(self) -> Path:
+        """An administrator's."""
+        return self.plane.kubeconfig
+
+    @property
+    def url(self) -> str:
+        return self.plane.url
+
+    @property
+    def token(self) -> str:
+        """The administrator's bearer token."""
+        return self.plane.token
+
+    @property
+    def ca_file(self) -> Path:
+        """Signed the API server's certificate."""
+        return self.plane.certificate("ca.crt")
+
+    @property
+    def front_proxy_ca_file(self) -> Path:
+        """Signed the certificate by which the API server calls aggregated API servers."""
+        return self.plane.certificate("front-proxy-ca.crt")
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs kubectl; with `check` a failure raises CalledProcessError, whose `stderr` says why."""
+        command = [str(self.plane.programs["kubectl"]), f"--kubeconfig={self.kubeconfig}", *args]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=check)
+
+    def restart(self) -> None:
+        """Ends the API server and starts it on the same port; what etcd holds stays."""
+        self.processes.stop("apiserver")
+        self.start("apiserver")
+
+    def start(self, name: str) -> None:
+        """Starts one of the three again after a test ended it, and waits until the API server answers."""
+        _start(self.plane, self.processes, name)
+        self.processes.until("the API server is ready", lambda: is_ready(self.plane), _READY_S)
+
+
+@contextmanager
+def api_server() -> Iterator[ApiServer]:
+    """One for as long as the context lasts; its folder is removed then, whatever happened. Raises `NotHereError`."""
+    found = programs.required(programs.API)
+    with run_folder("plumage-api-") as folder, Group(folder) as group:
+        plane = _plane(found, folder)
+        certificates.write_all(folder / "certs", [_LOOPBACK])
+        plane.write()
+        for name in ("etcd", "apiserver"):
+            _start(plane, group, name)
+        group.until("the API server is ready", lambda: is_ready(plane), _READY_S)
+        _start(plane, group, "controllers")
+        yield ApiServer(plane, group)
+
+
+def is_ready(plane: ControlPlane) -> bool:
+    """What its /readyz says."""
+    request = urllib.request.Request(f"{plane.url}/readyz", headers={"Authorization": f"Bearer {plane.token}"})
+    trusted = ssl.create_default_context(cafile=str(plane.certificate("ca.crt")))
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.HTTPError):
+        return False
+
+
+def _start(plane: ControlPlane, group: Group, name: str) -> None:
+    commands = {"etcd": plane.etcd, "apiserver": plane.api_server, "controllers": plane.controllers}
+    group.start(name, commands[name]())
+
+
+def _plane(found: dict[str, Path], folder: Path) -> ControlPlane:
+    port, etcd, peer, controllers = free_ports(4)
+    return ControlPlane(
+        programs=found,
+        folder=folder,
+        address=_LOOPBACK,
+        bind=_LOOPBACK,
+        port=port,
+        etcd_port=etcd,
+        etcd_peer_port=peer,
+        controllers_port=controllers,
+        services="198.19.0.0/20",
+        token=secrets.token_urlsafe(24),
+    )

@@ -1,0 +1,10 @@
+// Command etcd is etcd: its module has replace lines, so `go install` refuses it.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() { etcdmain.Main(os.Args) }

@@ -1,0 +1,89 @@
+"""Programs that run together: started with a log each, ended latest first, gone when their starter is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from cluster.errors import ClusterError
+
+__all__ = ["Group", "tail"]
+
+_TETHER = Path(__file__).with_name("tether.py")
+_STOP_S, _POLL_S = 5.0, 0.05
+
+
+class Group:
+    """Programs of one run folder, where `NAME.log` has what each said; as a context manager it ends them all.
+
+    `start` in the thread that lives longest: on Linux a program ends with the thread that started it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_all()
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        tethered = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                tethered,
+                cwd=self.folder,
+                env=None if environment is None else dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        self._running[name].send_signal(number)
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """Asks it to end, and kills it if it does not."""
+        process = self._running.pop(name)
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop_all(self) -> None:
+        for name in reversed(list(self._running)):
+            self.stop(name)
+
+    def until(self, what: str, ready: Callable[[], bool], within_s: float) -> None:
+        """Waits for `ready`; raises ClusterError with the logs' ends once a program ended or the time is up."""
+        end = time.monotonic() + within_s
+        while not ready():
+            ended = [name for name, process in self._running.items() if process.poll() is not None]
+            if ended or time.monotonic() > end:
+                reason = f"{', '.join(ended)} ended" if ended else f"not so after {within_s:.0f} s"
+                raise ClusterError(f"{what}: {reason}\n{self._told(ended or self._running)}")
+            time.sleep(_POLL_S)
+
+    def _told(self, names: Sequence[str] | Mapping[str, object]) -> str:
+        return "\n".join(f"-- {name}.log\n{tail(self.folder / f'{name}.log')}" for name in names)
+
+
+def tail(log: Path, lines: int = 8) -> str:
+    """The last lines of a log, or that there is none."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        return str(error)
