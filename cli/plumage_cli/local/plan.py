@@ -41,11 +41,16 @@ Role = Literal["engine", "agent", "router"]
 # here has an effect on one machine, or is refused there.
 WITHOUT_EFFECT = (
     "model.revision",
+    "model.token_ref",
     "model.adapters.uri",
     "autoscaling",
     "engine.image",
+    "engine.image_pull_policy",
     "engine.env",
     "engine.resources",
+    "engine.shared_memory",
+    "engine.model_cache",
+    "engine.startup_timeout_seconds",
     "engine.host_memory.capacity",
     "engine.host_memory.disk",
     "engine.node_selector",
@@ -61,9 +66,16 @@ WITHOUT_EFFECT = (
     "router.slo",
     "router.service.type",
     "router.service.annotations",
+    "router.ingress",
+    "router.http_route",
+    "router.resources",
+    "router.limits.max_held",
+    "router.timeouts.wake_seconds",
     "directory.warmup.salted",
     "rollout.max_surge",
     "rollout.max_unavailable",
+    "network_policy",
+    "monitoring",
 )
 
 

@@ -58,6 +58,10 @@ def vllm_flags(
 
 def _model_flags(pool: InferencePool, adapters: Mapping[str, str]) -> list[str]:
     flags = []
+    if pool.spec.model.revision is not None and pool.spec.model.uri.startswith("hf://"):
+        flags.append(f"--revision={pool.spec.model.revision}")
+    if pool.spec.engine.tensor_parallel_size > 1:
+        flags.append(f"--tensor-parallel-size={pool.spec.engine.tensor_parallel_size}")
     if pool.spec.model.max_length is not None:
         flags.append(f"--max-model-len={pool.spec.model.max_length}")
     if adapters:

@@ -87,14 +87,14 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         (
             put("spec.model.uri", wrong),
             "spec.model.uri: must be a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, "
-            f"pvc://claim/path, s3://bucket/path or builtin://tiny-chat, got '{wrong}'",
+            f"pvc://claim/path, oci://registry/image:tag, s3://bucket/path or builtin://tiny-chat, got '{wrong}'",
         )
         for wrong in ("qwen", "ftp://x/y", "HF://Qwen/Qwen3-8B", "hf://", "hf:///Qwen", "file://models/qwen", "s3:// x")
     ),
     (
         put("spec.model.tokenizer", "https://x/y"),
         "spec.model.tokenizer: must be a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, "
-        "pvc://claim/path, s3://bucket/path or builtin://tiny-chat, got 'https://x/y'",
+        "pvc://claim/path, oci://registry/image:tag, s3://bucket/path or builtin://tiny-chat, got 'https://x/y'",
     ),
     (put("spec.model.aliases", "qwen"), "spec.model.aliases: must be a list, got 'qwen'"),
     (
@@ -160,8 +160,8 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.directory.redisRef", {"url": "redis://user:secret@host"}),
-        "spec.directory.redisRef.url: must be unix://, redis://, rediss:// or redis+cluster:// and an address, without "
-        "a password, got 'redis://<hidden>@host'",
+        "spec.directory.redisRef.url: must be unix://, redis://, rediss://, redis+cluster:// or redis+sentinel:// and "
+        "an address, without a password, got 'redis://<hidden>@host'",
     ),
     (put("spec.engin", {}), "spec.engin: may not be set: there is no such field; did you mean engine?"),
     (

@@ -41,8 +41,9 @@ ELSEWHERE = {
     "router.service.port": ("commands/up.py", "pool.spec.router.service.port"),
 }
 REFUSED = {
-    "engine.runtime", "engine.args", "router.gateway_ref", "router.auth.api_keys_ref", "router.auth.admin_key_ref",
-    "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
+    "engine.runtime", "engine.args", "engine.tensor_parallel_size", "router.gateway_ref", "router.auth.api_keys_ref",
+    "router.auth.admin_key_ref",
+    "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
 # Under which other settings a field counts; its description says so.
 CONTEXT: dict[str, dict[str, Any]] = {
@@ -63,6 +64,7 @@ SAMPLES: dict[str, Any] = {
     "model.uri": "file:///models/other",
     "model.name": "other",
     "model.revision": "main",
+    "model.token_ref": SECRET,
     "model.tokenizer": "file:///models/other",
     "model.aliases": ["other"],
     "model.adapters.name": "other",
@@ -79,6 +81,7 @@ SAMPLES: dict[str, Any] = {
     "router.limits.max_body_bytes": "2Mi",
     "router.lbgr.forgetting": "0.75",
     "directory.redis_ref.url": "redis://127.0.0.1:1",
+    "directory.redis_ref.username": "plumage",
     "directory.redis_ref.password_ref": SECRET,
     "directory.redis_ref.ca_ref": SECRET,
     "directory.managed.max_memory": "64Mi",
@@ -86,6 +89,8 @@ SAMPLES: dict[str, Any] = {
     "engine.env": [{"name": "A", "value": "b"}],
     "engine.resources": {"limits": {"cpu": "1"}},
     "engine.image": "engine:1",
+    "engine.shared_memory": "1Gi",
+    "engine.model_cache": {"sizeLimit": "1Gi"},
     "engine.host_memory.capacity": "1Gi",
     "engine.host_memory.disk": {"capacity": "1Gi"},
     "engine.node_selector": {"a": "b"},
@@ -99,6 +104,11 @@ SAMPLES: dict[str, Any] = {
     "engine.image_pull_secrets": [{"name": "pull"}],
     "router.slo": {"ttftMilliseconds": 5},
     "router.service.annotations": {"a": "b"},
+    "router.ingress": {"host": "chat.example"},
+    "router.http_route": {"parentRefs": [{"name": "front"}]},
+    "router.resources": {"limits": {"cpu": "1"}},
+    "network_policy": {"enabled": False},
+    "monitoring": {"enabled": True},
     "rollout.max_surge": 2,
     "rollout.max_unavailable": 1,
 }

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, Memory, Path
+from plumage.api.v1alpha1.fields import WORDS, Memory, Path, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DiskSpec", "EvictionSpec", "HostFilterSpec", "HostMemorySpec", "HotnessFilterSpec", "HotnessSpec"]
@@ -76,7 +76,12 @@ class EvictionSpec(Struct):
 class DiskSpec(Struct):
     """A tier below host memory."""
 
-    capacity: Memory = Field(description="Room for KV blocks on disk.")
+    capacity: Memory = Field(description="Room for KV blocks on disk, of one replica.")
+    claim_name: Subdomain | None = Field(
+        None,
+        description="A PersistentVolumeClaim with a folder for each replica, which must allow that (ReadWriteMany); an "
+        "emptyDir of that capacity when absent.",
+    )
     path: Path = Field("/var/cache/plumage", description="Where the volume is mounted in the engine's container.")
 
 

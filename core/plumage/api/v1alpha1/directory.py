@@ -12,8 +12,12 @@ from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
 
-REDIS_URL = r"^(unix|redis|rediss|redis\+cluster|rediss\+cluster)://[^\s@]+$"
-WORDS[REDIS_URL] = "unix://, redis://, rediss:// or redis+cluster:// and an address, without a password"
+REDIS_URL = r"^(unix|rediss?(\+(cluster|sentinel))?)://[^\s@]+$"
+WORDS[REDIS_URL] = (
+    "unix://, redis://, rediss://, redis+cluster:// or redis+sentinel:// and an address, without a password"
+)
+USER = r"^[A-Za-z0-9_.-]+$"
+WORDS[USER] = "letters, digits, '_', '.' and '-'"
 
 
 class ManagedDirectory(Struct):
@@ -28,9 +32,29 @@ class ManagedDirectory(Struct):
 class RedisRef(Struct):
     """A Redis or Valkey that exists already (6.2 or newer)."""
 
-    url: Annotated[str, Field(min_length=1, max_length=1024, pattern=REDIS_URL)] = Field(description="Its address.")
+    url: Annotated[str, Field(min_length=1, max_length=1024, pattern=REDIS_URL)] = Field(
+        description="Its address: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT or "
+        "redis+sentinel://HOST:PORT,HOST:PORT/PRIMARY; with rediss for TLS."
+    )
+    username: Annotated[str, Field(min_length=1, max_length=256, pattern=USER)] | None = Field(
+        None, description="Its ACL user; the default user when absent."
+    )
     password_ref: SecretKeyRef | None = Field(None, description="Its password.")
     ca_ref: SecretKeyRef | None = Field(None, description="Certificates to trust with rediss://.")
+    rules: ClassVar = (
+        Rule(
+            at="username",
+            must="may not be set without passwordRef",
+            reads=("username", "password_ref"),
+            holds=lambda ref: ref.username is None or ref.password_ref is not None,
+        ),
+        Rule(
+            at="caRef",
+            must="may not be set where url is not rediss://: nothing is encrypted there",
+            reads=("url", "ca_ref"),
+            holds=lambda ref: ref.ca_ref is None or ref.url.startswith("rediss"),
+        ),
+    )
 
 
 class WarmupSpec(Struct):

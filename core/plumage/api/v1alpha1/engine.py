@@ -8,101 +8,23 @@ from pydantic import Field
 
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.feather import FeatherSpec
-from plumage.api.v1alpha1.fields import (
-    WORDS,
-    ConfigMapKeyRef,
-    FreeForm,
-    Label,
-    ObjectRef,
-    SecretKeyRef,
-    StringMap,
-    Subdomain,
-    Text,
-)
-from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.fields import FreeForm, Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
+from plumage.api.v1alpha1.pods import EnvVar, Resources, Toleration
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["OWNED_ARGS", "EngineSpec", "EnvVar", "EnvVarSource", "Resources", "Toleration"]
+__all__ = ["GPU", "OWNED_ARGS", "EngineSpec", "ModelCacheSpec"]
 
-ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-WORDS[ENV_NAME] = "letters, digits and '_', not beginning with a digit"
+GPU = "nvidia.com/gpu"
+"""The resource that tensorParallelSize asks for where resources.limits names none."""
+
 # Plumage sets these itself: a second value would break routing, the directory or the drain.
 OWNED_ARGS = (
-    "--additional-config", "--api-key", "--enable-force-include-usage", "--enable-prompt-tokens-details", "--host",
-    "--kv-events-config", "--kv-transfer-config", "--model", "--port", "--scheduler-cls", "--served-model-name",
-    "--shutdown-timeout", "--uds",
+    "--additional-config", "--api-key", "--download-dir", "--enable-force-include-usage",
+    "--enable-prompt-tokens-details", "--host", "--kv-events-config", "--kv-transfer-config", "--model", "--port",
+    "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--tensor-parallel-size", "--uds",
+    "-tp",
 )  # fmt: skip
-
-
-class EnvVarSource(Struct):
-    """Where an environment variable's value comes from: exactly one of the two."""
-
-    secret_key_ref: SecretKeyRef | None = Field(None, description="A key of a Secret.")
-    config_map_key_ref: ConfigMapKeyRef | None = Field(None, description="A key of a ConfigMap.")
-    rules: ClassVar = (
-        Rule(
-            at="",
-            must="must set exactly one of secretKeyRef and configMapKeyRef",
-            reads=("secret_key_ref", "config_map_key_ref"),
-            holds=lambda source: (source.secret_key_ref is None) != (source.config_map_key_ref is None),
-        ),
-    )
-
-
-class EnvVar(Struct):
-    """An environment variable of the engine's container."""
-
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=ENV_NAME)] = Field(description="Its name.")
-    value: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="Its value; secrets go by valueFrom."
-    )
-    value_from: EnvVarSource | None = Field(None, description="Where its value comes from.")
-    rules: ClassVar = (
-        Rule(
-            at="valueFrom",
-            must="may not be set together with value",
-            reads=("value", "value_from"),
-            holds=lambda variable: variable.value is None or variable.value_from is None,
-        ),
-    )
-
-
-class Resources(Struct):
-    """Compute of one replica, as in a pod."""
-
-    requests: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
-        {}, max_length=16, description="What the scheduler reserves."
-    )
-    limits: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
-        {}, max_length=16, description="What the container may use; GPUs go here, e.g. nvidia.com/gpu: 1."
-    )
-    rules: ClassVar = (
-        Rule(
-            at="requests",
-            must="may not be above limits",
-            reads=("requests", "limits"),
-            holds=lambda resources: all(
-                amount.value <= resources.limits[name].value
-                for name, amount in resources.requests.items()
-                if name in resources.limits
-            ),
-        ),
-    )
-
-
-class Toleration(Struct):
-    """A taint that the pool's pods accept."""
-
-    key: Annotated[str, Field(max_length=317)] = Field("", description="Key of the taint; empty matches all keys.")
-    operator: Literal["Exists", "Equal"] = Field("Equal", description="How key and value are compared.")
-    value: Annotated[str, Field(max_length=63)] = Field("", description="Value of the taint.")
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        None, description="Effect of the taint; all effects when absent."
-    )
-    toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
-        None, description="How long a NoExecute taint is accepted."
-    )
 
 
 def _owned_args_left_alone(engine: Any) -> bool:
@@ -116,16 +38,60 @@ def _host_memory_fits(engine: Any) -> bool:
     return bool(engine.host_memory.capacity.value < limit.value)
 
 
+def _gpus_suffice(engine: Any) -> bool:
+    limit = engine.resources.limits.get(GPU)
+    return limit is None or engine.tensor_parallel_size <= limit.value
+
+
+class ModelCacheSpec(Struct):
+    """Where downloaded weights are kept."""
+
+    claim_name: Subdomain | None = Field(
+        None,
+        description="A PersistentVolumeClaim that all replicas mount, which must allow that (ReadWriteMany); each "
+        "replica downloads for itself when absent.",
+    )
+    size_limit: Memory | None = Field(
+        None, description="Most disk of a replica's own download; no limit but the node's when absent."
+    )
+    rules: ClassVar = (
+        Rule(
+            at="sizeLimit",
+            must="may not be set together with claimName: a claim has its own size",
+            reads=("claim_name", "size_limit"),
+            holds=lambda cache: cache.claim_name is None or cache.size_limit is None,
+        ),
+    )
+
+
 class EngineSpec(Struct):
     """What runs in each replica."""
 
     runtime: Literal["VLLM", "Simulator"] = Field("VLLM", description="vLLM, or an engine that only plays one.")
     image: Text | None = Field(None, description="Container image; the operator's own for the runtime when absent.")
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
+        "IfNotPresent", description="When the kubelet pulls the image."
+    )
     args: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
         (), strict=False, max_length=64, description="Further arguments for vLLM; those that Plumage sets are refused."
     )
     env: tuple[EnvVar, ...] = Field((), strict=False, max_length=64, description="Further environment variables.")
-    resources: Resources = Field(Resources(), description="Compute of one replica.")
+    resources: Resources = Field(
+        Resources(),
+        description="Compute of one replica. GPUs are limits; without any, tensorParallelSize asks for them.",
+    )
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description=f"GPUs of one replica that share each layer; so many {GPU} are its limit when it names none."
+    )
+    shared_memory: Memory | None = Field(
+        None,
+        description="Size of /dev/shm, out of the pod's memory; 1Gi with tensorParallelSize above 1 when absent, else "
+        "the container's own.",
+    )
+    model_cache: ModelCacheSpec = Field(ModelCacheSpec(), description="Where downloaded weights are kept.")
+    startup_timeout_seconds: Seconds = Field(
+        1800, description="How long loading and compiling the model may take before a replica counts as failed."
+    )
     feather: FeatherSpec = Field(FeatherSpec(), description="Batching by shared prefix.")
     eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks go first.")
     host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier; off when absent.")
@@ -166,6 +132,18 @@ class EngineSpec(Struct):
             must="must be below resources.limits.memory",
             reads=("resources", "host_memory"),
             holds=_host_memory_fits,
+        ),
+        Rule(
+            at="tensorParallelSize",
+            must=f"may not be above {GPU} of resources.limits",
+            reads=("tensor_parallel_size", "resources"),
+            holds=_gpus_suffice,
+        ),
+        Rule(
+            at="tensorParallelSize",
+            must="must be 1 with runtime Simulator: it has no GPU",
+            reads=("tensor_parallel_size", "runtime"),
+            holds=lambda engine: engine.runtime == "VLLM" or engine.tensor_parallel_size == 1,
         ),
         Rule(
             at="simulator",

@@ -6,17 +6,17 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, Text
+from plumage.api.v1alpha1.fields import WORDS, SecretKeyRef, Text
 from plumage.api.v1alpha1.struct import Rule, Struct
 from plumage.models import BUILTIN, is_known
 
 __all__ = ["Adapter", "ModelSpec"]
 
-URI = r"^((hf|pvc|s3|builtin)://|file://(localhost)?/)[^\s/][^\s]*$"
+URI = r"^((hf|pvc|oci|s3|builtin)://|file://(localhost)?/)[^\s/][^\s]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
 WORDS |= {
-    URI: "a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path, s3://bucket/path or "
-    "builtin://tiny-chat",
+    URI: "a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path, "
+    "oci://registry/image:tag, s3://bucket/path or builtin://tiny-chat",
     NAME: "letters, digits, '.', '_', '/', ':' and '-', beginning with a letter or digit",
 }
 Uri = Annotated[str, Field(min_length=1, max_length=2048, pattern=URI)]
@@ -29,7 +29,7 @@ class Adapter(Struct):
     """A LoRA adapter, served as a model of its own name. Its cache is its own: prefixes are never shared with it."""
 
     name: ServedName = Field(description="Name that clients ask for.")
-    uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc:// or s3://.")
+    uri: Uri = Field(description="Where the adapter's weights are: hf://, file://, pvc://, oci:// or s3://.")
     rules: ClassVar = (
         Rule(
             at="uri",
@@ -54,12 +54,17 @@ class ModelSpec(Struct):
     """The model of a pool."""
 
     uri: Uri = Field(
-        description="Where the weights are: hf://, file://, pvc://, s3://, or builtin:// for the simulator."
+        description="Where the weights are: hf://ORGANISATION/MODEL, pvc://CLAIM/FOLDER of a PersistentVolumeClaim, "
+        "oci://IMAGE mounted as a volume, file:///FOLDER of the engine's image, s3://BUCKET/FOLDER, or builtin:// for "
+        "the simulator."
     )
     name: ServedName | None = Field(
         None, description="Name that clients ask for; the last part of the URI when absent."
     )
     revision: Text | None = Field(None, description="Branch, tag or commit of the model; pinned pools can't drift.")
+    token_ref: SecretKeyRef | None = Field(
+        None, description="The token that Hugging Face asks for where a model is gated."
+    )
     tokenizer: Uri | None = Field(
         None, description="Where tokenizer and chat template are; the model's URI when absent."
     )

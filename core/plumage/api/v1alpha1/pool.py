@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
+from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec
 from plumage.api.v1alpha1.fields import IntOrPercent, Percent, Seconds
 from plumage.api.v1alpha1.metadata import Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
@@ -52,6 +53,8 @@ class InferencePoolSpec(Struct):
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
     directory: DirectorySpec = Field(DirectorySpec(), description="Where replicas tell what they hold.")
     rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
+    network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Who may reach the pool's pods.")
+    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="PodMonitors for the Prometheus operator.")
     rules: ClassVar = (
         Rule(
             at="replicas",

@@ -6,7 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
+from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
 
@@ -85,14 +87,16 @@ class RouterLimits(Struct):
     max_body_bytes: Memory = Field(Quantity("16Mi"), description="Largest request body.")
     max_connections: Count = Field(20_000, description="Open client connections.")
     max_in_flight: Count = Field(10_000, description="Requests in flight.")
+    max_held: NonNegative = Field(1000, description="Requests that wait for a replica while the pool has none.")
 
 
 class RouterTimeouts(Struct):
-    """How long the router waits for an engine."""
+    """How long the router waits."""
 
     connect_seconds: Seconds = Field(2, description="For a connection.")
     first_byte_seconds: Seconds = Field(120, description="For the first piece of a stream; then another is tried.")
     idle_seconds: Seconds = Field(120, description="Between two pieces of a stream; then it is cut.")
+    wake_seconds: Seconds = Field(300, description="For a replica, while the pool has none.")
 
 
 def _gateway_alone(router: Any) -> bool:
@@ -109,6 +113,9 @@ class RouterSpec(Struct):
     slo: SloSpec = Field(SloSpec(), description="Objectives.")
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
+    ingress: IngressSpec | None = Field(None, description="An Ingress to the router; none when absent.")
+    http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router; none when absent.")
+    resources: Resources = Field(Resources(), description="Compute of one router.")
     limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
     rules: ClassVar = (

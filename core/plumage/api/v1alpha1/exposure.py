@@ -1,0 +1,64 @@
+"""How a pool is reached from outside, and who may reach it within the cluster: `router.ingress`, `router.httpRoute`,
+`networkPolicy`, `monitoring`. Each is off, or closed, unless it is asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import Label, ObjectRef, StringMap, Subdomain
+from plumage.api.v1alpha1.struct import Struct
+
+__all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef"]
+
+Hosts = tuple[Subdomain, ...]
+Namespaces = tuple[Label, ...]
+
+
+class IngressSpec(Struct):
+    """An Ingress to the router."""
+
+    host: Subdomain = Field(description="Host name that clients use.")
+    class_name: Subdomain | None = Field(None, description="Ingress class; the cluster's default when absent.")
+    tls_secret_ref: ObjectRef | None = Field(None, description="Secret with the certificate; plain HTTP when absent.")
+    annotations: StringMap = Field({}, max_length=64, description="Annotations of the Ingress.")
+
+
+class ParentRef(Struct):
+    """A Gateway of the Gateway API, which must admit routes from the pool's namespace."""
+
+    name: Subdomain = Field(description="Name of the Gateway.")
+    namespace: Label | None = Field(None, description="Its namespace; the pool's when absent.")
+    section_name: Subdomain | None = Field(None, description="The listener; all of the Gateway's when absent.")
+
+
+class HTTPRouteSpec(Struct):
+    """An HTTPRoute to the router."""
+
+    parent_refs: tuple[ParentRef, ...] = Field(
+        strict=False, min_length=1, max_length=16, description="The Gateways that it is attached to."
+    )
+    hostnames: Hosts = Field(
+        (), strict=False, max_length=16, description="Host names that clients use; all of the Gateway's when absent."
+    )
+
+
+class NetworkPolicySpec(Struct):
+    """Who may reach the pool's pods: clients the router; router, agents and operator the rest."""
+
+    enabled: bool = Field(True, description="Whether NetworkPolicies are made.")
+    client_namespaces: Namespaces = Field(
+        (), strict=False, max_length=64, description="Namespaces whose pods may reach the router; all when empty."
+    )
+    monitoring_namespaces: Namespaces = Field(
+        (), strict=False, max_length=16, description="Namespaces whose pods may read metrics of engines and agents."
+    )
+
+
+class MonitoringSpec(Struct):
+    """PodMonitors for the Prometheus operator."""
+
+    enabled: bool = Field(False, description="Whether PodMonitors are made; the cluster must know that kind.")
+    interval_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(30, description="How often metrics are read.")
+    labels: StringMap = Field({}, max_length=64, description="Labels that your Prometheus selects PodMonitors by.")

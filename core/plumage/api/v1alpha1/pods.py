@@ -1,0 +1,86 @@
+"""What a manifest may say of a pod: Kubernetes' own fields, by allow-list."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from plumage.api.v1alpha1.fields import WORDS, ConfigMapKeyRef, SecretKeyRef
+from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.struct import Rule, Struct
+
+__all__ = ["EnvVar", "EnvVarSource", "Resources", "Toleration"]
+
+ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+WORDS[ENV_NAME] = "letters, digits and '_', not beginning with a digit"
+
+
+class EnvVarSource(Struct):
+    """Where an environment variable's value comes from: exactly one of the two."""
+
+    secret_key_ref: SecretKeyRef | None = Field(None, description="A key of a Secret.")
+    config_map_key_ref: ConfigMapKeyRef | None = Field(None, description="A key of a ConfigMap.")
+    rules: ClassVar = (
+        Rule(
+            at="",
+            must="must set exactly one of secretKeyRef and configMapKeyRef",
+            reads=("secret_key_ref", "config_map_key_ref"),
+            holds=lambda source: (source.secret_key_ref is None) != (source.config_map_key_ref is None),
+        ),
+    )
+
+
+class EnvVar(Struct):
+    """An environment variable of the engine's container."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=ENV_NAME)] = Field(description="Its name.")
+    value: Annotated[str, Field(max_length=4096)] | None = Field(
+        None, description="Its value; secrets go by valueFrom."
+    )
+    value_from: EnvVarSource | None = Field(None, description="Where its value comes from.")
+    rules: ClassVar = (
+        Rule(
+            at="valueFrom",
+            must="may not be set together with value",
+            reads=("value", "value_from"),
+            holds=lambda variable: variable.value is None or variable.value_from is None,
+        ),
+    )
+
+
+class Resources(Struct):
+    """Compute of one replica, as in a pod."""
+
+    requests: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
+        {}, max_length=16, description="What the scheduler reserves."
+    )
+    limits: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
+        {}, max_length=16, description="What the container may use; GPUs go here, e.g. nvidia.com/gpu: 1."
+    )
+    rules: ClassVar = (
+        Rule(
+            at="requests",
+            must="may not be above limits",
+            reads=("requests", "limits"),
+            holds=lambda resources: all(
+                amount.value <= resources.limits[name].value
+                for name, amount in resources.requests.items()
+                if name in resources.limits
+            ),
+        ),
+    )
+
+
+class Toleration(Struct):
+    """A taint that the pool's pods accept."""
+
+    key: Annotated[str, Field(max_length=317)] = Field("", description="Key of the taint; empty matches all keys.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="How key and value are compared.")
+    value: Annotated[str, Field(max_length=63)] = Field("", description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Effect of the taint; all effects when absent."
+    )
+    toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
+        None, description="How long a NoExecute taint is accepted."
+    )
