@@ -28,7 +28,7 @@ def go() -> str:
 
 
 def build(module: str, packages: Mapping[str, str]) -> None:
-    """Makes each program of `packages` (its name → what is built) from `go/MODULE`. Raises `NotHereError` if Go fails."""
+    """Makes each program of `packages` (its name → the package) from `go/MODULE`. Raises `NotHereError` if Go fails."""
     bins = bin_folder()
     bins.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()

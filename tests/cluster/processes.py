@@ -64,8 +64,12 @@ class Group:
             process.wait()
 
     def stop_all(self) -> None:
-        for name in reversed(list(self._running)):
-            self.stop(name)
+        """Kills them: nothing that they hold is kept."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()
 
     def until(self, what: str, ready: Callable[[], bool], within_s: float) -> None:
         """Waits for `ready`; raises ClusterError with the logs' ends once a program ended or the time is up."""

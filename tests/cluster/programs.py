@@ -60,7 +60,7 @@ def found(program: Program) -> Path | None:
 
 
 def required(programs: Iterable[Program]) -> dict[str, Path]:
-    """All of them by name. Raises `NotHereError` with the command that makes them; makes none, since that takes minutes."""
+    """All of them by name. Makes none, which takes minutes: raises `NotHereError` with the command that does."""
     wanted = tuple(programs)
     places = {program.name: found(program) for program in wanted}
     if lacking := [name for name, place in places.items() if place is None]:
@@ -73,7 +73,7 @@ def required(programs: Iterable[Program]) -> dict[str, Path]:
 
 
 def ensure(programs: Iterable[Program]) -> dict[str, Path]:
-    """All of them by name; what is on this machine nowhere is downloaded or built. Raises `NotHereError` if it can't be."""
+    """All of them by name; what this machine lacks is downloaded or built. Raises `NotHereError` if it can't be."""
     wanted = tuple(programs)
     lacking = _lacking(wanted)
     if any(program.name in envtest.PROGRAMS for program in lacking):
