@@ -3,7 +3,8 @@
 A model of 8 layers, 512 hidden, in bf16, one thread; prompts of a shared prefix and a tail of one's own; greedy answers
 of a fixed length. One engine serves all policies of a cell in turn, each with its own queue and what it has learned so
 far, so that a pair of runs sees the same machine a minute apart; before the pairs each policy serves the load once.
-`FCFS` is vLLM as it is: its own queue and batch. `tree` is ChtOrder, the tree's order without STOP.
+`FCFS` is vLLM as it is: its own queue and batch. `tree` is ChtOrder, the tree's order without STOP. `one group` is the
+homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix.
 
 Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
 Figures are output tokens a second of the process' own CPU time, which is what one thread's device takes; other work on
@@ -22,6 +23,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
@@ -72,11 +74,12 @@ CELLS = (
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """policy: of the plugin's `feather`; None is vLLM without it."""
+    """policy: of the plugin's `feather`; None is vLLM without it. homogeneous: its requests are all of one group."""
 
     label: str
     policy: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    homogeneous: bool = False
 
     def settings(self) -> dict[str, Any]:
         if self.policy is None:
@@ -86,10 +89,12 @@ class Contender:
 
 
 FCFS, TREE, LEARNED = Contender("FCFS", None), Contender("tree", "ChtOrder"), Contender("bandit", "Bandit")
+CEILING = Contender("one group", "ChtOrder", homogeneous=True)
 CONTENDERS = (
     FCFS,
     TREE,
     LEARNED,
+    CEILING,
     Contender("Q-learning", "QLearning"),
     Contender("heuristic", "Heuristic"),
     Contender("LPM", "Lpm"),
@@ -116,14 +121,16 @@ class Played:
         return self.tokens / self.cpu
 
 
-def prompts(cell: Cell, seed: int) -> list[tuple[int, tuple[int, ...]]]:
-    """(group, tokens) in order of arrival. Prefixes are the cell's, the same for each seed; tails are the seed's."""
+def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int, tuple[int, ...]]]:
+    """(group, tokens) in order of arrival. Prefixes are the cell's, the same for each seed; tails are the seed's.
+    homogeneous: all of the first group."""
     fixed, rng = random.Random(f"prefixes {cell.groups} {cell.prefix}"), random.Random(f"{cell.name} {seed}")
     shared = [tuple(fixed.choices(range(256), k=cell.prefix)) for _ in range(cell.groups)]
     order = [number % cell.groups if cell.groups else number for number in range(cell.requests)]
     rng.shuffle(order)
     made = []
-    for group in order:
+    for drawn in order:
+        group = 0 if homogeneous else drawn
         prefix = shared[group] if shared else tuple(rng.choices(range(256), k=cell.prefix))
         made.append((group, prefix + tuple(rng.choices(range(256), k=TAIL))))
     return made
@@ -152,7 +159,7 @@ class _Bench:
         self.engine.scheduler.plumage = features
         self._order.enabled = contender.policy is not None
         stops = features.counters.get("stops")
-        load, rng = prompts(self.cell, seed), random.Random(f"arrivals {seed}")
+        load, rng = prompts(self.cell, seed, contender.homogeneous), random.Random(f"arrivals {seed}")
         waits: dict[str, tuple[float, float]] = {}
         batches: list[int] = []
         cpu, began = time.process_time(), time.perf_counter()
@@ -215,14 +222,25 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
     names = context.options.get("cells")
     wanted = names.split(";") if names else None
     cells = [cell for cell in CELLS if wanted is None or cell.name in wanted]
+    contenders = _contenders(context.options.get("policies"))
     rounds = int(context.options.get("pairs", "2" if context.quick else "20"))
     if context.quick:
         quick = [
             Cell("8 × 4k", 8, requests=32, output=32),
             Cell("no sharing, 1k", 0, prefix=1024, requests=24, output=32),
         ]
-        return (quick if wanted is None else cells), CONTENDERS[:3], rounds
-    return cells, CONTENDERS, rounds
+        return (quick if wanted is None else cells), CONTENDERS[:4], rounds
+    return cells, contenders, rounds
+
+
+def _contenders(labels: str | None) -> tuple[Contender, ...]:
+    """FCFS, the tree's order and the bandit always: the closing line's figures are theirs."""
+    if labels is None:
+        return CONTENDERS
+    wanted, known = labels.split(";"), {one.label for one in CONTENDERS}
+    if unknown := [label for label in wanted if label not in known]:
+        raise ConfigurationError(f"no policy labelled {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    return tuple(one for one in CONTENDERS if one in (FCFS, TREE, LEARNED) or one.label in wanted)
 
 
 def _model(folder: Path) -> Path:
@@ -239,6 +257,7 @@ def _cell(
         "block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 8192,
         "max_num_seqs": cell.batch, "max_num_batched_tokens": 8192, **plugin_arguments(_OFF),
     }  # fmt: skip
+    contenders = [one for one in contenders if cell.groups > 1 or not one.homogeneous]
     played: dict[str, list[Played]] = {label: [] for label in (*(one.label for one in contenders), "FCFS again")}
     with running(model, **arguments) as engine:
         bench = _Bench(engine, cell, contenders)
@@ -272,11 +291,10 @@ def _report(
     played: Mapping[str, Mapping[str, Sequence[Played]]],
     rng: random.Random,
 ) -> Report:
-    labels = (*(one.label for one in contenders), "FCFS again")
     rows = [
-        [cell.name, label, *_row(runs[label], runs["FCFS"], runs["tree"], rng)]
+        [cell.name, label, *_row(one, runs["FCFS"], runs["tree"], rng)]
         for cell, runs in ((cell, played[cell.name]) for cell in cells)
-        for label in labels
+        for label, one in runs.items()
     ]
     columns = (
         "cell", "policy", "tok/CPU s", "tok/s", "TTFT P50 s", "P99 s", "batch", "STOPs", "÷ FCFS", "÷ tree",
@@ -308,11 +326,15 @@ def _row(
 def _keys(
     cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Played]]], rng: random.Random
 ) -> dict[str, float]:
-    """over_fcfs: at 8 × 4k. over_order: learned ÷ tree, geometric mean over the cells that count, and its lower bound.
-    noshare_low: lower bound against FCFS where nothing is shared."""
+    """At 8 × 4k: over_fcfs; ceiling_over_fcfs, what one group reaches; of_ceiling, the learned policy's part of it.
+    over_order: learned ÷ tree, geometric mean over the cells that count, and its lower bound. noshare_low: lower bound
+    against FCFS where nothing is shared."""
     keys: dict[str, float] = {}
-    if "8 × 4k" in played:
-        keys["over_fcfs"] = _ratio(played["8 × 4k"]["bandit"], played["8 × 4k"]["FCFS"], rng).ratio
+    if runs := played.get("8 × 4k"):
+        keys["over_fcfs"] = _ratio(runs["bandit"], runs["FCFS"], rng).ratio
+        if CEILING.label in runs:
+            keys["ceiling_over_fcfs"] = _ratio(runs[CEILING.label], runs["FCFS"], rng).ratio
+            keys["of_ceiling"] = _ratio(runs["bandit"], runs[CEILING.label], rng).ratio
     counted = [played[cell.name] for cell in cells if cell.counts]
     if counted:
         keys["over_order"], keys["over_order_low"] = _over_cells(counted, rng)
@@ -343,12 +365,13 @@ def _plot(
 ) -> None:
     axes, width = figure.subplots(), 0.8 / len(contenders)
     for index, contender in enumerate(contenders):
+        places = [place for place, cell in enumerate(cells) if contender.label in played[cell.name]]
         means = [
-            fmean(one.rate for one in played[cell.name][contender.label])
-            / fmean(one.rate for one in played[cell.name]["FCFS"])
-            for cell in cells
+            fmean(one.rate for one in played[cells[place].name][contender.label])
+            / fmean(one.rate for one in played[cells[place].name]["FCFS"])
+            for place in places
         ]
-        axes.bar([place + index * width for place in range(len(cells))], means, width, label=contender.label)
+        axes.bar([place + index * width for place in places], means, width, label=contender.label)
     axes.set_xticks([place + 0.4 for place in range(len(cells))], [cell.name for cell in cells], rotation=20)
     axes.set_ylabel("output tokens a CPU second ÷ FCFS")
     axes.axhline(1.0, color="black", linewidth=0.5)
