@@ -15,6 +15,7 @@ __all__ = [
     "DIRECTORY_PORT",
     "ENGINE_PORT",
     "GROUP",
+    "LIVE_ROUTER_SETTINGS",
     "LONGEST_POOL_NAME",
     "MANAGED_BY",
     "PAUSE",
@@ -51,6 +52,9 @@ RUN_FOLDER: Final = "/run/plumage"
 CONFIG_FOLDER: Final = "/etc/plumage"
 TOKEN_FOLDER: Final = "/var/run/secrets/plumage"
 AUDIENCE: Final = "plumage"
+
+# Sections of a router's configuration that it takes from a changed file without a restart (plumage_router.live).
+LIVE_ROUTER_SETTINGS: Final = ("policy", "limits", "hold", "timeouts", "breaker")
 
 Component = Literal["engine", "router", "directory"]
 # A Service's name is a DNS label of at most 63 characters, and the longest suffix is "-directory".

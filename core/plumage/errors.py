@@ -3,12 +3,13 @@
 PlumageError
 ├── ConfigurationError      what a person wrote can't work; the message says what to change
 │   └── ManifestError       a manifest, with every mistake at once
+├── RefusedError            a caller of a pod's own routes is not let in
 └── StateError              a caller broke a contract: an unknown request, a block freed twice
 """
 
 from __future__ import annotations
 
-__all__ = ["ConfigurationError", "ManifestError", "PlumageError", "StateError"]
+__all__ = ["ConfigurationError", "ManifestError", "PlumageError", "RefusedError", "StateError"]
 
 
 class PlumageError(Exception):
@@ -26,6 +27,15 @@ class ManifestError(ConfigurationError):
         self.source = source
         self.mistakes = mistakes
         super().__init__(f"{source}: {len(mistakes)} mistake(s)\n" + "\n".join(f"  - {line}" for line in mistakes))
+
+
+class RefusedError(PlumageError):
+    """A caller is not let in. `status`: 401 for what proves nothing, 403 for somebody who may not, 503 where nobody can
+    be known now. The message says why and never holds the secret."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class StateError(PlumageError):

@@ -17,11 +17,13 @@ __all__ = ["Member", "MemberState", "pack_members", "parse_members"]
 
 
 class MemberState(StrEnum):
-    """What whoever runs a replica says of it. Warming: no requests yet. Draining: no new ones, those in flight end."""
+    """What whoever runs a replica says of it. Warming: no requests yet. Draining: no new ones, those in flight end.
+    Cordoned: as Draining, but it stays."""
 
     READY = "Ready"
     WARMING = "Warming"
     DRAINING = "Draining"
+    CORDONED = "Cordoned"
 
 
 @dataclass(frozen=True, slots=True)

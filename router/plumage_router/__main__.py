@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -19,10 +20,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="plumage_router", description="The router in front of one pool.")
     parser.add_argument("--config", type=Path, required=True, help="a JSON file, see plumage_router.config")
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--id", default=os.environ.get("POD_NAME"), help="this router's name; default: $POD_NAME")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        uvloop.run(serve(load_config(arguments.config)))
+        uvloop.run(serve(load_config(arguments.config), arguments.config, name=arguments.id))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,22 +1,27 @@
 """The control surface: health, metrics, models, status and explanations, with FastAPI behind the bridge.
 
 Errors have OpenAI's form here too. What tells about traffic (`/plumage/v1/…`) needs the admin key; no key, no answer.
+The operator's figures (`/v1/plumage/fleet`) are told to the callers that are configured as well.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from plumage.errors import RefusedError
 from plumage.exposition import CONTENT_TYPE
+from plumage.fleet_report import FLEET_PATH
 from plumage_router.errors import error_object
 from plumage_router.gateway import Gateway
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
+from plumage_router.report import fleet_report
 from plumage_router.status import metrics_page, status_document
 
 __all__ = ["make_app"]
@@ -63,11 +68,17 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
         if gateway.auth.tenant(dict(request.scope["headers"])) is None:
             raise HTTPException(401, "A valid API key is needed.", headers={"www-authenticate": "Bearer"})
 
-    @app.get("/health", summary="200 while the router serves and a replica can be chosen")
+    @app.get("/healthz", summary="200 while the process works")
+    async def healthz() -> Response:
+        return Response(media_type="text/plain", content="ok")
+
+    @app.get(
+        "/health", summary="200 while clients may be sent here: members known, a replica to choose or room to wait"
+    )
     async def health() -> Response:
-        ready = gateway.serving and bool(gateway.fleet.candidates(gateway.tick))
+        ready = gateway.ready
         return Response(
-            status_code=200 if ready else 503, media_type="text/plain", content="ok" if ready else "no replica"
+            status_code=200 if ready else 503, media_type="text/plain", content="ok" if ready else _why_not(gateway)
         )
 
     @app.get("/metrics", summary="Prometheus metrics")
@@ -91,11 +102,22 @@ def _add_admin(app: FastAPI, gateway: Gateway) -> None:
         if not gateway.auth.is_admin(dict(request.scope["headers"])):
             raise HTTPException(401, gateway.auth.admin_refusal, headers={"www-authenticate": "Bearer"})
 
+    async def reader(request: Request) -> None:
+        try:
+            await gateway.auth.check_reader(dict(request.scope["headers"]))
+        except RefusedError as error:
+            headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
+            raise HTTPException(error.status, str(error), headers=headers) from error
+
     guarded: dict[str, Any] = {"dependencies": [Depends(admin)]}
 
     @app.get("/plumage/v1/status", **guarded)
     async def status(decisions: Annotated[int, Query(ge=0, le=1000)] = 10) -> dict[str, Any]:
         return status_document(gateway, decisions=decisions)
+
+    @app.get(FLEET_PATH, dependencies=[Depends(reader)], summary="Figures for the operator, see plumage.fleet_report")
+    async def fleet() -> Response:
+        return Response(msgspec.json.encode(fleet_report(gateway)), media_type="application/json")
 
     @app.get("/plumage/v1/explain/{request_id:path}", **guarded)
     async def explain(request_id: str) -> dict[str, Any]:
@@ -108,6 +130,12 @@ def _add_admin(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/plumage/v1/hottest", **guarded)
     async def hottest(number: Annotated[int, Query(ge=1, le=1000)] = 20) -> dict[str, Any]:
         return {"pool": gateway.config.pool, "hottest": gateway.hottest.top(number)}
+
+
+def _why_not(gateway: Gateway) -> str:
+    if not gateway.keeps_alive:
+        return "shutting down"
+    return "no replica" if gateway.membership.listed else "members not known yet"
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -15,9 +15,13 @@ import logging
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plumage.errors import ConfigurationError
+from plumage.errors import ConfigurationError, RefusedError
 from plumage_router.config import AuthConfig
+
+if TYPE_CHECKING:
+    from plumage.incluster.callers import Callers
 
 __all__ = ["Auth", "KeyFile", "Tenant", "bearer", "read_secret"]
 
@@ -114,9 +118,11 @@ class KeyFile:
 
 
 class Auth:
-    """`enabled`: clients need a key. The admin key may come as the client's own key or in `X-Plumage-Admin-Key`."""
+    """`enabled`: clients need a key. The admin key may come as the client's own key or in `X-Plumage-Admin-Key`.
+    `callers`: service accounts that may read the fleet's figures besides."""
 
-    def __init__(self, config: AuthConfig) -> None:
+    def __init__(self, config: AuthConfig, callers: Callers | None = None) -> None:
+        self._callers = callers
         self._keys = KeyFile(config.api_keys_file) if config.api_keys_file else None
         self._admin_file = config.admin_key_file
         self._admin = _digest(read_secret(config.admin_key_file, "the admin key")) if config.admin_key_file else None
@@ -139,6 +145,14 @@ class Auth:
             return False
         key = headers.get(b"x-plumage-admin-key") or bearer(headers.get(b"authorization")) or b""
         return hmac.compare_digest(_digest(key), self._admin)
+
+    async def check_reader(self, headers: dict[bytes, bytes]) -> None:
+        """RefusedError unless the fleet's figures may be told: to the admin, and to `callers`."""
+        if self.is_admin(headers):
+            return
+        if self._callers is None:
+            raise RefusedError(401, self.admin_refusal)
+        await self._callers.check(headers.get(b"authorization", b"").decode("latin-1"))
 
     @property
     def admin_refusal(self) -> str:

@@ -38,6 +38,11 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.opened = 0  # how often, for the metrics
 
+    def use(self, config: BreakerConfig) -> None:
+        """Other bounds, from the next failure on."""
+        self._config = config
+        self._delay = min(max(self._delay, config.base), config.cap)
+
     def allows(self, now: float) -> bool:
         """May a request go there now? A half-open breaker says yes until `started` takes its one trial."""
         if self.state is BreakerState.OPEN:

@@ -1,7 +1,8 @@
-"""What a router is told at start: one JSON file, validated at once, never changed while it runs.
+"""What a router is told: one JSON file, validated at once. Some of it may change while it runs (`live.py`).
 
 Keys that may be rotated (API keys, the admin key, the engines' key) are files, read again when they change; the
-replicas are a file too (`membership.py`). Every bound the router holds is a field here.
+replicas are a file too (`membership.py`), or a Service's EndpointSlices (`slices.py`). Every bound the router holds is
+a field here.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
+from plumage.incluster.config import ApiServerConfig
 
 __all__ = [
     "AuthConfig",
     "BreakerConfig",
+    "EndpointSlicesConfig",
+    "HoldConfig",
     "LimitsConfig",
     "ListenConfig",
+    "MembershipConfig",
     "ModelConfig",
     "PolicyConfig",
     "RouterConfig",
@@ -41,6 +46,21 @@ class ListenConfig(_Section):
     port: int | None = Field(default=8000, ge=0, le=65_535)
     uds: str | None = None
     backlog: Count = 4096
+
+
+class EndpointSlicesConfig(_Section):
+    """The replicas are the pods behind a Service. cordoned_file: `{"cordoned": ["POD", …]}`, pods that get no new
+    request, written by the operator into the router's ConfigMap; one that is missing cordons nobody."""
+
+    namespace: str = Field(min_length=1, max_length=63)
+    service: str = Field(min_length=1, max_length=63)
+    cordoned_file: Path | None = None
+
+
+class MembershipConfig(_Section):
+    """Where the replicas are told, in a cluster."""
+
+    endpoint_slices: EndpointSlicesConfig
 
 
 class ModelConfig(_Section):
@@ -68,8 +88,10 @@ class PolicyConfig(_Section):
 
 class AuthConfig(_Section):
     """No `api_keys_file`: every client is let in. No `admin_key_file`: the admin endpoints and explanations are closed
-    to everybody. See `auth.py` for the files' form."""
+    to everybody but `callers`, service accounts by their full names, who may read the fleet's figures alone. See
+    `auth.py` for the files' form."""
 
+    callers: tuple[str, ...] = ()
     api_keys_file: Path | None = None
     admin_key_file: Path | None = None
 
@@ -91,9 +113,18 @@ class LimitsConfig(_Section):
     max_directory_chunks: Count = 1_000_000
 
 
+class HoldConfig(_Section):
+    """Requests that wait while no replica can take them: at most so many (0: none, they are refused at once), each at
+    most so long (s)."""
+
+    max_requests: int = Field(default=0, ge=0, le=100_000)
+    max_seconds: Seconds = 60.0
+
+
 class TimeoutsConfig(_Section):
     """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as
-    long as it takes to compute, up to `request`."""
+    long as it takes to compute, up to `request`. leave: from SIGTERM until nothing new is accepted; whoever sends here
+    must have heard by then (in a cluster kube-proxy, some seconds)."""
 
     header: Seconds = 10.0
     body: Seconds = 60.0
@@ -105,6 +136,7 @@ class TimeoutsConfig(_Section):
     request: Seconds = 3_600.0
     probe: Seconds = 2.0
     probe_interval: Seconds = 1.0
+    leave: float = Field(default=0.0, ge=0, le=600)
     drain: Seconds = 30.0
     pending_owner: Seconds = 10.0
 
@@ -118,22 +150,34 @@ class BreakerConfig(_Section):
 
 
 class RouterConfig(_Section):
-    """The whole file. `directory_url` null means degraded on purpose: no cache knowledge but this router's own."""
+    """The whole file. Exactly one of membership_file and membership. `directory_url` null means degraded on purpose: no
+    cache knowledge but this router's own. api_server: where the cluster's is, for `membership` and `auth.callers`."""
 
     listen: ListenConfig = ListenConfig()
     pool: str = Field(min_length=1)
     router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
     model: ModelConfig
-    membership_file: Path
+    membership_file: Path | None = None
+    membership: MembershipConfig | None = Field(default=None, validate_default=True)
+    api_server: ApiServerConfig = ApiServerConfig()
     directory_url: str | None = None
     policy: PolicyConfig = PolicyConfig()
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
+    hold: HoldConfig = HoldConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     engine_api_key_file: Path | None = None
     seed: int | None = Field(default=None, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096
+
+    @field_validator("membership")
+    @classmethod
+    def _one_source(cls, value: MembershipConfig | None, info: ValidationInfo) -> MembershipConfig | None:
+        """Of a field, so that it is told beside the mistakes of others."""
+        if (info.data.get("membership_file") is None) == (value is None):
+            raise ValueError("exactly one of membershipFile and membership must be set")
+        return value
 
 
 def load_config(path: Path) -> RouterConfig:

@@ -62,8 +62,10 @@ class Waiting:
 class Decision:
     """One choice and what it was made from. `considered`: the replicas that were scored, of so many `candidates`;
     `hits`: tokens of the prompt each slot holds; `depth`: chunks of the longest match; `tokens`: of the whole prompt,
-    as far as can be told; `waiting`: those the replica has to compute; `attempt`: 1, or more on a retry."""
+    as far as can be told; `waiting`: those the replica has to compute; `attempt`: 1, or more on a retry; `policy`: who
+    chose, and hears how it ends, though another one may choose by then."""
 
+    policy: RoutingPolicy
     prompt: Prompt
     ticket: Ticket
     load: ReplicaState
@@ -121,8 +123,8 @@ class Decider:
         if not prompt.stream and ticket.predicted_ttft is not None:
             self._await(waiting, now + ticket.predicted_ttft)
         return Decision(
-            prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth, tokens,
-            attempt, waiting,
+            policy, prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth,
+            tokens, attempt, waiting,
         )  # fmt: skip
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
@@ -152,7 +154,7 @@ class Decider:
     def first_token(self, decision: Decision, now: float) -> None:
         """Of a stream. The first byte of an answer in one piece is its last: that comes to `finished` only."""
         self._prefilled(decision.waiting, now)
-        self.policy.first_token(decision.ticket, now)
+        decision.policy.first_token(decision.ticket, now)
 
     def work(self, load: ReplicaState) -> float:
         """Seconds of this router's prefill work that wait on a replica, for the other routers to count in."""
@@ -186,14 +188,14 @@ class Decider:
         """The answer is whole. What the engine counted of a plain prompt teaches the policy and the token rate."""
         self._over(decision)
         plain = decision.prompt.plain
-        self.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
+        decision.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
         if plain and usage.prompt_tokens:
             self.rate.learn(len(decision.prompt.text), usage.prompt_tokens)
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:
         """No whole answer came. Unless the prompt was `computed`, the replica is not expected to hold it either."""
         self._over(decision)
-        self.policy.failed(decision.ticket, now)
+        decision.policy.failed(decision.ticket, now)
         if not computed:
             self.mirror.drop_pending(decision.prompt.chunks, decision.ticket.slot)
 

@@ -19,6 +19,7 @@ from plumage.directory.hotness import HotnessShare
 from plumage.directory.schema import BEAT_TTL, State
 from plumage.directory.sync import DirectorySync, ReplicaView
 from plumage.directory.work import WorkShare
+from plumage.routing.interface import RoutingPolicy
 from plumage_router.clock import monotonic
 from plumage_router.decide import Decider
 from plumage_router.directory_metrics import directory_lines
@@ -72,6 +73,14 @@ class DirectoryLink:
     @property
     def degraded(self) -> bool:
         return self.sync is None or self.sync.degraded
+
+    def use(self, policy: RoutingPolicy, pending: float) -> None:
+        """Another policy chooses from now on: it learns what the directory knows, and its learning is told. pending:
+        seconds until an unconfirmed owner lapses."""
+        self._pending = pending
+        self._note_freshness()
+        if self.work is not None and (self.learning is None or not self.learning.is_of(policy)):
+            self.learning = Learning(policy, self._fleet, self.work.learned)
 
     def start(self) -> None:
         for part in (self.sync, self.work, self.hotness):

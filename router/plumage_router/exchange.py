@@ -16,6 +16,7 @@ from plumage_router.auth import Tenant
 from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic
 from plumage_router.errors import RequestError, error_object, fell_silent, internal, no_replica, upstream_failed
+from plumage_router.hold import no_replica_yet
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
 from plumage_router.request import Request
@@ -45,6 +46,7 @@ class Exchange:
         "_failures",
         "_gateway",
         "_heard",
+        "_held",
         "_keep_alive",
         "_paused",
         "_prompt",
@@ -72,6 +74,7 @@ class Exchange:
         self._tried: list[Replica] = []
         self._failures: list[tuple[str, str]] = []
         self._silences = 0
+        self._held = False
         self._keep_alive = request.keep_alive
         self._chunked = False
         self._events = False
@@ -148,6 +151,14 @@ class Exchange:
         elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
             attempt.give_up("its first byte is late")
 
+    def go_on(self) -> None:
+        """A replica can be chosen: the wait for one is over."""
+        self._try()
+
+    def turn_away(self, error: RequestError) -> None:
+        """The wait for a replica was in vain."""
+        self._fail(error)
+
     # -- the attempts' side -------------------------------------------------------------------------------------------
 
     def request_for(self, replica: Replica) -> tuple[bytes, bytes]:
@@ -163,7 +174,7 @@ class Exchange:
         self._events = kind.startswith(b"text/event-stream")
         length = None if self._events or b"content-length" not in headers else int(headers[b"content-length"])
         self._chunked = length is None and not self._request.http10
-        self._keep_alive = self._keep_alive and self._gateway.serving and (length is not None or self._chunked)
+        self._keep_alive = self._keep_alive and self._gateway.keeps_alive and (length is not None or self._chunked)
         passed = _lines(_PASSED_BACK, headers)
         lines = b"content-type: %b\r\nx-request-id: %b\r\n%b" % (kind, self._request_id.encode(), passed)
         if self._explain and self._record is not None:
@@ -226,7 +237,7 @@ class Exchange:
         now = monotonic()
         candidates = self.fleet.candidates(now, self._tried)
         if not candidates:
-            self._fail(self._nobody(now))
+            self._without_replica(now)
             return
         assert self._prompt is not None
         decision = self.decider.decide(self._prompt, candidates, now, len(self._failures) + 1)
@@ -235,18 +246,29 @@ class Exchange:
         record = self._record
         if record is not None:
             record.outcome = "Retried"
-        self.metrics.decision.observe(decided - (self.arrived if record is None else now))
+        first = record is None and not self._held
+        self.metrics.decision.observe(decided - (self.arrived if first else now))
+        if record is None:
+            self._gateway.reuse.seen(self._prompt.chunks)
         record = self._record = self._gateway.note(decision, self._request_id, self._tenant)
-        record.decision_seconds = decided - self.arrived
+        record.decision_seconds = decided - (now if self._held else self.arrived)
         record.failures = self._failures
         if self._paused:
             attempt.pause()
         attempt.start()
 
+    def _without_replica(self, now: float) -> None:
+        """Waits where there is room to, unless some replica is fit and failed this very request."""
+        if not self.fleet.candidates(now) and self._gateway.hold.take(self, now):
+            self._held = True
+        else:
+            self._fail(self._nobody(now))
+
     def _nobody(self, now: float) -> RequestError:
         if self._failures:
             return upstream_failed(self._failures[-1][1], len(self._failures))
-        return no_replica(self.fleet.why_none(now))
+        why = self.fleet.why_none(now)
+        return no_replica_yet(why) if self._gateway.hold.open else no_replica(why)
 
     def _learn(self, attempt: Attempt) -> None:
         usage, ticket, metrics, record = attempt.usage.usage, attempt.decision.ticket, self.metrics, self._record
@@ -261,6 +283,9 @@ class Exchange:
         if usage.prompt_tokens is not None:
             metrics.prompt_tokens += usage.prompt_tokens
             totals.prompt_tokens += usage.prompt_tokens
+        if usage.output_tokens is not None:
+            metrics.output_tokens += usage.output_tokens
+            totals.output_tokens += usage.output_tokens
         if usage.cached_tokens is not None:
             metrics.actual_hit_tokens += usage.cached_tokens
             if attempt.decision.prompt.plain:
@@ -276,6 +301,7 @@ class Exchange:
     def _end(self, outcome: str) -> None:
         """Out of the books; the attempt that is still open is given up."""
         self._gateway.flights.discard(self)
+        self._gateway.hold.forget(self)
         attempt, record = self._attempt, self._record
         self._attempt = None
         if attempt is not None:
@@ -305,7 +331,7 @@ class Exchange:
             error.status,
             self._gateway.error_headers(error, self._request_id),
             error.body(),
-            keep_alive=self._keep_alive and self._gateway.serving,
+            keep_alive=self._keep_alive and self._gateway.keeps_alive,
         )
 
 

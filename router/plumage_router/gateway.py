@@ -1,8 +1,9 @@
 """What all connections of a router share, and the slow tick that keeps time for them.
 
 The gateway gives each request its handler: an exchange for completions, the control surface for all else. Once a tick
-it moves the coarse clock, cuts off connections past their deadline, ends requests past theirs, and takes requests
-without a first byte away from replicas that are stalled, fail their health check, or take too long for it.
+it moves the coarse clock, lets requests that were held go on, cuts off connections past their deadline, ends requests
+past theirs, and takes requests without a first byte away from replicas that are stalled, fail their health check, or
+take too long for it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from plumage_router.decide import Decider, Decision
 from plumage_router.directory import DirectoryLink
 from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.exchange import Exchange
+from plumage_router.hold import Hold
 from plumage_router.hottest import Hottest
-from plumage_router.membership import MembershipFile
+from plumage_router.membership import Membership
 from plumage_router.metrics import Metrics
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH, PromptReader
 from plumage_router.replicas import Fleet, Replica
 from plumage_router.request import Handler, Request
+from plumage_router.reuse import Reuse
 from plumage_router.wire import JSON, wall_date
 
 __all__ = ["Gateway"]
@@ -41,7 +44,8 @@ _ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/
 class Gateway:
     """The `Host` of every client connection. `name`: of this router, for people. `application`: makes
     what answers all but completions. `pause_accepting`: called when too many connections are open. `serving` is False
-    once the router shuts down."""
+    once the router shuts down; `leaving` before that, while it still serves but wants nobody new. `config_error`: what
+    of a changed configuration file is not in force."""
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class Gateway:
         decider: Decider,
         policy: RoutingPolicy,
         hottest: Hottest,
-        membership: MembershipFile,
+        membership: Membership,
         directory: DirectoryLink,
         application: Callable[[Gateway], Application],
         pause_accepting: Callable[[], object],
@@ -72,12 +76,17 @@ class Gateway:
         self.metrics = Metrics()
         self.audit = Audit(config.audit_size)
         self.hottest = hottest
+        self.hold = Hold(config.hold)
+        self.reuse = Reuse()
         self.membership = membership
         self.directory = directory
         self.pause_accepting = pause_accepting
         self.flights: set[Exchange] = set()
         self.connections: set[ClientConnection] = set()
         self.serving = True
+        self.leaving = False
+        self.config_error: str | None = None
+        self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())
         self.buffered = 0
@@ -92,6 +101,22 @@ class Gateway:
     def degraded(self) -> bool:
         """Is the directory away, or was none given?"""
         return self.directory.degraded
+
+    @property
+    def ready(self) -> bool:
+        """May clients be sent here? With room for requests that wait, also while no replica can be chosen."""
+        able = self.hold.open or bool(self.fleet.candidates(self.tick))
+        return self.keeps_alive and self.membership.listed and able
+
+    @property
+    def keeps_alive(self) -> bool:
+        """May a client send its next request here too?"""
+        return self.serving and not self.leaving
+
+    def use(self, config: RouterConfig, policy: RoutingPolicy) -> None:
+        """The configuration changed. Connections that are open keep their limits and timeouts."""
+        self.config, self.policy = config, policy
+        self.limits, self.timeouts, self.hold.config = config.limits, config.timeouts, config.hold
 
     # -- for connections ----------------------------------------------------------------------------------------------
 
@@ -213,9 +238,19 @@ class Gateway:
         now = self.tick = monotonic()
         self.date = wall_date(wall())
         self.metrics.settle()
+        self.hold.wait.settle()
+        self.reuse.age(now)
         for connection in [c for c in self.connections if c.deadline < now]:
             connection.expire()
+        if len(self.hold):
+            self._sweep_held(now)
         self._sweep_flights(now)
+
+    def _sweep_held(self, now: float) -> None:
+        if self.fleet.candidates(now):
+            self.hold.release(now)
+        else:
+            self.hold.expire(now, self.fleet.why_none(now))
 
     def _sweep_flights(self, now: float) -> None:
         silent = any(replica.silent for replica in self.fleet) and bool(self.fleet.candidates(now))

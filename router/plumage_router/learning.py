@@ -25,12 +25,17 @@ class Learning:
 
     def __init__(self, policy: RoutingPolicy, fleet: Fleet, offers: Offers) -> None:
         self.counts: Counter[str] = Counter()
+        self._policy = policy
         self._learner = policy if isinstance(policy, Learner) else None
         self._fleet = fleet
         self._offers = offers
         self._known: dict[str, Learned] = {}
         self._round = 0
         self._next = 0.0
+
+    def is_of(self, policy: RoutingPolicy) -> bool:
+        """Whether it speaks for this very policy."""
+        return policy is self._policy
 
     def look(self, now: float) -> None:
         """Called often; mostly it is not time yet."""

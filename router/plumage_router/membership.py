@@ -10,16 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Protocol
 
 from plumage.errors import ConfigurationError
 from plumage.membership import parse_members
 from plumage_router.replicas import Fleet
 
-__all__ = ["MembershipFile", "parse_members"]
+__all__ = ["Membership", "MembershipFile", "parse_members"]
 
 log = logging.getLogger(__name__)
 
 POLL = 0.05  # seconds
+
+
+class Membership(Protocol):
+    """Who tells a router its replicas. `error`: why what it told may be old. `listed`: it has told once."""
+
+    @property
+    def error(self) -> str | None: ...
+
+    @property
+    def listed(self) -> bool: ...
+
+    def poll(self) -> None:
+        """Whatever can be had without waiting."""
+        ...
+
+    async def run(self) -> None:
+        """For ever."""
+        ...
 
 
 class MembershipFile:
@@ -31,6 +50,11 @@ class MembershipFile:
         self._fleet = fleet
         self._seen: tuple[int, int, int] | None = None
         self.error: str | None = "it was not read yet"
+
+    @property
+    def listed(self) -> bool:
+        """A file needs no waiting for: local mode writes it before a router starts."""
+        return True
 
     def poll(self) -> None:
         """Reads the file if it changed."""

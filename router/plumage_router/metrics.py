@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from plumage import exposition
 
-__all__ = ["Histogram", "Metrics"]
+__all__ = ["SECONDS", "Histogram", "Metrics"]
 
 _PREFIX = "plumage_router_"
 _DECISION = (25e-6, 50e-6, 75e-6, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05)
-_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0)
 _ERROR = (-10.0, -5.0, -2.0, -1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOKENS = (-4096, -1024, -512, -256, -128, -64, -16, 0, 16, 64, 128, 256, 512, 1024, 4096)
 
@@ -48,6 +48,11 @@ class Histogram:
         return self._reached[-1] + len(self._fresh)
 
     @property
+    def reached(self) -> list[int]:
+        """Values up to each bound, and last all of them, as of the last `settle`."""
+        return list(self._reached)
+
+    @property
     def total(self) -> float:
         return self._total + sum(self._fresh)
 
@@ -72,9 +77,10 @@ class Metrics:
         self.predicted_hit_tokens = 0.0
         self.actual_hit_tokens = 0.0
         self.prompt_tokens = 0.0
+        self.output_tokens = 0
         self.decision = Histogram(_DECISION)
-        self.ttft = Histogram(_SECONDS)
-        self.latency = Histogram(_SECONDS)
+        self.ttft = Histogram(SECONDS)
+        self.latency = Histogram(SECONDS)
         self.ttft_error = Histogram(_ERROR)
         self.latency_error = Histogram(_ERROR)
         self.hit_error = Histogram(_TOKENS)
@@ -101,6 +107,7 @@ class Metrics:
             ("usage_missing", "Answers without cached_tokens.", self.usage_missing),
             ("background_failures", "Background tasks that failed and began again.", self.background_failures),
             ("prompt_tokens", "Prompt tokens as engines counted them.", self.prompt_tokens),
+            ("output_tokens", "Answer tokens as engines counted them.", self.output_tokens),
             ("hit_tokens_predicted", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
             ("hit_tokens_actual", "Prompt tokens that were in the cache.", self.actual_hit_tokens),
         )

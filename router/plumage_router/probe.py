@@ -21,19 +21,19 @@ _REQUEST = b"GET /health HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
 
 
 class Prober:
-    """Probes every replica of a fleet."""
+    """Probes every replica of a fleet. `interval` and `timeout` (s) may be changed while it runs."""
 
     def __init__(self, fleet: Fleet, *, interval: float, timeout: float) -> None:
         self._fleet = fleet
-        self._interval = interval
-        self._timeout = timeout
+        self.interval = interval
+        self.timeout = timeout
         self._failures: Counter[str] = Counter()
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
         """Probes for ever."""
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self.interval)
             await asyncio.gather(*(self._probe(replica) for replica in tuple(self._fleet)))
             known = {replica.id for replica in self._fleet}
             for gone in self._failures.keys() - known:
@@ -59,7 +59,7 @@ class Prober:
     async def _ask(self, replica: Replica) -> bool:
         """Did the engine answer 200 in time?"""
         try:
-            line = await within(self._timeout, _first_line(*replica.member.address()))
+            line = await within(self.timeout, _first_line(*replica.member.address()))
         except (OSError, TimeoutError, ValueError):
             return False
         return line.split(b" ", 2)[1:2] == [b"200"]

@@ -37,6 +37,7 @@ class Totals:
     abandoned: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    output_tokens: int = 0
     predicted_hit_tokens: int = 0
     compared_tokens: int = 0
     hit_error: int = 0

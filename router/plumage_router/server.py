@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 from plumage.directory.mirror import Mirror
@@ -24,6 +25,7 @@ from plumage.errors import ConfigurationError
 from plumage.open_files import files_of_router
 from plumage.options import refuse_given
 from plumage.routing import make_policy
+from plumage.routing.interface import RoutingPolicy
 from plumage_router.app import make_app
 from plumage_router.auth import Auth, read_secret
 from plumage_router.breaker import Breaker
@@ -34,8 +36,9 @@ from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
 from plumage_router.gateway import TICK, Gateway
 from plumage_router.hottest import Hottest
+from plumage_router.incluster import find_callers, find_members
 from plumage_router.listening import address, bind, unbind
-from plumage_router.membership import MembershipFile
+from plumage_router.live import ConfigWatch
 from plumage_router.model import load_model
 from plumage_router.probe import Prober
 from plumage_router.replicas import Fleet
@@ -46,29 +49,35 @@ __all__ = ["Router", "serve"]
 log = logging.getLogger(__name__)
 
 RESTART = 1.0  # seconds until a background task that failed is begun again
+LAST = 1.0  # seconds before the end of a drain in which requests that are held are told to come back
 ROTATION = 2.0  # seconds between looks at key files
 
 
 class Router:
-    """One router in one event loop. `await start()`, then `await stop()`."""
+    """One router in one event loop. `await start()`, then `await stop()`. file: where `config` was read, to be read
+    again when it changes. name: among its peers, before what `config` says."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, file: Path | None = None, *, name: str | None = None) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
         limits, timeouts = config.limits, config.timeouts
         self.fleet = Fleet(
             lambda host, port: Pool(
-                host, port, self._loop, max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect
+                host,
+                port,
+                self._loop,
+                max_idle=self.config.limits.max_idle_per_replica,
+                connect_timeout=self.config.timeouts.connect,
             ),
-            lambda: Breaker(config.breaker),
+            lambda: Breaker(self.config.breaker),
         )
-        policy = make_policy(config.policy.name, rng=random.Random(config.seed), **_options(config.policy))
+        policy = _make_policy(config)
         mirror = Mirror(limits.max_directory_chunks)
         model = load_model(config.model)
         decider = Decider(mirror, policy, self.fleet.load_of, pending=timeouts.pending_owner)
-        name = config.router_id or f"{socket.gethostname()}-{os.getpid()}"
+        name = name or config.router_id or f"{socket.gethostname()}-{os.getpid()}"
         hottest = Hottest()
-        self.membership = MembershipFile(config.membership_file, config.pool, self.fleet)
+        self.membership = find_members(config, self.fleet, random.Random())
         self.fleet.listen(self._replica_moved)
         self.directory = DirectoryLink(
             config.directory_url,
@@ -82,7 +91,7 @@ class Router:
         self.gateway = Gateway(
             config,
             name=name,
-            auth=Auth(config.auth),
+            auth=Auth(config.auth, find_callers(config)),
             fleet=self.fleet,
             reader=model.reader,
             decider=decider,
@@ -95,6 +104,7 @@ class Router:
             loop=self._loop,
         )
         self._prober = Prober(self.fleet, interval=timeouts.probe_interval, timeout=timeouts.probe)
+        self._watch = ConfigWatch(file, config, self.use) if file is not None else None
         self._listening: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,6 +128,27 @@ class Router:
             self._tasks.append(self._loop.create_task(self._forever(work)))
         log.info("pool %s: listening on %s", self.config.pool, ", ".join(self.addresses))
 
+    def use(self, config: RouterConfig) -> None:
+        """Another configuration, for what can be changed live. ConfigurationError where its policy can't work."""
+        policy = self.gateway.policy if config.policy == self.config.policy else _make_policy(config)
+        self.config = config
+        self.gateway.use(config, policy)
+        self.gateway.decider.policy = policy
+        self.directory.use(policy, config.timeouts.pending_owner)
+        self._prober.interval, self._prober.timeout = config.timeouts.probe_interval, config.timeouts.probe
+        for replica in self.fleet:
+            limits, timeouts = config.limits, config.timeouts
+            replica.pool.use(max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect)
+            replica.breaker.use(config.breaker)
+        self._raise_file_limit()
+
+    async def leave(self) -> None:
+        """Still serves everybody, but says that it is not ready and keeps no connection: those who send here need a
+        while to hear of it."""
+        if self.config.timeouts.leave:
+            self.gateway.leaving = True
+            await asyncio.sleep(self.config.timeouts.leave)
+
     async def stop(self, drain: float | None = None) -> None:
         """Stops accepting, waits for what is under way up to `drain` seconds, closes everything."""
         gateway = self.gateway
@@ -129,6 +160,8 @@ class Router:
         while gateway.connections and self._loop.time() < deadline:
             for connection in tuple(gateway.connections):
                 connection.close_when_idle()
+            if self._loop.time() > deadline - LAST:
+                gateway.hold.close()
             await asyncio.sleep(0.02)
         if gateway.connections:
             log.warning("drain timeout: cutting off %d connections", len(gateway.connections))
@@ -174,6 +207,9 @@ class Router:
         while True:
             await asyncio.sleep(ROTATION)
             self.gateway.auth.refresh()
+            if self._watch is not None:
+                self._watch.look()
+                self.gateway.config_error = self._watch.error
             try:
                 self._read_engine_key()
             except ConfigurationError as error:
@@ -211,20 +247,25 @@ class Router:
             )  # fmt: skip
 
 
+def _make_policy(config: RouterConfig) -> RoutingPolicy:
+    return make_policy(config.policy.name, rng=random.Random(config.seed), **_options(config.policy))
+
+
 def _options(policy: PolicyConfig) -> dict[str, Any]:
     options = {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
     refuse_given(f"routing policy {policy.name}", options, ("name", "rng"))
     return options
 
 
-async def serve(config: RouterConfig) -> None:
+async def serve(config: RouterConfig, file: Path | None = None, *, name: str | None = None) -> None:
     """Runs a router until SIGTERM or SIGINT."""
-    router = Router(config)
+    router = Router(config, file, name=name)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
     await router.start()
     settle()
     await stopping.wait()
+    await router.leave()
     await router.stop()

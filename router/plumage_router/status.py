@@ -2,13 +2,15 @@
 
 Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in tokens:
     {"pool", "router", "policy", "model", "serving", "directory": "Fresh" | "Degraded", "membershipError": str | null,
+     "configError": str | null, "held", "wanting",
      "replicas": [{"id", "state", "why", "breaker", "cacheKnown", "running", "waiting", "kvUsage", "inFlight", "routed",
                    "finished", "failed", "abandoned", "promptTokens", "hitTokens", "predictedHitTokens", "hitRatio"}],
      "decisions": [the last ones, newest first, as `Record.document`],
      "hottest": [{"chunk", "tokens", "count"}],
      "totals": {"requests", "inFlight", "connections", "retries", "aborted", "truncated", "errors", "promptTokens",
                 "hitTokens", "predictedHitTokens", "hitRatio", "decisionMeanMicroseconds", "bytesPerToken"}}
-`state` is Ready | Warming | Draining | Stalled | Unhealthy; `why` says why a replica is not chosen, null when it is.
+`state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy; `why` says why a replica is not chosen, null
+when it is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from plumage.exposition import counters, gauge, gauges, page
+from plumage.exposition import counter, counters, gauge, gauges, page
 from plumage_router.breaker import BreakerState
 from plumage_router.clock import monotonic
 from plumage_router.gateway import Gateway
@@ -42,6 +44,9 @@ def status_document(gateway: Gateway, *, decisions: int) -> dict[str, Any]:
         "serving": gateway.serving,
         "directory": "Degraded" if gateway.degraded else "Fresh",
         "membershipError": gateway.membership.error,
+        "configError": gateway.config_error,
+        "held": len(gateway.hold),
+        "wanting": gateway.hold.wanting(now),
         "replicas": [_replica(replica, now) for replica in gateway.fleet],
         "decisions": [record.document() for record in gateway.audit.latest(decisions)],
         "hottest": gateway.hottest.top(HOTTEST),
@@ -104,7 +109,7 @@ def metrics_page(gateway: Gateway) -> str:
         "error",
         dict(sorted(gateway.reader.fallbacks.items())),
     )
-    own = (gateway.metrics.lines(), _gauges(gateway), fallbacks, _per_replica(gateway))
+    own = (gateway.metrics.lines(), _gauges(gateway), _held(gateway), fallbacks, _per_replica(gateway))
     return page(*own, gateway.directory.metric_lines())
 
 
@@ -119,6 +124,24 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
     )
     for name, text, value in single:
         yield from gauge(_PREFIX + name, text, value)
+
+
+def _held(gateway: Gateway) -> Iterator[str]:
+    """Requests without a replica, and whether what is known of replicas is fresh."""
+    hold, prefix = gateway.hold, _PREFIX
+    yield from gauge(prefix + "held", "Requests that wait for a replica.", len(hold))
+    yield from gauge(
+        prefix + "wanting", "Requests that found no replica, of the last minute.", hold.wanting(monotonic())
+    )
+    yield from counter(prefix + "held_requests", "Requests that waited for a replica.", hold.total)
+    yield from counter(prefix + "held_refused", "Requests without a replica told to come back.", hold.refused)
+    yield from hold.wait.lines(prefix + "held_seconds", "What requests waited for a replica.")
+    yield from gauge(
+        prefix + "membership_stale", "1 while the members' source fails.", gateway.membership.error is not None
+    )
+    yield from gauge(
+        prefix + "config_stale", "1 while the file asks for more than is in force.", bool(gateway.config_error)
+    )
 
 
 def _per_replica(gateway: Gateway) -> Iterator[str]:

@@ -199,6 +199,10 @@ class Pool:
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    def use(self, *, max_idle: int, connect_timeout: float) -> None:
+        """Other bounds, from the next connection on."""
+        self._max_idle, self._timeout = max_idle, connect_timeout
+
     def send(self, receiver: Receiver, *, fresh: bool = False) -> None:
         """Calls `receiver.connected` at once with an idle connection, or later with a new one."""
         idle = self._idle

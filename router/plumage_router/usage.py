@@ -17,6 +17,7 @@ __all__ = ["JsonTail", "StreamFilter", "Usage"]
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
 _CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})')
 _EVENT_BOUND = 1 << 20  # an event longer than this passes through unread
 _TAIL = 4096
@@ -28,11 +29,13 @@ class Usage:
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    output_tokens: int | None = None
 
     def read(self, data: bytes) -> None:
         """Takes what `data` says; an engine that reports details but no `cached_tokens` leaves None."""
         self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
         self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
+        self.output_tokens = _last(_OUTPUT, b'"completion_tokens"', data, self.output_tokens)
 
 
 def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | None) -> int | None:

@@ -1,0 +1,121 @@
+"""The API server over plain REST: one GET, one watch, with the pod's own token and the cluster's CA.
+
+Two calls in a minute at most go out, so each opens a connection of its own: a rotated token or CA is then simply read,
+and no pooled connection can be half open. (The generated client takes 40 MB and a second to import in each router.)
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+
+from plumage.errors import PlumageError
+from plumage.incluster.config import ApiServerConfig
+
+__all__ = ["ApiServer", "ApiServerError"]
+
+CONNECT: Final = 5.0  # seconds
+ANSWER: Final = 30.0
+SLACK: Final = 10.0  # seconds that a watch may outlive the time it asked for; then it is frozen
+MOST_BYTES: Final = 64 << 20
+LINE: Final = 4 << 20  # bytes of one watched object at most, twice this
+
+
+class ApiServerError(PlumageError):
+    """The API server did not do it. `status`: its HTTP status, 0 where there was no answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class ApiServer:
+    """Calls of one pod."""
+
+    def __init__(self, config: ApiServerConfig) -> None:
+        self._config = config
+        self._base = config.base()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The JSON at `path`."""
+        patience = aiohttp.ClientTimeout(total=ANSWER, sock_connect=CONNECT)
+        async with self._answer(path, params or {}, patience) as answer:
+            parts, size = [], 0
+            async for part in answer.content.iter_any():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise ApiServerError(0, f"the API server answers {path} with more than {MOST_BYTES} bytes")
+                parts.append(part)
+            return _json(b"".join(parts), path)
+
+    async def watch(self, path: str, seconds: int, params: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
+        """Events as they come, for about `seconds`. A watch that the server does not end in time is cut."""
+        asked = {**params, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+        patience = aiohttp.ClientTimeout(total=seconds + SLACK, sock_connect=CONNECT)
+        async with self._answer(path, asked, patience) as answer:
+            while line := await answer.content.readline():
+                yield _json(line, path)
+
+    @asynccontextmanager
+    async def _answer(
+        self, path: str, params: Mapping[str, str], patience: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
+        connector = aiohttp.TCPConnector(ssl=self._trust(), force_close=True)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=patience, read_bufsize=LINE) as session,
+                session.get(self._base + path, params=dict(params), headers=headers, allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:
+                    raise ApiServerError(answer.status, await _refusal(answer, path))
+                yield answer
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiServerError(0, f"the API server can't be reached: {_brief(error)}") from error
+
+    def _token(self) -> str:
+        path = self._config.token_file
+        try:
+            token = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ApiServerError(0, f"cannot read the pod's token in {path}: {type(error).__name__}") from error
+        if not token or not token.isascii() or any(map(str.isspace, token)):
+            raise ApiServerError(0, f"{path} must hold a token on a single line")
+        return token
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        if not self._base.startswith("https://"):
+            return True
+        path = self._config.ca_file
+        try:
+            return ssl.create_default_context(cafile=path)
+        except (OSError, ssl.SSLError) as error:
+            raise ApiServerError(0, f"cannot read the cluster's CA in {path}: {_brief(error)}") from error
+
+
+async def _refusal(answer: aiohttp.ClientResponse, path: str) -> str:
+    """The API server's own words (a Status object), with what to do."""
+    try:
+        said = str(json.loads(await answer.content.read(65_536))["message"])[:500]
+    except (ValueError, KeyError, TypeError):
+        said = f"it answered {answer.status} to {path}"
+    hints = {401: "; the pod's token is not accepted: is its volume mounted, and are the clocks right?"}
+    return f"the API server refuses: {said}{hints.get(answer.status, '')}"
+
+
+def _json(data: bytes, path: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ApiServerError(0, f"the API server's answer to {path} is no JSON") from error
+
+
+def _brief(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {str(error)[:300]}"

@@ -1,0 +1,35 @@
+"""Where a pod finds its cluster's API server; without I/O, so that reading a configuration needs no HTTP client."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["ApiServerConfig"]
+
+MOUNTED: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ApiServerConfig(BaseModel):
+    """Where the API server is and who this pod is there. `url` None: as the kubelet tells every container. The files
+    are read at each call, since the kubelet rotates them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    url: str | None = None
+    token_file: Path = MOUNTED / "token"
+    ca_file: Path = MOUNTED / "ca.crt"
+
+    def base(self) -> str:
+        """The address, without a slash at its end."""
+        if self.url is not None:
+            return self.url.rstrip("/")
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise ConfigurationError("this is no pod (KUBERNETES_SERVICE_HOST is not set): set apiServer.url")
+        return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
