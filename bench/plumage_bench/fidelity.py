@@ -272,7 +272,25 @@ def run(context: Context) -> Report:
         for place, name in enumerate(("hit_points", "ttft_error", "throughput_error"))
     }
     tables = [_table(trace, {cell: found[trace, cell] for cell in CELLS}) for trace in traces]
-    return Report(keys, tables, data={"errors": counted, "seeds": seeds})
+    return Report(keys, tables, lambda figure: _plot(figure, found), {"errors": counted, "seeds": seeds})
+
+
+def _plot(figure: Any, found: Mapping[tuple[Trace, Cell], _Found]) -> None:
+    """Each counted run as a point, vLLM across and the simulator upwards: on the diagonal they agree."""
+    left, right = figure.subplots(1, 2)
+    for trace in {trace for trace, _ in found}:
+        pairs = [figures.measured() for (of, cell), figures in found.items() if of is trace and not cell.asynchronous]
+        left.scatter([real.hit for real, _ in pairs], [guessed.hit for _, guessed in pairs], label=trace.name)
+        for name, marker in (("first50", "o"), ("first95", "^")):
+            times = [(getattr(real, name), getattr(guessed, name)) for real, guessed in pairs]
+            right.scatter(
+                *zip(*times, strict=True), marker=marker, label=f"{trace.name}, P{name.removeprefix('first')}"
+            )
+    for axis, title in ((left, "hit ratio"), (right, "time to first token, s")):
+        axis.axline((0.5, 0.5), slope=1, color="grey", linewidth=0.5)
+        axis.set(xlabel="vLLM on the virtual GPU", ylabel="simulator", title=title)
+        axis.legend(fontsize=6)
+    right.set(xscale="log", yscale="log")
 
 
 def _table(trace: Trace, found: Mapping[Cell, _Found]) -> ResultTable:

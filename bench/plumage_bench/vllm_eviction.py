@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from plumage_bench.eviction import LOOP_SHARES, NEVER_HIT, QUICK_SHARES, SUITE_ROOM, TOKENS_200K
 from plumage_bench.eviction.workloads import (
@@ -85,7 +86,24 @@ def _report(
         _hits("Multi-turn, 200k tokens: hit ratio", {"hit ratio": turns}),
         _cost_table(costs),
     ]
-    return Report(keys, tables, data={"curve": {f"{share:.2f}": row for share, row in curve.items()}})
+    data = {"curve": {f"{share:.2f}": row for share, row in curve.items()}}
+    return Report(keys, tables, lambda figure: _plot(figure, curve, {**suites, "multi-turn": turns}), data)
+
+
+def _plot(figure: Any, curve: Mapping[float, Ratios], others: Mapping[str, Ratios]) -> None:
+    left, right = figure.subplots(1, 2)
+    for place, policy in enumerate(POLICIES):
+        left.plot(list(curve), [ratios[policy] for ratios in curve.values()], marker="o", label=policy)
+        right.bar(
+            [index + (place - 1) * 0.27 for index in range(len(others))],
+            [ratios[policy] for ratios in others.values()],
+            width=0.27,
+            label=policy,
+        )
+    left.set(xlabel="cache ÷ one loop", ylabel="hit ratio on vLLM's pool", title="GSP, worst order")
+    left.legend()
+    right.set_xticks(range(len(others)), list(others), rotation=20)
+    right.set(title=f"few-shot suites ({SUITE_ROOM:.0%}), conversations")
 
 
 def _hits(title: str, columns: Mapping[str, Ratios]) -> ResultTable:
