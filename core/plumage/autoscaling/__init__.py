@@ -1,0 +1,25 @@
+"""How many replicas a pool should have, and which go first. Pure: figures and the clock are arguments."""
+
+from __future__ import annotations
+
+from plumage.autoscaling.autoscaler import Autoscaler
+from plumage.autoscaling.decision import Decision, Reason
+from plumage.autoscaling.judge import CacheJudge
+from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
+from plumage.autoscaling.proposals import Proposal
+from plumage.autoscaling.victims import DELETION_COST, CacheHeat, coldest_first, deletion_costs
+
+__all__ = [
+    "DELETION_COST",
+    "STALE",
+    "Autoscaler",
+    "CacheHeat",
+    "CacheJudge",
+    "Decision",
+    "PoolLoad",
+    "Proposal",
+    "Reason",
+    "ReplicaLoad",
+    "coldest_first",
+    "deletion_costs",
+]

@@ -1,0 +1,151 @@
+"""The autoscaler of one pool: figures in, a decision out. Pure; its clock is an argument.
+
+In the order in which they bind:
+1. Bounds. A size out of them goes to the nearer one at once, whatever the metrics say.
+2. The largest proposal of all metrics wins. While a metric is missing the pool may grow by the others, never shrink.
+3. minReplicas 0: requests that no replica can take wake the pool at once; without a request for idleSeconds it goes to
+   zero. Otherwise one replica stays.
+4. Stabilisation windows, then rate policies (`behavior`). Waking passes both; falling asleep has waited long enough,
+   and passes the window.
+5. No replica goes while another one warms: a ReplicaSet would delete that one first, and its warm-up were for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, target_of
+from plumage.autoscaling.behavior import Bounded, Change, History, Wish
+from plumage.autoscaling.decision import Decision, Reason
+from plumage.autoscaling.formula import whole
+from plumage.autoscaling.observation import PoolLoad
+from plumage.autoscaling.proposals import Proposal, propose
+
+__all__ = ["Autoscaler"]
+
+
+class Autoscaler:
+    """Keeps the wishes and changes of the last hour, when the pool was last in use, and how many replicas are ready
+    since when."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._used: float | None = None
+        self._ready: tuple[int, float] | None = None
+
+    def decide(self, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
+        """What should be wanted from now on. Whoever acts on it says so with `scaled`."""
+        if not self.history.wishes:  # a new autoscaler shrinks nothing before a window has passed
+            self.history.wish(Wish(now, load.wanted))
+        if self._used is None or not load.idle(now):
+            self._used = now
+        if self._ready is None or self._ready[0] != load.ready:
+            self._ready = (load.ready, now)
+        load = replace(load, steady_for=now - self._ready[1])
+        if load.wanted == 0 and spec.min_replicas == 0:
+            return _dry(spec, _sleeping(spec, load, now))
+        if not spec.min_replicas <= load.wanted <= spec.max_replicas:
+            return _dry(spec, _gated(load, _into_bounds(spec, load)))
+        proposals = tuple(propose(metric, spec, load, now) for metric in spec.metrics)
+        return _dry(spec, _gated(load, self._by_metrics(spec, load, proposals, now)))
+
+    def scaled(self, before: int, after: int, now: float) -> None:
+        """The pool wants `after` replicas since `now`: rate policies count it."""
+        self.history.changed(Change(now, after - before))
+
+    def _by_metrics(self, spec: AutoscalingSpec, load: PoolLoad, proposals: Sequence[Proposal], now: float) -> Decision:
+        wanted, numbers = load.wanted, [p.replicas for p in proposals if p.replicas is not None]
+        missing = [proposal for proposal in proposals if proposal.missing]
+        raw = max(numbers, default=wanted)
+        if missing and raw <= wanted:
+            self.history.wish(Wish(now, wanted, held=True))
+            return Decision(wanted, wanted, wanted, "MetricMissing", _hold(wanted, missing), proposals)
+        asleep = spec.min_replicas == 0 and self._idle_for(now) >= spec.idle_seconds
+        wish = 0 if asleep else min(max(raw, spec.min_replicas, 1), spec.max_replicas)
+        steady = Bounded(wish) if asleep else self.history.stabilized(wanted, wish, spec.behavior, now)
+        self.history.wish(Wish(now, wish))
+        final = self.history.within_rate(wanted, steady.replicas, spec.behavior, now)
+        cause = f"no request for {spec.idle_seconds} s" if asleep else _cause(proposals, raw)
+        bound: Reason | None = "AtMaximum" if raw > wish else "AtMinimum" if raw < wish else None
+        return _told(wanted, final, steady, bound, cause, proposals)
+
+    def _idle_for(self, now: float) -> float:
+        return now - self._used if self._used is not None else 0.0
+
+
+def _told(wanted: int, final: Bounded, steady: Bounded, bound: Reason | None, cause: str,
+          proposals: Sequence[Proposal]) -> Decision:  # fmt: skip
+    limit = final if final.limit else steady
+    reason: Reason = "AtTarget"
+    if final.replicas != wanted:
+        reason = "ScaledUp" if final.replicas > wanted else "FellAsleep" if not final.replicas else "ScaledDown"
+    elif limit.limit:
+        reason = limit.limit
+    elif bound:
+        reason = bound
+    parts = [_step(wanted, final.replicas), cause]
+    if bound == "AtMaximum":
+        parts.append("maxReplicas bounds it")
+    elif bound == "AtMinimum":
+        parts.append("no fewer while the pool is in use, or by minReplicas")
+    parts += [found.why for found in (steady, final) if found.why]
+    return Decision(wanted, final.replicas, final.replicas, reason, _sentence(parts), proposals)
+
+
+def _sleeping(spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
+    """At zero: nothing but waiting requests says anything."""
+    if not load.fresh(now):
+        return Decision(0, 0, 0, "MetricMissing", "0 replicas: no router tells whether requests wait.")
+    waiting = max(load.held or 0, load.in_flight or 0)
+    if not waiting:
+        return Decision(0, 0, 0, "Asleep", "0 replicas: no request waits.")
+    targets = [target_of(metric) for metric in spec.metrics if metric.type == "RequestsInFlight"]
+    up = min(spec.max_replicas, max([1, *(whole(waiting / target) for target in targets)]))
+    return Decision(0, up, up, "Woken", f"{_step(0, up)}: {waiting:g} requests wait.")
+
+
+def _into_bounds(spec: AutoscalingSpec, load: PoolLoad) -> Decision:
+    above = load.wanted > spec.max_replicas
+    bound = spec.max_replicas if above else spec.min_replicas
+    reason: Reason = "ScaledDown" if above else "ScaledUp"
+    why = f"{'max' if above else 'min'}Replicas is {bound}"
+    return Decision(load.wanted, bound, bound, reason, _sentence([_step(load.wanted, bound), why]))
+
+
+def _gated(load: PoolLoad, decision: Decision) -> Decision:
+    """No way down while a replica warms."""
+    if decision.replicas >= load.wanted or not load.warming:
+        return decision
+    names = ", ".join(load.warming[:3]) + (", …" if len(load.warming) > 3 else "")
+    message = f"{load.wanted} replicas: {names} must be warm before one goes. {decision.message}"
+    return Decision(load.wanted, load.wanted, load.wanted, "ReplicaWarming", message, decision.proposals)
+
+
+def _dry(spec: AutoscalingSpec, decision: Decision) -> Decision:
+    if not spec.dry_run or not decision.changes:
+        return decision
+    message = f"Dry run, nothing is changed: {decision.message}"
+    return Decision(decision.wanted, decision.wanted, decision.advised, "DryRun", message, decision.proposals)
+
+
+def _cause(proposals: Sequence[Proposal], raw: int) -> str:
+    """What the deciding metric says; the others are in the status, each on its own."""
+    deciding = next((proposal for proposal in proposals if proposal.replicas == raw), None)
+    if deciding is None:
+        return "; ".join(f"{proposal.metric}: {proposal.why}" for proposal in proposals)
+    return f"{deciding.metric} {deciding.why}, wants {raw}"
+
+
+def _hold(wanted: int, missing: Sequence[Proposal]) -> str:
+    told = "; ".join(f"{proposal.metric} {proposal.why}" for proposal in missing)
+    return f"{wanted} replicas, held: {told}."
+
+
+def _step(before: int, after: int) -> str:
+    return f"{before} → {after} replicas" if before != after else f"{before} replicas"
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    first, *others = parts
+    return f"{first}: {'; '.join(others)}." if others else f"{first}."

@@ -1,0 +1,68 @@
+"""How many replicas one figure asks for: the formula of Kubernetes' HorizontalPodAutoscaler, ceil(n · value ÷ target).
+
+Source: its documentation ("Algorithm details") and `replica_calculator.go` of 1.36. In one thing ours is stricter: a
+figure above its target never asks for fewer replicas than are wanted now, nor one below it for more. In Kubernetes it
+can, while pods that are wanted are not there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+__all__ = ["Tolerance", "of_pool", "per_replica", "whole"]
+
+_NOISE = 1e-9  # 10 · 1.1 is 11.000000000000002, and no reason for a twelfth replica
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far from 1 a ratio may be without a change, either way: 0.1 is a tenth."""
+
+    up: float = 0.1
+    down: float = 0.1
+
+    def covers(self, ratio: float) -> bool:
+        return 1.0 - self.down - _NOISE <= ratio <= 1.0 + self.up + _NOISE
+
+
+def whole(amount: float) -> int:
+    """Rounded up."""
+    return ceil(amount - _NOISE)
+
+
+def of_pool(value: float, target: float, *, wanted: int, ready: int, tolerance: Tolerance) -> int:
+    """For one figure of the whole pool, such as a latency. `ready`: replicas that it was measured on."""
+    ratio = value / target
+    if tolerance.covers(ratio):
+        return wanted
+    return _same_way(ratio, whole(ratio * ready), wanted)
+
+
+def per_replica(values: Sequence[float], target: float, *, wanted: int, unknown: int, unready: int,
+                tolerance: Tolerance) -> int:  # fmt: skip
+    """For an amount that each replica should have. values: of those that are ready and told theirs, at least one.
+    unknown: ready ones that did not. unready: those not ready, and those not there yet.
+
+    One that is not known stands for the cautious case: it has just its target where the others would shrink the pool,
+    nothing where they would grow it. One that is not ready counts, with nothing, where the others would grow it.
+    """
+    ratio = sum(values) / len(values) / target
+    if unknown == 0 and (ratio <= 1.0 or unready == 0):
+        if tolerance.covers(ratio):
+            return wanted
+        return _same_way(ratio, whole(ratio * len(values)), wanted)
+    count, total = len(values), sum(values)
+    if ratio < 1.0:
+        count, total = count + unknown, total + unknown * target
+    elif ratio > 1.0:
+        count += unknown + unready
+    cautious = total / count / target
+    if tolerance.covers(cautious) or (ratio < 1.0 < cautious) or (cautious < 1.0 < ratio):
+        return wanted
+    return _same_way(cautious, whole(cautious * count), wanted)
+
+
+def _same_way(ratio: float, proposed: int, wanted: int) -> int:
+    return max(proposed, wanted) if ratio > 1.0 else min(proposed, wanted)

@@ -1,0 +1,132 @@
+"""The hit ratio is judged by the miss-ratio curve: a replica is bought only where more cache helps enough."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.autoscaling import KNEE, free, pool, spec_of
+
+from plumage.autoscaling import Autoscaler, CacheJudge, Decision
+from plumage.mrc import MissRatioCurve
+
+HITS = {"type": "CacheHitRatio", "targetPercent": 70}
+FLAT = MissRatioCurve([0, 100, 100_000], [0.0, 0.3, 0.3], 1e6)
+
+
+def decide(
+    ratio: float | None,
+    curve: MissRatioCurve | None,
+    *,
+    replicas: int = 2,
+    most: int = 8,
+    cache: float = 1000.0,
+    extra: tuple[dict[str, Any], ...] = (),
+    **more: Any,
+) -> Decision:
+    """Of caches of 1,000 tokens each, five minutes after the number of ready replicas last changed."""
+    load: dict[str, Any] = {"hit_ratio": ratio, "curve": curve, "cache": cache, **more}
+    scaler = Autoscaler()
+    spec = spec_of(HITS, *extra, most=most, behavior=free())
+    values = [0.0] * replicas
+    scaler.decide(spec, pool(values, at=0.0, **load), 0.0)
+    return scaler.decide(spec, pool(values, at=300.0, **load), 300.0)
+
+
+def test_bought_where_the_curve_says_yes() -> None:
+    decision = decide(0.4, KNEE)
+    assert decision.replicas == 4
+    assert "CacheHitRatio 40.0%, target 70 %: the curve predicts 80.0% with 4, wants 4." in decision.message
+
+
+def test_not_bought_where_it_says_no() -> None:
+    decision = decide(0.3, FLAT)
+    assert decision.replicas == 1  # and what is there is too much
+    assert "the curve predicts no more than 30.0% with 8: not bought, 30.0% with 1" in decision.message
+
+
+def test_not_bought_where_the_bound_does_not_reach_the_target() -> None:
+    assert decide(0.4, KNEE, most=3).replicas == 2
+
+
+def test_not_bought_while_caches_are_cold() -> None:
+    """Two caches could have 40 %, and have 10 %: what they lack is time."""
+    assert decide(0.1, MissRatioCurve([0, 2000, 100_000], [0.0, 0.75, 0.76], 1e6)).replicas == 2
+
+
+def test_given_back_only_where_the_target_is_kept() -> None:
+    assert decide(0.8, KNEE, replicas=8).replicas == 4  # 3 would have 60 %
+    assert decide(0.8, KNEE, replicas=4).replicas == 4
+
+
+def test_caches_that_hold_the_same_twice_are_as_small_as_they_act() -> None:
+    """Eight act as four would: the curve of their nominal size says that four are too many, and is not believed."""
+    assert decide(0.6, KNEE, replicas=8, most=16).replicas == 8
+
+
+def test_a_ratio_near_its_target_changes_nothing() -> None:
+    assert decide(0.65, KNEE, replicas=3).replicas == 3
+
+
+def test_it_keeps_other_metrics_from_shrinking_a_pool_that_needs_its_cache() -> None:
+    idle_engines = ({"type": "TokensPerSecond", "target": 1000},)
+    assert decide(0.8, KNEE, replicas=4, extra=idle_engines).replicas == 4
+
+
+@pytest.mark.parametrize(
+    ("ratio", "curve", "cache"),
+    [(None, KNEE, 1000.0), (0.4, None, 1000.0), (0.4, KNEE, 0.0), (0.4, MissRatioCurve([0], [0.0], 999.0), 1000.0)],
+)
+def test_what_is_not_known_holds(ratio: float | None, curve: MissRatioCurve | None, cache: float) -> None:
+    assert decide(ratio, curve, cache=cache).reason == "MetricMissing"
+
+
+def test_no_opinion_while_nothing_is_answered() -> None:
+    decision = decide(None, KNEE, arrivals=0, in_flight=0)
+    assert decision.replicas == 2
+    assert decision.proposals[0].replicas is None
+    assert not decision.proposals[0].missing
+
+
+def test_the_ratio_of_few_replicas_is_not_judged_as_that_of_many() -> None:
+    scaler, spec = Autoscaler(), spec_of(HITS, most=8, behavior=free())
+    load: dict[str, Any] = {"hit_ratio": 0.4, "curve": KNEE, "cache": 1000.0}
+    for second in (0.0, 130.0):
+        decision = scaler.decide(spec, pool([0.0] * 2, at=second, **load), second)
+    assert decision.replicas == 4
+    for second in (145.0, 160.0, 250.0):  # four are ready, and the figure is still of two
+        assert scaler.decide(spec, pool([0.0] * 4, at=second, **load), second).replicas == 4
+
+
+ratios = st.floats(0.0, 1.0)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> MissRatioCurve:
+    sizes = sorted(draw(st.sets(st.integers(1, 100_000), min_size=1, max_size=8)))
+    hits = sorted(draw(st.lists(ratios, min_size=len(sizes), max_size=len(sizes))))
+    return MissRatioCurve([0, *sizes], [0.0, *hits], 1e6)
+
+
+@given(curves(), ratios, st.integers(1, 50), st.floats(1.0, 10_000.0))
+def test_predictions_rise_with_the_replicas_and_agree_with_what_is_measured(
+    curve: MissRatioCurve, measured: float, replicas: int, cache: float
+) -> None:
+    judge = CacheJudge(curve, measured, replicas, cache)
+    predicted = [judge.predict(count) for count in range(1, 60)]
+    assert judge.predict(replicas) == measured
+    assert all(0.0 <= ratio <= 1.0 for ratio in predicted)
+    assert all(low <= high + 1e-9 for low, high in pairwise(predicted))
+
+
+@given(curves(), ratios, ratios, st.integers(1, 50), st.floats(1.0, 10_000.0), st.integers(1, 60))
+def test_fewest_is_the_smallest_number_that_reaches_the_ratio(
+    curve: MissRatioCurve, measured: float, wanted: float, replicas: int, cache: float, most: int
+) -> None:
+    judge = CacheJudge(curve, measured, replicas, cache)
+    slow = next((count for count in range(1, most + 1) if judge.predict(count) >= wanted), None)
+    found = judge.fewest(wanted, most)
+    assert found == slow or (found is not None and abs(judge.predict(found) - wanted) < 1e-9)

@@ -1,0 +1,54 @@
+"""The coldest cache goes first, and nothing is written that need not be."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.autoscaling import CacheHeat, coldest_first, deletion_costs
+
+heats = st.builds(
+    CacheHeat,
+    id=st.text("abcdef", min_size=1, max_size=6),
+    ready=st.booleans(),
+    heat=st.none() | st.floats(0.0, 1e9),
+    in_flight=st.integers(0, 100).map(float),
+)
+fleets = st.lists(heats, max_size=12, unique_by=lambda one: one.id)
+
+
+def test_the_order() -> None:
+    fleet = [
+        CacheHeat("hot", heat=900.0),
+        CacheHeat("cold", heat=10.0),
+        CacheHeat("cold-and-busy", heat=10.0, in_flight=7.0),
+        CacheHeat("unknown"),
+        CacheHeat("not-ready", ready=False, heat=1000.0),
+    ]
+    assert coldest_first(fleet) == ["not-ready", "unknown", "cold", "cold-and-busy", "hot"]
+
+
+def test_only_those_that_go_get_a_cost_and_old_ones_are_taken_away() -> None:
+    costs = deletion_costs(["a", "b", "c", "d"], 2, {"a": "-2", "c": "-1"})
+    assert costs == {"b": "-1", "c": None}
+
+
+def test_nothing_is_written_while_a_replica_warms_or_nothing_goes() -> None:
+    assert deletion_costs(["a", "b"], 1, {}, warming=["c"]) == {}
+    assert deletion_costs(["a", "b"], 0, {"a": "-1"}) == {}
+
+
+@given(fleets, st.integers(1, 12), st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.just("-5")))
+def test_a_replicaset_that_follows_the_costs_takes_the_coldest(
+    fleet: list[CacheHeat], leaving: int, annotated: dict[str, str]
+) -> None:
+    order = coldest_first(fleet)
+    annotated = {pod: cost for pod, cost in annotated.items() if pod in order}
+    for pod, cost in deletion_costs(order, leaving, annotated).items():
+        if cost is None:
+            del annotated[pod]
+        else:
+            annotated[pod] = cost
+    ranked = sorted(order, key=lambda pod: int(annotated.get(pod, "0")))
+    assert ranked[:leaving] == order[:leaving]
+    assert not deletion_costs(order, leaving, annotated)  # and then there is nothing left to write
