@@ -1,0 +1,56 @@
+"""What a plan may ask for. Each action can be done twice without harm, since a plan may be cut short anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from plumage_operator.observed import Object
+
+__all__ = ["Action", "Annotate", "Apply", "Delete", "Tell", "WriteStatus"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Write a child by server-side apply. known: it is there and ours; else it is looked for first, since what belongs
+    to somebody else is not taken over."""
+
+    child: Object
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a child that the spec no longer asks for; uid, so that nothing newer of that name is removed."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set annotations of a pod."""
+
+    pod: str
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An event on the pool."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStatus:
+    """Replace the pool's status, if the pool is still as it was read."""
+
+    status: Mapping[str, Any]
+
+
+Action = Apply | Delete | Annotate | Tell | WriteStatus

@@ -1,0 +1,81 @@
+"""A pool → its children, as plain objects. Pure: the same pool and site give the same objects, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from plumage_operator.children import access, directory, engine, exposure, router
+from plumage_operator.children.models import model_mistakes
+from plumage_operator.children.scene import APPLIED, CONFIG_HASH, Child, Scene
+
+__all__ = ["APPLIED", "CONFIG_HASH", "KINDS", "Child", "Scene", "build_children", "model_mistakes"]
+
+KINDS: Final = {
+    "ConfigMap": ("v1", "configmaps"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "Service": ("v1", "services"),
+    "Deployment": ("apps/v1", "deployments"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+}
+"""Every kind that a child can have: its apiVersion, and its resource's name in paths."""
+
+
+def build_children(scene: Scene, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:
+    """In the order they are applied: what a pod needs before the pod, the directory before who uses it."""
+    return (
+        *_directory(scene),
+        *_engine(scene),
+        *_router(scene, cordoned),
+    )
+
+
+def _directory(scene: Scene) -> Iterator[Child]:
+    if scene.pool.spec.directory.redis_ref is not None:
+        return
+    yield access.build_account(scene, "directory")
+    if _policies(scene):
+        yield access.build_network_policy(scene, "directory")
+    yield directory.build_service(scene)
+    yield directory.build_deployment(scene)
+
+
+def _engine(scene: Scene) -> Iterator[Child]:
+    yield access.build_account(scene, "engine")
+    if _policies(scene):
+        yield access.build_network_policy(scene, "engine")
+    yield engine.build_config(scene)
+    yield engine.build_service(scene)
+    yield access.build_budget(scene, "engine")
+    yield engine.build_deployment(scene)
+    if scene.pool.spec.monitoring.enabled:
+        yield exposure.build_monitor(scene, "engine")
+
+
+def _router(scene: Scene, cordoned: Sequence[str]) -> Iterator[Child]:
+    spec = scene.pool.spec.router
+    if spec.gateway_ref is not None:
+        return
+    yield access.build_account(scene, "router")
+    yield access.build_router_binding(scene)
+    if _policies(scene):
+        yield access.build_network_policy(scene, "router")
+    yield router.build_config(scene, cordoned)
+    yield router.build_service(scene)
+    yield access.build_budget(scene, "router")
+    yield router.build_deployment(scene)
+    if spec.ingress is not None:
+        yield exposure.build_ingress(scene, spec.ingress)
+    if spec.http_route is not None:
+        yield exposure.build_http_route(scene, spec.http_route)
+    if scene.pool.spec.monitoring.enabled:
+        yield exposure.build_monitor(scene, "router")
+
+
+def _policies(scene: Scene) -> bool:
+    return scene.site.network_policies and scene.pool.spec.network_policy.enabled

@@ -1,0 +1,87 @@
+"""Who a pod is, what it may ask the API server, and who may reach it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumage.cluster import AGENT_PORT, DIRECTORY_PORT, ENGINE_PORT, ROUTER_PORT, Component, selector_of
+from plumage_operator.children.scene import Child, Scene
+
+__all__ = ["build_account", "build_budget", "build_network_policy", "build_router_binding"]
+
+
+def build_account(scene: Scene, component: Component) -> Child:
+    """No token is mounted by itself."""
+    return scene.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
+
+
+def build_router_binding(scene: Scene) -> Child:
+    """Routers read the EndpointSlices of their namespace. The role comes with the chart."""
+    subject = {"kind": "ServiceAccount", "name": scene.name("router"), "namespace": scene.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": scene.site.router_role}
+    body = {"roleRef": role, "subjects": [subject]}
+    return scene.child("rbac.authorization.k8s.io/v1", "RoleBinding", "router", body)
+
+
+def build_budget(scene: Scene, component: Component) -> Child:
+    """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
+    replica go.)"""
+    selector = {"matchLabels": selector_of(scene.pool.metadata.name, component)}
+    return scene.child(
+        "policy/v1", "PodDisruptionBudget", component, {"spec": {"maxUnavailable": 1, "selector": selector}}
+    )
+
+
+def build_network_policy(scene: Scene, component: Component) -> Child:
+    """What may come in; going out is left open, since models are fetched from anywhere."""
+    rules = {"engine": _engine_rules, "router": _router_rules, "directory": _directory_rules}[component]
+    spec = {
+        "podSelector": {"matchLabels": selector_of(scene.pool.metadata.name, component)},
+        "policyTypes": ["Ingress"],
+        "ingress": rules(scene),
+    }
+    return scene.child("networking.k8s.io/v1", "NetworkPolicy", component, {"spec": spec})
+
+
+def _engine_rules(scene: Scene) -> list[dict[str, Any]]:
+    return [
+        _rule([_own(scene, "router")], ENGINE_PORT, AGENT_PORT),
+        _rule([_own(scene, "engine"), _operator(scene)], AGENT_PORT),
+        *_monitoring(scene, ENGINE_PORT, AGENT_PORT),
+    ]
+
+
+def _router_rules(scene: Scene) -> list[dict[str, Any]]:
+    """The pool's door: everybody's, unless namespaces are named."""
+    namespaces = scene.pool.spec.network_policy.client_namespaces
+    if not namespaces:
+        return [_rule([], ROUTER_PORT)]
+    clients = [*map(_namespace, namespaces), _operator(scene)]
+    return [_rule(clients, ROUTER_PORT), *_monitoring(scene, ROUTER_PORT)]
+
+
+def _directory_rules(scene: Scene) -> list[dict[str, Any]]:
+    return [_rule([_own(scene, "engine"), _own(scene, "router")], DIRECTORY_PORT)]
+
+
+def _monitoring(scene: Scene, *ports: int) -> list[dict[str, Any]]:
+    told = (*scene.pool.spec.network_policy.monitoring_namespaces, *scene.site.monitoring)
+    namespaces = sorted(set(told))
+    return [_rule([*map(_namespace, namespaces)], *ports)] if namespaces else []
+
+
+def _rule(peers: list[dict[str, Any]], *ports: int) -> dict[str, Any]:
+    allowed = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+    return {"from": peers, **allowed} if peers else allowed
+
+
+def _own(scene: Scene, component: Component) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": selector_of(scene.pool.metadata.name, component)}}
+
+
+def _operator(scene: Scene) -> dict[str, Any]:
+    return _namespace(scene.site.namespace)
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}

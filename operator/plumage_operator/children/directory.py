@@ -1,0 +1,62 @@
+"""The directory that Plumage runs for a pool: one Valkey without persistence. When it starts empty, the agents publish
+again; while it is away, routers go on without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumage.cluster import DIRECTORY_PORT, selector_of
+from plumage_operator.children.pods import TMP_MOUNT, container_security, deployment, pod_security, scratch_volume
+from plumage_operator.children.scene import Child, Scene
+
+__all__ = ["build_deployment", "build_service"]
+
+_MIB = 1 << 20
+
+
+def build_service(scene: Scene) -> Child:
+    """For agents and routers."""
+    spec = {
+        "type": "ClusterIP",
+        "selector": selector_of(scene.pool.metadata.name, "directory"),
+        "ports": [{"name": "redis", "port": DIRECTORY_PORT, "targetPort": "redis", "protocol": "TCP"}],
+    }
+    return scene.child("v1", "Service", "directory", {"spec": spec})
+
+
+def build_deployment(scene: Scene) -> Child:
+    """Recreate: two servers behind one Service would each know a half."""
+    return deployment(scene, "directory", _pod(scene), replicas=1, strategy={"type": "Recreate"})
+
+
+def _pod(scene: Scene) -> dict[str, Any]:
+    memory = int(scene.pool.spec.directory.managed.max_memory)
+    probe = {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 2, "timeoutSeconds": 2}
+    pull = {"imagePullSecrets": [{"name": name} for name in scene.site.pull_secrets]} if scene.site.pull_secrets else {}
+    container = {
+        "name": "directory",
+        "image": scene.site.image,
+        "imagePullPolicy": scene.site.pull_policy,
+        "command": ["python3", "-m", "plumage.directory.standalone"],
+        "args": [f"--port={DIRECTORY_PORT}", f"--max-memory={memory}"],
+        "ports": [{"name": "redis", "containerPort": DIRECTORY_PORT, "protocol": "TCP"}],
+        "readinessProbe": {**probe, "failureThreshold": 2},
+        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
+        "resources": {
+            "requests": {"cpu": "50m", "memory": str(memory)},
+            # Buffers of clients and fragmentation lie above what Valkey counts.
+            "limits": {"memory": str(memory * 3 // 2 + 64 * _MIB)},
+        },
+        "volumeMounts": [TMP_MOUNT],
+        "securityContext": container_security(),
+    }
+    return {
+        "serviceAccountName": scene.name("directory"),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [scratch_volume()],
+        **pull,
+    }

@@ -1,0 +1,186 @@
+"""The ConfigMaps' content: exactly the files of local mode, with a cluster's paths and addresses."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from plumage import settings
+from plumage.api.v1alpha1.fields import SecretKeyRef
+from plumage.cluster import (
+    AGENT_PORT,
+    CONFIG_FOLDER,
+    DIRECTORY_PORT,
+    ENGINE_PORT,
+    ROUTER_PORT,
+    RUN_FOLDER,
+    TOKEN_FOLDER,
+)
+from plumage.directory.ledger import capacity_within
+from plumage_operator.children.models import tokenizer_place
+from plumage_operator.children.pods import secret_volume
+from plumage_operator.children.scene import Scene
+from plumage_operator.hashing import without
+
+__all__ = [
+    "ADMIN_FOLDER",
+    "AGENT_LIVE",
+    "ANYWHERE",
+    "CORDONED_FILE",
+    "DIRECTORY_FOLDER",
+    "ENGINE_LIVE",
+    "KEYS_FOLDER",
+    "LEAVE_SECONDS",
+    "MEETING",
+    "agent",
+    "directory_mounts",
+    "directory_volumes",
+    "engine_account",
+    "restarts_engine",
+    "router",
+    "simulator",
+    "vllm_plugin",
+]
+
+ANYWHERE: Final = "0.0.0.0"
+MEETING: Final = settings.Meeting(f"ipc://{RUN_FOLDER}/events", f"ipc://{RUN_FOLDER}/replay", f"{RUN_FOLDER}/token")
+DIRECTORY_FOLDER: Final = "/etc/plumage-directory"
+KEYS_FOLDER: Final = "/etc/plumage-keys"
+ADMIN_FOLDER: Final = "/etc/plumage-admin"
+CORDONED_FILE: Final = "cordoned.json"
+LEAVE_SECONDS: Final = 5
+"""A router that ends goes on taking connections for so long: kube-proxy has to hear of it first."""
+
+# What rolls no pod: an engine that runs keeps its batching policy until it is replaced, and an agent learns its share
+# of the directory's memory from the membership.
+ENGINE_LIVE: Final = ("feather",)
+AGENT_LIVE: Final = ("share", "maxChunks")
+
+
+def engine_account(scene: Scene) -> str:
+    """The service account of engine pods."""
+    return scene.pool.spec.engine.service_account_name or scene.name("engine")
+
+
+def simulator(scene: Scene) -> dict[str, Any]:
+    return settings.simulator_settings(
+        scene.pool,
+        MEETING,
+        model_folder=tokenizer_place(scene).path,
+        host=ANYWHERE,
+        port=ENGINE_PORT,
+        seed=scene.pool.spec.engine.simulator.seed,
+    )
+
+
+def vllm_plugin(scene: Scene) -> dict[str, Any]:
+    return settings.plugin_settings(scene.pool, MEETING.token, seed=0)
+
+
+def agent(scene: Scene) -> dict[str, Any]:
+    peers = f"{scene.name('engine')}.{scene.namespace}.svc"
+    told = settings.agent_settings(
+        scene.pool,
+        MEETING,
+        model_folder=tokenizer_place(scene).path,
+        engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
+        directory_url=_directory_url(scene),
+        host=ANYWHERE,
+        port=AGENT_PORT,
+        peers={"peersService": peers},
+    )
+    return {**told, **_directory_files(scene), **_agent_callers(scene), **_share(scene, peers)}
+
+
+def router(scene: Scene) -> dict[str, Any]:
+    spec = scene.pool.spec.router
+    slices = {
+        "namespace": scene.namespace,
+        "service": scene.name("engine"),
+        "cordonedFile": f"{CONFIG_FOLDER}/{CORDONED_FILE}",
+    }
+    told = settings.router_settings(
+        scene.pool,
+        model_folder=tokenizer_place(scene).path,
+        directory_url=_directory_url(scene),
+        host=ANYWHERE,
+        port=ROUTER_PORT,
+        membership={"membership": {"endpointSlices": slices}},
+        auth=_router_auth(scene),
+    )
+    told["timeouts"]["leave"] = LEAVE_SECONDS
+    hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
+    return {**told, "hold": hold, **_directory_files(scene)}
+
+
+def _router_auth(scene: Scene) -> dict[str, Any]:
+    """Keys of clients and of the admin endpoints are files; the fleet's figures are for the operator."""
+    auth: dict[str, Any] = {"callers": _accounts((scene.site.namespace, scene.site.service_account))}
+    refs = scene.pool.spec.router.auth
+    if refs.api_keys_ref is not None:
+        auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
+    if refs.admin_key_ref is not None:
+        auth["adminKeyFile"] = f"{ADMIN_FOLDER}/key"
+    return auth
+
+
+def restarts_engine(scene: Scene) -> list[dict[str, Any]]:
+    """The settings that an engine pod reads at start only, and that it must be replaced for."""
+    engine = simulator(scene) if scene.pool.spec.engine.runtime == "Simulator" else vllm_plugin(scene)
+    return [without(engine, ENGINE_LIVE), without(agent(scene), AGENT_LIVE)]
+
+
+def _directory_url(scene: Scene) -> str:
+    reference = scene.pool.spec.directory.redis_ref
+    if reference is not None:
+        return reference.url
+    return f"redis://{scene.name('directory')}.{scene.namespace}.svc:{DIRECTORY_PORT}"
+
+
+def directory_volumes(scene: Scene) -> list[dict[str, Any]]:
+    """Secrets of a directory that is referred to: its password, the certificates to trust."""
+    return [secret_volume(f"directory-{name}", ref.name, {ref.key: name}) for name, ref in _directory_secrets(scene)]
+
+
+def directory_mounts(scene: Scene) -> list[dict[str, Any]]:
+    """A folder each: two Secrets can't share one."""
+    return [
+        {"name": f"directory-{name}", "mountPath": f"{DIRECTORY_FOLDER}/{name}", "readOnly": True}
+        for name, _ in _directory_secrets(scene)
+    ]
+
+
+def _directory_secrets(scene: Scene) -> list[tuple[str, SecretKeyRef]]:
+    reference = scene.pool.spec.directory.redis_ref
+    refs = {} if reference is None else {"password": reference.password_ref, "ca": reference.ca_ref}
+    return [(name, ref) for name, ref in refs.items() if ref is not None]
+
+
+def _directory_files(scene: Scene) -> dict[str, str]:
+    reference = scene.pool.spec.directory.redis_ref
+    names = {"password": "directoryPasswordFile", "ca": "directoryCaFile"}
+    files = {names[name]: f"{DIRECTORY_FOLDER}/{name}/{name}" for name, _ in _directory_secrets(scene)}
+    if reference is not None and reference.username is not None:
+        files["directoryUsername"] = reference.username
+    return files
+
+
+def _agent_callers(scene: Scene) -> dict[str, Any]:
+    """Whose tokens an agent takes: its peers', the routers' and the operator's."""
+    own = [(scene.namespace, name) for name in (engine_account(scene), scene.name("router"))]
+    callers = _accounts(*own, (scene.site.namespace, scene.site.service_account))
+    return {"callers": callers, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
+
+
+def _accounts(*names: tuple[str, str]) -> list[str]:
+    return [f"system:serviceaccount:{namespace}:{name}" for namespace, name in names]
+
+
+def _share(scene: Scene, members: str) -> dict[str, Any]:
+    if scene.pool.spec.directory.redis_ref is not None:
+        return {}
+    memory = int(scene.pool.spec.directory.managed.max_memory)
+    replicas = max(1, scene.pool.spec.initial_replicas)
+    return {
+        "maxChunks": capacity_within(memory, replicas),
+        "share": {"memory": memory, "replicas": replicas, "membersService": members},
+    }

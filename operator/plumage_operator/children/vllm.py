@@ -1,0 +1,136 @@
+"""The container of real vLLM: its flags, its environment, the folders that it writes to."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from plumage import settings
+from plumage.api.v1alpha1.engine import GPU
+from plumage.cluster import ENGINE_PORT
+from plumage.settings.vllm import ROUTES
+from plumage_operator.children.models import adapter_places, hub_variables, weights_place
+from plumage_operator.children.pods import memory_volume, scratch_volume
+from plumage_operator.children.scene import Scene
+from plumage_operator.children.settings import ANYWHERE, MEETING
+
+__all__ = ["PLUGIN_KEY", "SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
+
+PLUGIN_KEY: Final = "plugin.json"
+"""Of the engine's ConfigMap: the plugin's settings, taken as an environment variable."""
+SHUTDOWN_SECONDS: Final = 15
+"""After the drain, for what is still in flight; below the 30 s that the grace period has above the drain."""
+_CACHE = "/var/cache/plumage"
+_GIB = 1 << 30
+
+
+def vllm_container(scene: Scene) -> dict[str, Any]:
+    """What differs from the simulator's container: command, arguments, environment, mounts, resources."""
+    return {
+        "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
+        "args": [*_flags(scene)],
+        "env": _environment(scene),
+        "volumeMounts": [*weights_place(scene).mounts, *_adapter_mounts(scene), *_own_mounts(scene)],
+        "resources": _resources(scene),
+    }
+
+
+def vllm_volumes(scene: Scene) -> list[dict[str, Any]]:
+    """For `vllm_container`."""
+    engine = scene.pool.spec.engine
+    cache, volumes = engine.model_cache, [*weights_place(scene).volumes]
+    volumes += [volume for place in adapter_places(scene).values() for volume in place.volumes]
+    if cache.claim_name is not None:
+        volumes.append(_claim("hub", cache.claim_name))
+    else:
+        volumes.append(scratch_volume("hub", None if cache.size_limit is None else str(cache.size_limit)))
+    if (shared := _shared_memory(scene)) is not None:
+        volumes.append(memory_volume("shm", str(shared)))
+    if engine.host_memory is not None and (disk := engine.host_memory.disk) is not None:
+        own = scratch_volume("disk", str(disk.capacity))
+        volumes.append(own if disk.claim_name is None else _claim("disk", disk.claim_name))
+    return [*volumes, scratch_volume("cache", None)]
+
+
+def _flags(scene: Scene) -> list[str]:
+    model = scene.pool.spec.model
+    flags = settings.vllm_flags(
+        scene.pool,
+        MEETING,
+        model=weights_place(scene).path,
+        host=ANYWHERE,
+        port=ENGINE_PORT,
+        shutdown_seconds=SHUTDOWN_SECONDS,
+        adapters={name: place.path for name, place in adapter_places(scene).items()},
+    )
+    own = len(flags) - len(scene.pool.spec.engine.args)  # a person's arguments stay last: they win
+    more = [f"--revision={model.revision}"] if model.revision and model.uri.startswith("hf://") else []
+    if model.uri.startswith("s3://"):
+        more.append("--load-format=runai_streamer")
+    return [*flags[:own], *more, *flags[own:]]
+
+
+def _environment(scene: Scene) -> list[dict[str, Any]]:
+    """A read-only root needs every cache on a volume; the plugin's settings come from the ConfigMap, so that what may
+    change live changes no pod."""
+    plugin = {"configMapKeyRef": {"name": scene.name("engine"), "key": PLUGIN_KEY}}
+    folders = {
+        "HOME": _CACHE,
+        "XDG_CACHE_HOME": _CACHE,
+        "VLLM_CACHE_ROOT": f"{_CACHE}/vllm",
+        "TRITON_CACHE_DIR": f"{_CACHE}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{_CACHE}/inductor",
+        "FLASHINFER_WORKSPACE_BASE": _CACHE,
+        "HF_HOME": "/models/hub",
+        "VLLM_PLUGINS": ROUTES,
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if not scene.pool.spec.model.uri.startswith("hf://"):
+        folders["HF_HUB_OFFLINE"] = "1"
+    theirs = {one.name for one in scene.pool.spec.engine.env}
+    own = [{"name": name, "value": value} for name, value in folders.items() if name not in theirs]
+    given = [one.model_dump(exclude_none=True, by_alias=True) for one in scene.pool.spec.engine.env]
+    return [*own, {"name": "PLUMAGE_VLLM", "valueFrom": plugin}, *hub_variables(scene, token_only=True), *given]
+
+
+def _adapter_mounts(scene: Scene) -> list[dict[str, Any]]:
+    return [mount for place in adapter_places(scene).values() for mount in place.mounts]
+
+
+def _own_mounts(scene: Scene) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [
+        {"name": "hub", "mountPath": "/models/hub"},
+        {"name": "cache", "mountPath": _CACHE},
+    ]
+    if _shared_memory(scene) is not None:
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    memory = scene.pool.spec.engine.host_memory
+    if memory is not None and memory.disk is not None:
+        mounts.append({"name": "disk", "mountPath": memory.disk.path})
+    return mounts
+
+
+def _shared_memory(scene: Scene) -> int | None:
+    """Bytes of /dev/shm: what the manifest says or several GPUs need, and the host tier, which vLLM maps there."""
+    engine = scene.pool.spec.engine
+    asked = int(engine.shared_memory) if engine.shared_memory is not None else 0
+    if engine.shared_memory is None and engine.tensor_parallel_size > 1:
+        asked = _GIB
+    tier = engine.host_memory
+    if tier is not None and tier.capacity is not None:
+        asked = max(asked, _GIB // 4) + int(tier.capacity)
+    return asked or None
+
+
+def _resources(scene: Scene) -> dict[str, Any]:
+    """As the manifest says; several GPUs of a replica are asked for where it names none."""
+    engine = scene.pool.spec.engine
+    told: dict[str, Any] = engine.resources.model_dump(by_alias=True)
+    limits = {name: str(amount) for name, amount in told["limits"].items()}
+    if engine.tensor_parallel_size > 1 and not any(name.endswith("/gpu") for name in limits):
+        limits[GPU] = str(engine.tensor_parallel_size)
+    requests = {name: str(amount) for name, amount in told["requests"].items()}
+    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+
+
+def _claim(volume: str, claim: str) -> dict[str, Any]:
+    return {"name": volume, "persistentVolumeClaim": {"claimName": claim}}

@@ -1,0 +1,120 @@
+"""Conditions of a pool: their types, every reason there is, and how one is set. Pure.
+
+`Ready` stands on top: it is what `kubectl wait` asks for. The others say what it rests on. Reasons are an interface:
+people write alerts on them, so none is renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+__all__ = ["Fact", "Reason", "Status", "Type", "find_condition", "set_condition", "timestamp"]
+
+Status = Literal["True", "False", "Unknown"]
+
+
+class Type(StrEnum):
+    """What a condition is about."""
+
+    READY = "Ready"
+    ACCEPTED = "Accepted"
+    ENGINE_READY = "EngineReady"
+    ROUTER_READY = "RouterReady"
+    DIRECTORY_READY = "DirectoryReady"
+    PROGRESSING = "Progressing"
+    SCALING = "Scaling"
+    PAUSED = "Paused"
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is."""
+
+    # Ready, EngineReady, RouterReady, DirectoryReady
+    SERVING = "Serving"
+    SCALED_TO_ZERO = "ScaledToZero"
+    STARTING = "Starting"
+    WARMING = "Warming"
+    EXTERNAL = "External"
+    # Accepted
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    NAME_TAKEN = "NameTaken"
+    NAMESPACE_ENDS = "NamespaceTerminating"
+    CHILD_REFUSED = "ChildRefused"
+    # The pool's gateway, and a gateway's pools
+    GATEWAY_MISSING = "GatewayMissing"
+    NOT_SERVED = "NotServed"
+    # What keeps pods from being ready
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CRASH_LOOP = "CrashLoop"
+    OUT_OF_MEMORY = "OutOfMemory"
+    MISSING_SECRET = "MissingSecret"
+    MISSING_CONFIG_MAP = "MissingConfigMap"
+    MISSING_VOLUME_CLAIM = "MissingVolumeClaim"
+    VOLUME_FAILED = "VolumeFailed"
+    CONTAINER_REFUSED = "ContainerRefused"
+    MODEL_FAILED = "ModelFailed"
+    NO_GPU = "NoGpu"
+    UNSCHEDULABLE = "Unschedulable"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    PODS_REFUSED = "PodsRefused"
+    NOT_READY_IN_TIME = "NotReadyInTime"
+    # Progressing
+    SETTLED = "Settled"
+    ROLLING_OUT = "RollingOut"
+    RESIZING = "Resizing"
+    ROLLOUT_HALTED = "RolloutHalted"
+    # Scaling
+    MANUAL = "Manual"
+    AUTOSCALED = "Autoscaled"
+    AUTOSCALER_UNKNOWN = "AutoscalerUnknown"
+    # Paused
+    PAUSED = "Paused"
+    NOT_PAUSED = "NotPaused"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a condition says now. reason: one of `Reason`, or the autoscaler's."""
+
+    type: Type
+    status: Status
+    reason: str
+    message: str = ""
+
+
+_LONGEST = 4_096  # characters of a message; a scheduler's or a registry's own words can be long
+
+
+def set_condition(
+    conditions: Sequence[Mapping[str, Any]], fact: Fact, generation: int, now: float
+) -> tuple[dict[str, Any], ...]:
+    """The conditions with `fact` in its place. lastTransitionTime changes only where the status flips. now: seconds
+    since 1970."""
+    before = find_condition(conditions, fact.type)
+    flipped = before is None or before.get("status") != fact.status
+    condition = {
+        "type": str(fact.type),
+        "status": fact.status,
+        "reason": str(fact.reason),
+        "message": fact.message[:_LONGEST],
+        "observedGeneration": generation,
+        "lastTransitionTime": timestamp(now) if flipped or before is None else before.get("lastTransitionTime", ""),
+    }
+    if before is None:
+        return (*map(dict, conditions), condition)
+    return tuple(condition if one.get("type") == fact.type else dict(one) for one in conditions)
+
+
+def find_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:
+    """The condition of that type."""
+    return next((one for one in conditions if one.get("type") == type_), None)
+
+
+def timestamp(now: float) -> str:
+    """RFC 3339, whole seconds, as Kubernetes writes it."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,70 @@
+"""What was read before a decision: plain values, frozen, so that a plan depends on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ChildKey", "Object", "Observed", "Refusal", "Scaling", "Trouble", "key_of", "meta"]
+
+Object = Mapping[str, Any]
+"""An object as the API server gives it."""
+ChildKey = tuple[str, str]
+"""Kind and name, in the pool's namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A Warning event about a pod or a ReplicaSet: some causes stand nowhere else (a volume's missing Secret)."""
+
+    name: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the API server would not do for this pool. owner: whom the name belongs to, where that is the reason."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The autoscaler's word on a pool: how many replicas, and what `Scaling` says. deletion_costs: of pods, by name,
+    lowest goes first. status: further fields of the pool's status."""
+
+    desired: int
+    status: str
+    reason: str
+    message: str
+    deletion_costs: Mapping[str, int] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A pool and everything of its own. pool: the object. children, pods: all that carry its label."""
+
+    pool: Object
+    children: Mapping[ChildKey, Object]
+    pods: tuple[Object, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    gateways: frozenset[str] = frozenset()
+    scaling: Scaling | None = None
+
+
+def meta(thing: Object) -> Mapping[str, Any]:
+    """The metadata of an object; empty where it has none."""
+    found: Mapping[str, Any] = thing.get("metadata") or {}
+    return found
+
+
+def key_of(thing: Object) -> ChildKey:
+    """Kind and name of an object."""
+    return str(thing.get("kind", "")), str(meta(thing).get("name", ""))
