@@ -7,9 +7,10 @@ NAME   ?= cht
 ARGS   ?=
 KEEP   ?= 0
 SET    ?= nodes
+IMAGES ?=
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean cluster-programs
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster-programs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -36,6 +37,12 @@ test: setup  ## every test this machine can run; says loudly what it skipped
 
 cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
 	@PYTHONPATH=tests $(BIN)/python -m cluster programs $(SET)
+
+images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)
+	@bash scripts/make_images.sh $(IMAGES)
+
+chart: setup  ## what charts/plumage has from elsewhere: CRDs, the operator's rights, its README's tables
+	@$(BIN)/python scripts/make_chart.py
 
 lint: setup  ## ruff, mypy --strict, import-linter
 	@BIN="$(BIN)" bash scripts/lint.sh
