@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Writes what charts/plumage has from elsewhere, so that it can not drift.
+
+- templates/crds/: the CRDs of crds/, which `helm` would never upgrade if they lay in a chart's own crds/ folder;
+- templates/_rules.tpl: the operator's rights, from plumage_operator.permissions;
+- README.md: README.head.md, then the values with their comments, from values.yaml.
+
+python scripts/make_chart.py            # write them
+python scripts/make_chart.py --check    # status 1, and the names, where a file is not what its source says
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from plumage_operator import permissions
+from plumage_operator.permissions import Rule
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "charts" / "plumage"
+CRDS = ROOT / "crds"
+KEEP = "helm.sh/resource-policy"
+
+_CHILD = ("create", "delete", "get", "list", "patch", "watch")
+ROUTER = (Rule("discovery.k8s.io", ("endpointslices",), ("get", "list", "watch")),)
+OPTIONAL = {
+    "gatewayApi": (Rule("gateway.networking.k8s.io", ("httproutes",), _CHILD),),
+    "ingress": (Rule("networking.k8s.io", ("ingresses",), _CHILD),),
+    "podMonitors": (Rule("monitoring.coreos.com", ("podmonitors",), _CHILD),),
+}
+"""By the switch under `integrations` that grants them."""
+
+
+def main() -> int:
+    """0, or with --check 1 where something drifted."""
+    wanted = {**crds(), CHART / "templates" / "_rules.tpl": rules(), CHART / "README.md": readme()}
+    left = set((CHART / "templates" / "crds").glob("*.yaml")) - set(wanted)
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for path in sorted({*stale, *left}):
+            print(f"{path.relative_to(ROOT)} is not what its source says: run `make chart`", file=sys.stderr)
+        return 1 if stale or left else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path])
+    for path in left:
+        path.unlink()
+    return 0
+
+
+def crds() -> dict[Path, str]:
+    """The template of each CRD by its path."""
+    return {CHART / "templates" / "crds" / path.name: crd(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))}
+
+
+def crd(text: str) -> str:
+    """A CRD as a template: behind `crds.enabled`, kept by `crds.keep`, its braces taken literally."""
+    found = yaml.safe_load(text)
+    metadata = found["metadata"]
+    head = {"name": metadata["name"], "annotations": {**metadata.get("annotations", {}), KEEP: "keep"}}
+    body = {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": head, "spec": found["spec"]}
+    dumped = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
+    escaped = re.sub(r"\{\{|\}\}", lambda braces: '{{ "' + braces[0] + '" }}', dumped)
+    labels = '  labels:\n    {{- include "plumage.labels" . | nindent 4 }}\n'
+    kept = f"    {KEEP}: keep\n"
+    assert kept in escaped, "the annotation is written on a line of its own"
+    escaped = escaped.replace(kept, "    {{- if .Values.crds.keep }}\n" + kept + "    {{- end }}\n", 1)
+    if len(head["annotations"]) == 1:  # `annotations:` with nothing under it is no map
+        escaped = escaped.replace(
+            "  annotations:\n    {{- if .Values.crds.keep }}\n" + kept + "    {{- end }}\n",
+            "  {{- if .Values.crds.keep }}\n  annotations:\n" + kept + "  {{- end }}\n",
+            1,
+        )
+    escaped = escaped.replace("metadata:\n", "metadata:\n" + labels, 1)
+    return "{{- if .Values.crds.enabled }}\n{{- /* Written by scripts/make_chart.py from crds/. */}}\n" + escaped + "{{- end }}\n"
+
+
+def rules() -> str:
+    """Named templates with the rules of each role."""
+    blocks = {
+        "pools": permissions.IN_POOLS,
+        "system": permissions.IN_SYSTEM,
+        "router": ROUTER,
+        **OPTIONAL,
+    }
+    head = "{{/* Written by scripts/make_chart.py from plumage_operator.permissions. */}}\n"
+    return head + "".join(
+        f'\n{{{{- define "plumage.rules.{name}" -}}}}\n{_rules(block)}{{{{- end }}}}\n' for name, block in blocks.items()
+    )
+
+
+def _rules(block: Iterable[Rule]) -> str:
+    return "".join(_rule(rule) for rule in block)
+
+
+def _rule(rule: Rule) -> str:
+    lines = [
+        f"- apiGroups: {json.dumps([rule.group])}",
+        f"  resources: {json.dumps(list(rule.resources))}",
+        f"  verbs: {json.dumps(list(rule.verbs))}",
+    ]
+    if rule.names == (permissions.ROUTER_ROLE,):
+        lines.append("  resourceNames: [{{ .Values.rbac.routerRole | quote }}]")
+    elif rule.names:
+        lines.append(f"  resourceNames: {json.dumps(list(rule.names))}")
+    return "\n".join(lines) + "\n"
+
+
+def readme() -> str:
+    """The head, written by hand, and a table of the values."""
+    head = (CHART / "README.head.md").read_text()
+    table = "".join(
+        f"| `{path}` | {_code(default)} | {text} |\n" for path, default, text in values((CHART / "values.yaml").read_text())
+    )
+    return f"{head}\n## Values\n\n| value | default | meaning |\n|---|---|---|\n{table}"
+
+
+def _code(default: Any) -> str:
+    """A map that only groups others has no default of its own."""
+    return "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
+
+
+def values(text: str) -> Iterator[tuple[str, Any, str]]:
+    """(path, default, meaning) of each value, in the file's order. A key without a comment above is its parent's matter.
+
+    >>> list(values("# All of it.\\na:\\n  # One.\\n  b: 1\\n"))
+    [('a', None, 'All of it.'), ('a.b', 1, 'One.')]
+    """
+    defaults, path, comment = yaml.safe_load(text), [], []
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            comment.append(stripped.lstrip("# "))
+            continue
+        key = re.match(r"( *)([A-Za-z0-9_]+):", line)
+        if key is not None and comment:
+            path = [*path[: len(key[1]) // 2], key[2]]
+            yield ".".join(path), _default(_at(defaults, path), text, path), " ".join(comment)
+        comment = []
+
+
+def _at(defaults: Any, path: list[str]) -> Any:
+    for key in path:
+        defaults = defaults[key]
+    return defaults
+
+
+def _default(value: Any, text: str, path: list[str]) -> Any:
+    """None for a map whose keys are told one by one."""
+    if not isinstance(value, dict) or not value:
+        return value
+    indent = "  " * len(path)
+    told = re.search(rf"^{indent[2:]}{path[-1]}:\n{indent}#", text, re.MULTILINE)
+    return None if told else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
