@@ -151,6 +151,10 @@ class Exchange:
         elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
             attempt.give_up("its first byte is late")
 
+    def can_go_on(self, now: float) -> bool:
+        """Of a request that was held: is there a replica that it was not tried on?"""
+        return bool(self.fleet.candidates(now, self._tried))
+
     def go_on(self) -> None:
         """A replica can be chosen: the wait for one is over."""
         self._try()
@@ -260,7 +264,7 @@ class Exchange:
     def _without_replica(self, now: float) -> None:
         """Waits where there is room to, unless some replica is fit and failed this very request."""
         if not self.fleet.candidates(now) and self._gateway.hold.take(self, now):
-            self._held = True
+            self._held, self._attempt = True, None
         else:
             self._fail(self._nobody(now))
 

@@ -249,8 +249,7 @@ class Gateway:
     def _sweep_held(self, now: float) -> None:
         if self.fleet.candidates(now):
             self.hold.release(now)
-        else:
-            self.hold.expire(now, self.fleet.why_none(now))
+        self.hold.expire(now, self.fleet.why_none(now))
 
     def _sweep_flights(self, now: float) -> None:
         silent = any(replica.silent for replica in self.fleet) and bool(self.fleet.candidates(now))

@@ -24,6 +24,10 @@ COME_BACK: Final = 10  # seconds: a simulated engine starts in less, a real one 
 class Held(Protocol):
     """A request that waits."""
 
+    def can_go_on(self, now: float) -> bool:
+        """Is there a replica that it was not tried on?"""
+        ...
+
     def go_on(self) -> None:
         """A replica can be chosen."""
         ...
@@ -67,10 +71,10 @@ class Hold:
         self._waiting.pop(request, None)
 
     def release(self, now: float) -> None:
-        """Replicas can be chosen: all go on."""
-        for request in list(self._waiting):
-            since = self._waiting.pop(request, None)
-            if since is not None:  # else it ended while another went on
+        """Replicas can be chosen: those that may use one of them go on."""
+        for request, since in list(self._waiting.items()):
+            if request in self._waiting and request.can_go_on(now):  # it may have ended while another went on
+                del self._waiting[request]
                 self.wait.observe(now - since)
                 request.go_on()
 

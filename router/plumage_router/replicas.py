@@ -160,7 +160,7 @@ class Fleet:
             if not open_breakers:  # an open breaker moves by the clock, so nothing is kept meanwhile
                 self._fit = fit
         if without:
-            slots = {replica.slot for replica in without}
+            slots = {replica.slot for replica in without if not replica.gone}  # a slot that is free again is another's
             return [state for state in fit if state.slot not in slots]
         return fit
 

@@ -1,0 +1,121 @@
+"""A configuration file that changes under a running router."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_router.config import RouterConfig
+from plumage_router.live import ConfigWatch, merge
+from plumage_router.server import Router
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    """As the kubelet does it: a new file under the same name."""
+
+    def put(config: dict[str, Any]) -> Path:
+        fresh = tmp_path / "new.json"
+        fresh.write_text(json.dumps(config))
+        return fresh.rename(tmp_path / "router.json")
+
+    return put
+
+
+def settings(members: Path, **more: Any) -> dict[str, Any]:
+    model = {"name": "tiny", "modelFolder": "builtin://tiny-chat"}
+    return {"pool": "chat", "model": model, "membershipFile": str(members), "listen": {"port": 0},
+            "policy": {"name": "RoundRobin"}, **more}  # fmt: skip
+
+
+async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any, write: Any) -> None:
+    running = await start(engines=2)
+    plain = settings(running.members)
+    file = write(plain)
+    router = Router(RouterConfig.model_validate(plain), file)
+    await router.start()
+    other = type(running)(router, running.engines, running.members, running.folder)
+    try:
+        assert (await other.post(kit.chat())).status == 200
+        write({**plain, "policy": {"name": "Lbgr"}, "limits": {"maxInFlight": 1}, "hold": {"maxRequests": 3},
+               "timeouts": {"connect": 0.5}})  # fmt: skip
+        await kit.until(lambda: router.gateway.policy.name == "Lbgr")
+        assert router.gateway.limits.max_in_flight == 1
+        assert router.gateway.hold.config.max_requests == 3
+        assert router.gateway.config_error is None
+        assert (await other.post(kit.chat())).status == 200
+        record = next(router.gateway.audit.latest(1))
+        assert (record.policy, record.outcome) == ("Lbgr", "Finished")
+
+        write({**plain, "policy": {"name": "Sideways"}})
+        await kit.until(lambda: router.gateway.config_error is not None)
+        assert "Sideways" in str(router.gateway.config_error)
+        assert router.gateway.policy.name == "Lbgr"
+    finally:
+        await other.close()
+
+
+async def test_a_request_under_way_ends_with_the_policy_that_chose(start: Any, kit: Any) -> None:
+    running = await start(engines=1, policy={"name": "Lbgr"})
+    router, engine = running.router, running.engines[0]
+    changed = False
+
+    async def change(seen: Any, writer: Any) -> None:
+        nonlocal changed
+        router.use(
+            router.config.model_copy(update={"policy": router.config.policy.model_copy(update={"name": "LeastLoad"})})
+        )
+        changed = True
+        await engine.normally(seen, writer)
+
+    engine.answer = change
+    assert (await running.post(kit.chat(stream=True))).status == 200
+    assert changed
+    assert router.gateway.policy.name == "LeastLoad"
+    await kit.until(lambda: next(router.gateway.audit.latest(1)).outcome == "Finished")
+    assert router.gateway.metrics.background_failures == 0
+
+
+def test_what_needs_a_new_process_is_named_and_the_rest_applied(tmp_path: Path) -> None:
+    now = RouterConfig.model_validate(settings(tmp_path / "members.json"))
+    wanted = RouterConfig.model_validate(
+        settings(tmp_path / "members.json", pool="other", limits={"maxInFlight": 7, "maxDirectoryChunks": 9000})
+        | {"listen": {"port": 1}}
+    )
+    config, refused = merge(now, wanted)
+    assert refused == ["limits.maxDirectoryChunks", "listen", "pool"]
+    assert config.limits.max_in_flight == 7
+    assert (config.pool, config.listen, config.limits.max_directory_chunks) == ("chat", now.listen, 1_000_000)
+
+
+def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: Any) -> None:
+    plain = settings(tmp_path / "members.json")
+    file = write(plain)
+    applied: list[RouterConfig] = []
+    watch = ConfigWatch(file, RouterConfig.model_validate(plain), applied.append)
+    watch.look()
+    assert (applied, watch.error) == ([], None)
+    for broken in ({"pool": 3}, {**plain, "limits": {"maxInFlight": 0}}):
+        write(broken)
+        watch.look()
+        assert watch.error is not None
+    file.unlink()
+    watch.look()
+    assert watch.error is not None
+    assert "cannot read" in watch.error
+    write({**plain, "hold": {"maxRequests": 2}})
+    watch.look()
+    assert ([one.hold.max_requests for one in applied], watch.error) == ([2], None)
+
+    def refuse(config: RouterConfig) -> None:
+        raise ConfigurationError("no such policy")
+
+    watch = ConfigWatch(file, applied[0], refuse)
+    write({**plain, "hold": {"maxRequests": 4}})
+    watch.look()
+    assert watch.error is not None
+    assert "no such policy" in watch.error
