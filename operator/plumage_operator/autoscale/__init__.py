@@ -1,0 +1,12 @@
+"""The autoscaler of the operator: asks routers and agents for their figures, and says how many replicas a pool wants.
+
+Pure: `pods`, `window`, `figures`, `word`, `scaler`. Thin I/O: `client`. Thin trigger: `loop`. The rules themselves are
+`plumage.autoscaling`.
+"""
+
+from __future__ import annotations
+
+from plumage_operator.autoscale.client import FleetClient
+from plumage_operator.autoscale.loop import INTERVAL, Autoscaling
+
+__all__ = ["INTERVAL", "Autoscaling", "FleetClient"]

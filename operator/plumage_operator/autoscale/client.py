@@ -1,0 +1,108 @@
+"""Asks routers and agents for their reports, all pools together, with a bound on how many at once.
+
+A pod that does not answer is asked less often, up to every `SELDOM` seconds: a fleet of pods behind a wrong
+NetworkPolicy must not keep the operator busy with waiting. No answer is bigger than `MOST_BYTES`, none takes longer
+than `PATIENCE`; redirects are not followed, since the token would go with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from plumage.cluster import TOKEN_FOLDER
+from plumage.errors import ConfigurationError
+
+__all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "SELDOM", "FleetClient"]
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+MOST_BYTES: Final = 4 << 20
+"""A router's report of 1,000 replicas is 300 KB."""
+CONNECT: Final = 1.0  # seconds
+PATIENCE: Final = 3.0
+SELDOM: Final = 120.0
+_FIRST_WAIT = 15.0
+_MOST_FAILING = 20_000
+TOKEN_FILE: Final = Path(TOKEN_FOLDER) / "token"
+
+
+@dataclass(slots=True)
+class _Failing:
+    times: int
+    until: float
+
+
+class FleetClient:
+    """Needs a running loop; `close` it. token_file: the operator's projected token; read at each round, for the kubelet
+    renews it."""
+
+    def __init__(self, token_file: Path = TOKEN_FILE) -> None:
+        self._token_file = token_file
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._failing: dict[str, _Failing] = {}
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=PATIENCE, connect=CONNECT),
+            connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, url: str, take: Callable[[bytes], None], now: float) -> bool:
+        """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once."""
+        failing = self._failing.get(url)
+        if failing is not None and now < failing.until:
+            return False
+        async with self._room:
+            try:
+                take(await self._get(url))
+            except (aiohttp.ClientError, TimeoutError, OSError, ConfigurationError) as error:
+                self._failed(url, failing, error, now)
+                return False
+        if self._failing.pop(url, None) is not None:
+            log.info("%s answers again", url)
+        return True
+
+    async def _get(self, url: str) -> bytes:
+        headers = {"Authorization": f"Bearer {token}"} if (token := self._token()) else {}
+        async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise ConfigurationError(f"it answers {answer.status}{_HINTS.get(answer.status, '')}")
+            parts, size = [], 0
+            async for part in answer.content.iter_any():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise ConfigurationError(f"its report is larger than {MOST_BYTES} bytes")
+                parts.append(part)
+            return b"".join(parts)
+
+    def _token(self) -> str | None:
+        try:
+            return self._token_file.read_text().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _failed(self, url: str, before: _Failing | None, error: BaseException, now: float) -> None:
+        times = before.times + 1 if before else 1
+        if len(self._failing) >= _MOST_FAILING:  # of pods that are gone, most likely
+            self._failing = {one: state for one, state in self._failing.items() if state.until >= now - SELDOM}
+        wait = min(SELDOM, _FIRST_WAIT * 2 ** min(times - 1, 10))
+        self._failing[url] = _Failing(times, now + wait - 1.0)  # a second less, so that a round of 15 s is not missed
+        if times == 2:
+            log.warning("no figures from %s: %s", url, str(error) or type(error).__name__)
+
+
+_HINTS: Final = {
+    401: ": the operator's token is not accepted there (its projected volume, or the clocks)",
+    403: ": the operator's service account is not among its callers",
+    404: ": it is of a version without this route",
+}

@@ -1,0 +1,77 @@
+"""A pool's pods as the autoscaler sees them: whom to ask, and who is ready, on the way there, or broken. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from plumage.autoscaling import DELETION_COST
+from plumage.cluster import AGENT_PORT, COMPONENT_LABEL, ROUTER_PORT
+from plumage.fleet_report import FLEET_PATH, STATS_PATH
+from plumage_operator.observed import Object, meta
+
+__all__ = ["PoolPods", "ScaledPod", "pods_of_pool"]
+
+_ON_ITS_WAY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Why a container waits that will start by itself; any other reason is a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledPod:
+    """url: where its figures are; None before it has an address. starting: it was placed, nothing of it has failed or
+    was started again, and it is not Ready. cost: its deletion cost, where it has one."""
+
+    name: str
+    url: str | None
+    ready: bool
+    starting: bool
+    cost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPods:
+    """Those that are not on their way out."""
+
+    engines: tuple[ScaledPod, ...] = ()
+    routers: tuple[ScaledPod, ...] = ()
+
+
+def pods_of_pool(pods: Iterable[Object]) -> PoolPods:
+    """Engines' pods are asked at their agents."""
+    there = [pod for pod in pods if "deletionTimestamp" not in meta(pod)]
+    return PoolPods(_part(there, "engine", AGENT_PORT, STATS_PATH), _part(there, "router", ROUTER_PORT, FLEET_PATH))
+
+
+def _part(pods: Iterable[Object], component: str, port: int, path: str) -> tuple[ScaledPod, ...]:
+    found = [pod for pod in pods if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
+    return tuple(_pod(pod, port, path) for pod in sorted(found, key=lambda pod: str(meta(pod)["name"])))
+
+
+def _pod(pod: Object, port: int, path: str) -> ScaledPod:
+    status = pod.get("status") or {}
+    address = status.get("podIP")
+    host = f"[{address}]" if address and ":" in address else address
+    return ScaledPod(
+        str(meta(pod)["name"]),
+        f"http://{host}:{port}{path}" if host else None,
+        ready=_condition(status, "Ready"),
+        starting=not _condition(status, "Ready") and _starts(status),
+        cost=(meta(pod).get("annotations") or {}).get(DELETION_COST),
+    )
+
+
+def _condition(status: Object, name: str) -> bool:
+    return any(one.get("type") == name and one.get("status") == "True" for one in status.get("conditions") or ())
+
+
+def _starts(status: Object) -> bool:
+    if status.get("phase") in ("Failed", "Succeeded") or not _condition(status, "PodScheduled"):
+        return False
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return all(_sound(container) for container in containers)
+
+
+def _sound(container: Any) -> bool:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    return not container.get("restartCount") and waiting.get("reason", "") in _ON_ITS_WAY
