@@ -10,7 +10,7 @@ SET    ?= nodes
 IMAGES ?=
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster-programs
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster-programs crds
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -49,6 +49,9 @@ lint: setup  ## ruff, mypy --strict, import-linter
 
 format: setup  ## let ruff reformat
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+crds: setup  ## write crds/*.yaml from the models; make lint fails when they differ
+	@$(BIN)/python scripts/make_crds.py
 
 bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
 	@$(BIN)/plumage bench $(NAME) $(ARGS)

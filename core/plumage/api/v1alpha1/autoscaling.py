@@ -10,9 +10,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.fields import Percent, Seconds
 from plumage.api.v1alpha1.metadata import Tally
-from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = [
     "AutoscalingSpec",
@@ -156,6 +157,7 @@ class AutoscalingSpec(Struct):
         strict=False,
         min_length=1,
         max_length=8,
+        json_schema_extra={LIST_KEY: "type"},
         description="Signals; the one that wants most replicas counts.",
     )
     behavior: BehaviorSpec = Field(BehaviorSpec(), description="How fast the size may change.")
@@ -176,7 +178,7 @@ class AutoscalingSpec(Struct):
             must="may not name a type twice",
             reads=("metrics",),
             holds=lambda spec: len({metric.type for metric in spec.metrics}) == len(spec.metrics),
-            cel="self.metrics.all(one, self.metrics.exists_one(other, other.type == one.type))",
+            cel=entries_differ("metrics", "type"),
         ),
     )
 
@@ -205,4 +207,10 @@ class AutoscalingStatus(Struct):
     last_scale_time: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="When the size last changed (RFC 3339)."
     )
-    metrics: tuple[MetricStatus, ...] = Field((), strict=False, max_length=8, description="What each metric said.")
+    metrics: tuple[MetricStatus, ...] = Field(
+        (),
+        strict=False,
+        max_length=8,
+        description="What each metric said.",
+        json_schema_extra={LIST_KEY: "type"},
+    )

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage.api.v1alpha1.cel import literal
 from plumage.api.v1alpha1.fields import WORDS, Memory, Path, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
 
@@ -28,14 +29,21 @@ class HotnessFilterSpec(Struct):
     depth_bits: Bits = Field(8, description="Width of the depth in the prefix tree.")
 
 
-def _for_paper(at: str, name: str, what: str) -> Rule:
+def _for_paper(at: str, name: str, what: str, default: int | str | HotnessFilterSpec) -> Rule:
     """A setting of form Paper alone. Defaults may be written out, as an API server does."""
+    values = default.model_dump(mode="json") if isinstance(default, HotnessFilterSpec) else {"": default}
+    same = (f"self.{at}{f'.{part}' if part else ''} == {literal(value)}" for part, value in values.items())
     return Rule(
         at=at,
         must=f"may not be changed where form is Adaptive, which has no {what}",
+        cel=f"self.form == 'Paper' || ({' && '.join(same)})",
         reads=("form", name),
-        holds=lambda spec: spec.form == "Paper" or getattr(spec, name) == HotnessSpec.model_fields[name].default,
+        holds=lambda spec: spec.form == "Paper" or getattr(spec, name) == default,
     )
+
+
+_FORMULA = "frequency + clock / length"
+_AGING_INTERVAL = 100
 
 
 class HotnessSpec(Struct):
@@ -46,11 +54,12 @@ class HotnessSpec(Struct):
         description="Adaptive finds its own balance of frequency and recency; Paper is HotPrefix's formula.",
     )
     priority: Priority = Field(
-        "frequency + clock / length",
+        _FORMULA,
         description="Formula of a prefix's priority, lowest evicted first; for Paper, since Adaptive has no formula.",
     )
     aging_interval: AgingInterval = Field(
-        100, description="Requests after which every clock goes down by one; for Paper, since Adaptive has no clocks."
+        _AGING_INTERVAL,
+        description="Requests after which every clock goes down by one; for Paper, since Adaptive has no clocks.",
     )
     filter: HotnessFilterSpec = Field(
         HotnessFilterSpec(),
@@ -58,9 +67,9 @@ class HotnessSpec(Struct):
         "tier's is hostMemory.filter.",
     )
     rules: ClassVar = (
-        _for_paper("priority", "priority", "formula"),
-        _for_paper("agingInterval", "aging_interval", "clocks"),
-        _for_paper("filter", "filter", "filter"),
+        _for_paper("priority", "priority", "formula", _FORMULA),
+        _for_paper("agingInterval", "aging_interval", "clocks", _AGING_INTERVAL),
+        _for_paper("filter", "filter", "filter", HotnessFilterSpec()),
     )
 
 
@@ -116,6 +125,7 @@ class HostMemorySpec(Struct):
         Rule(
             at="minFrequency",
             must="must be at most the highest count that filter.frequencyBits has room for",
+            cel=f"self.minFrequency < {[1 << bits for bits in range(4, 33)]}[self.filter.frequencyBits - 4]",
             reads=("min_frequency", "filter"),
             holds=lambda spec: spec.min_frequency < 1 << spec.filter.frequency_bits,
         ),

@@ -45,12 +45,14 @@ class RedisRef(Struct):
         Rule(
             at="username",
             must="may not be set without passwordRef",
+            cel="!has(self.username) || has(self.passwordRef)",
             reads=("username", "password_ref"),
             holds=lambda ref: ref.username is None or ref.password_ref is not None,
         ),
         Rule(
             at="caRef",
             must="may not be set where url is not rediss://: nothing is encrypted there",
+            cel="!has(self.caRef) || self.url.startsWith('rediss')",
             reads=("url", "ca_ref"),
             holds=lambda ref: ref.ca_ref is None or ref.url.startswith("rediss"),
         ),
@@ -78,7 +80,9 @@ class DirectorySpec(Struct):
         Rule(
             at="redisRef",
             must="may not be set together with managed: exactly one directory",
+            cel="!has(self.redisRef) || !has(self.managed)",
             reads=("managed", "redis_ref"),
             holds=lambda spec: spec.redis_ref is None or "managed" not in spec.model_fields_set,
+            written=("managed",),
         ),
     )

@@ -7,11 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
+from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.api.v1alpha1.fields import FreeForm, Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
 from plumage.api.v1alpha1.pods import EnvVar, Resources, Toleration
 from plumage.api.v1alpha1.simulator import SimulatorSpec
-from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = ["GPU", "OWNED_ARGS", "EngineSpec", "ModelCacheSpec"]
 
@@ -28,7 +29,8 @@ OWNED_ARGS = (
 
 
 def _owned_args_left_alone(engine: Any) -> bool:
-    return not any(arg.split("=", 1)[0] in OWNED_ARGS for arg in engine.args)
+    """vLLM takes underscores for dashes."""
+    return not any(arg.split("=", 1)[0].replace("_", "-") in OWNED_ARGS for arg in engine.args)
 
 
 def _host_memory_fits(engine: Any) -> bool:
@@ -58,6 +60,7 @@ class ModelCacheSpec(Struct):
         Rule(
             at="sizeLimit",
             must="may not be set together with claimName: a claim has its own size",
+            cel="!has(self.claimName) || !has(self.sizeLimit)",
             reads=("claim_name", "size_limit"),
             holds=lambda cache: cache.claim_name is None or cache.size_limit is None,
         ),
@@ -75,7 +78,13 @@ class EngineSpec(Struct):
     args: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
         (), strict=False, max_length=64, description="Further arguments for vLLM; those that Plumage sets are refused."
     )
-    env: tuple[EnvVar, ...] = Field((), strict=False, max_length=64, description="Further environment variables.")
+    env: tuple[EnvVar, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        description="Further environment variables.",
+        json_schema_extra={LIST_KEY: "name"},
+    )
     resources: Resources = Field(
         Resources(),
         description="Compute of one replica. GPUs are limits; without any, tensorParallelSize asks for them.",
@@ -112,48 +121,71 @@ class EngineSpec(Struct):
     scheduler_name: Label | None = Field(None, description="Scheduler of the pods.")
     service_account_name: Subdomain | None = Field(None, description="Service account of the pods.")
     image_pull_secrets: tuple[ObjectRef, ...] = Field(
-        (), strict=False, max_length=16, description="Secrets to pull images with."
+        (),
+        strict=False,
+        max_length=16,
+        description="Secrets to pull images with.",
+        json_schema_extra={LIST_KEY: "name"},
     )
     rules: ClassVar = (
         Rule(
             at="args",
             must=f"may not set what Plumage sets itself ({', '.join(OWNED_ARGS)})",
+            cel="!has(self.args) || self.args.all(arg, "
+            f"!(arg.split('=', 2)[0].replace('_', '-') in {list(OWNED_ARGS)}))",
             reads=("args",),
             holds=_owned_args_left_alone,
         ),
         Rule(
             at="env",
             must="may not name a variable twice",
+            cel=entries_differ("env", "name"),
             reads=("env",),
             holds=lambda engine: len({variable.name for variable in engine.env}) == len(engine.env),
         ),
         Rule(
+            at="imagePullSecrets",
+            must="may not name a Secret twice",
+            cel=entries_differ("imagePullSecrets", "name"),
+            reads=("image_pull_secrets",),
+            holds=lambda engine: len({one.name for one in engine.image_pull_secrets}) == len(engine.image_pull_secrets),
+        ),
+        Rule(
             at="hostMemory.capacity",
             must="must be below resources.limits.memory",
+            cel="!has(self.hostMemory) || !has(self.hostMemory.capacity) || !has(self.resources.limits) || "
+            "!('memory' in self.resources.limits) || quantity(string(self.hostMemory.capacity))"
+            ".isLessThan(quantity(string(self.resources.limits['memory'])))",
             reads=("resources", "host_memory"),
             holds=_host_memory_fits,
         ),
         Rule(
             at="tensorParallelSize",
             must=f"may not be above {GPU} of resources.limits",
+            cel=f"!has(self.resources.limits) || !('{GPU}' in self.resources.limits) || "
+            f"double(self.tensorParallelSize) <= quantity(string(self.resources.limits['{GPU}'])).asApproximateFloat()",
             reads=("tensor_parallel_size", "resources"),
             holds=_gpus_suffice,
         ),
         Rule(
             at="tensorParallelSize",
             must="must be 1 with runtime Simulator: it has no GPU",
+            cel="self.runtime != 'Simulator' || self.tensorParallelSize == 1",
             reads=("tensor_parallel_size", "runtime"),
             holds=lambda engine: engine.runtime == "VLLM" or engine.tensor_parallel_size == 1,
         ),
         Rule(
             at="simulator",
             must="may not be set with runtime VLLM",
+            cel="self.runtime != 'VLLM' || !has(self.simulator)",
             reads=("runtime", "simulator"),
             holds=lambda engine: engine.runtime == "Simulator" or "simulator" not in engine.model_fields_set,
+            written=("simulator",),
         ),
         Rule(
             at="args",
             must="may not be set with runtime Simulator: its settings are under simulator",
+            cel="self.runtime != 'Simulator' || !has(self.args) || self.args.size() == 0",
             reads=("runtime", "args"),
             holds=lambda engine: engine.runtime == "VLLM" or not engine.args,
         ),

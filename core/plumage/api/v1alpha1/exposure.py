@@ -3,17 +3,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.fields import Label, ObjectRef, StringMap, Subdomain
-from plumage.api.v1alpha1.struct import Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = ["HTTPRouteSpec", "IngressSpec", "MonitoringSpec", "NetworkPolicySpec", "ParentRef"]
 
 Hosts = tuple[Subdomain, ...]
 Namespaces = tuple[Label, ...]
+
+
+def _once(at: str, name: str, what: str) -> Rule:
+    return Rule(
+        at=at,
+        must=f"may not name {what} twice",
+        cel=entries_differ(at),
+        reads=(name,),
+        holds=lambda spec: len(set(getattr(spec, name))) == len(getattr(spec, name)),
+    )
 
 
 class IngressSpec(Struct):
@@ -40,8 +51,13 @@ class HTTPRouteSpec(Struct):
         strict=False, min_length=1, max_length=16, description="The Gateways that it is attached to."
     )
     hostnames: Hosts = Field(
-        (), strict=False, max_length=16, description="Host names that clients use; all of the Gateway's when absent."
+        (),
+        strict=False,
+        max_length=16,
+        description="Host names that clients use; all of the Gateway's when absent.",
+        json_schema_extra={LIST_KEY: ""},
     )
+    rules: ClassVar = (_once("hostnames", "hostnames", "a host"),)
 
 
 class NetworkPolicySpec(Struct):
@@ -49,10 +65,22 @@ class NetworkPolicySpec(Struct):
 
     enabled: bool = Field(True, description="Whether NetworkPolicies are made.")
     client_namespaces: Namespaces = Field(
-        (), strict=False, max_length=64, description="Namespaces whose pods may reach the router; all when empty."
+        (),
+        strict=False,
+        max_length=64,
+        description="Namespaces whose pods may reach the router; all when empty.",
+        json_schema_extra={LIST_KEY: ""},
     )
     monitoring_namespaces: Namespaces = Field(
-        (), strict=False, max_length=16, description="Namespaces whose pods may read metrics of engines and agents."
+        (),
+        strict=False,
+        max_length=16,
+        description="Namespaces whose pods may read metrics of engines and agents.",
+        json_schema_extra={LIST_KEY: ""},
+    )
+    rules: ClassVar = (
+        _once("clientNamespaces", "client_namespaces", "a namespace"),
+        _once("monitoringNamespaces", "monitoring_namespaces", "a namespace"),
     )
 
 

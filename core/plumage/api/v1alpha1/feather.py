@@ -32,6 +32,7 @@ class HeuristicSpec(Struct):
         Rule(
             at="relaxedLossThreshold",
             must="must be at least lossThreshold",
+            cel="self.relaxedLossThreshold >= self.lossThreshold",
             reads=("loss_threshold", "relaxed_loss_threshold"),
             holds=lambda spec: spec.relaxed_loss_threshold >= spec.loss_threshold,
         ),

@@ -12,12 +12,14 @@ from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Struct
 
 __all__ = [
+    "KEY_LENGTH",
     "WORDS",
     "ConfigMapKeyRef",
     "Fraction",
     "FreeForm",
     "IntOrPercent",
     "Label",
+    "MapKey",
     "Memory",
     "ObjectRef",
     "Path",
@@ -47,7 +49,9 @@ Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN
 Key = Annotated[str, Field(min_length=1, max_length=253, pattern=KEY)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=PATH)]
-StringMap = dict[Annotated[str, Field(max_length=317)], Annotated[str, Field(max_length=1024)]]
+KEY_LENGTH = 317  # characters: a prefix of 253, a slash, a name of 63
+MapKey = Annotated[str, Field(max_length=KEY_LENGTH)]
+StringMap = dict[MapKey, Annotated[str, Field(max_length=1024)]]
 # A field of Kubernetes' own pod specification: checked by the API server, handed on as it is.
 FreeForm = dict[str, object]
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
@@ -57,10 +61,13 @@ PositiveNumber = Annotated[Quantity, between("0.000001", "1000000000")]
 Memory = Annotated[Quantity, between("1Mi", "64Ti")]
 
 
+PERCENTAGE = r"^(100|[1-9]?[0-9])%$"
+
+
 def _int_or_percent(value: object) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1000:
         return value
-    if isinstance(value, str) and re.fullmatch(r"(100|[1-9]?[0-9])%", value):
+    if isinstance(value, str) and re.fullmatch(PERCENTAGE, value):
         return value
     raise PydanticCustomError("int_or_percent", "must be an integer from 0 to 1000, or a percentage from 0% to 100%")
 
@@ -68,7 +75,15 @@ def _int_or_percent(value: object) -> int | str:
 IntOrPercent = Annotated[
     int | str,
     PlainValidator(_int_or_percent),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": PERCENTAGE,
+            "minimum": 0,
+            "maximum": 1000,
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
 ]
 
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.fields import Label, ObjectRef, Seconds, SecretKeyRef
-from plumage.api.v1alpha1.metadata import Condition, Generation, ObjectMeta, Tally
+from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.router import AuthSpec, ServiceSpec
-from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = [
     "FlowControlSpec",
@@ -35,6 +36,7 @@ class Listener(Struct):
         Rule(
             at="certificateRef",
             must="must be set for HTTPS, and absent for HTTP",
+            cel="(self.protocol == 'HTTPS') == has(self.certificateRef)",
             reads=("protocol", "certificate_ref"),
             holds=lambda listener: (listener.protocol == "HTTPS") == (listener.certificate_ref is not None),
         ),
@@ -52,7 +54,9 @@ class GatewayModel(Struct):
     """A model's name, and the pools that serve it."""
 
     name: ServedName = Field(description="Name that clients ask for.")
-    aliases: tuple[ServedName, ...] = Field((), strict=False, max_length=16, description="Further names.")
+    aliases: tuple[ServedName, ...] = Field(
+        (), strict=False, max_length=16, description="Further names.", json_schema_extra={LIST_KEY: ""}
+    )
     pools: tuple[WeightedPool, ...] = Field(
         strict=False, min_length=1, max_length=16, description="The pools, by weight."
     )
@@ -60,12 +64,14 @@ class GatewayModel(Struct):
         Rule(
             at="pools",
             must="must have a weight above 0 somewhere",
+            cel="self.pools.exists(pool, pool.weight > 0)",
             reads=("pools",),
             holds=lambda model: any(pool.weight for pool in model.pools),
         ),
         Rule(
             at="pools",
             must="may not name a pool twice",
+            cel=entries_differ("pools", "poolRef.name"),
             reads=("pools",),
             holds=lambda model: len({pool.pool_ref.name for pool in model.pools}) == len(model.pools),
         ),
@@ -89,16 +95,28 @@ class FlowControlSpec(Struct):
     max_queue_seconds: Seconds = Field(30, description="How long one waits before it is refused.")
     fairness: Literal["Tenant", "None"] = Field("Tenant", description="Share the capacity between API keys, or not.")
     priorities: tuple[PriorityLevel, ...] = Field(
-        (), strict=False, max_length=16, description="Levels of importance; all are equal when absent."
+        (),
+        strict=False,
+        max_length=16,
+        description="Levels of importance; all are equal when absent.",
+        json_schema_extra={LIST_KEY: "name"},
     )
     rules: ClassVar = (
         Rule(
             at="priorities",
             must="may not name a level twice",
+            cel=entries_differ("priorities", "name"),
             reads=("priorities",),
             holds=lambda spec: len({level.name for level in spec.priorities}) == len(spec.priorities),
         ),
     )
+
+
+_NAMES_DIFFER = (
+    "self.models.all(one, (!has(one.aliases) || !(one.name in one.aliases)) && "
+    "([one.name] + (has(one.aliases) ? one.aliases : [])).all(name, self.models.exists_one(other, "
+    "other.name == name || (has(other.aliases) && name in other.aliases))))"
+)
 
 
 def _names(models: Any) -> list[str]:
@@ -115,9 +133,14 @@ class InferenceGatewaySpec(Struct):
         min_length=1,
         max_length=16,
         description="Ports that clients reach.",
+        json_schema_extra={LIST_KEY: "name"},
     )
     models: tuple[GatewayModel, ...] = Field(
-        strict=False, min_length=1, max_length=64, description="Models, and the pools that serve them."
+        strict=False,
+        min_length=1,
+        max_length=64,
+        description="Models, and the pools that serve them.",
+        json_schema_extra={LIST_KEY: "name"},
     )
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the gateway is reached.")
@@ -126,6 +149,7 @@ class InferenceGatewaySpec(Struct):
         Rule(
             at="listeners",
             must="may not repeat a name or a port",
+            cel=f"({entries_differ('listeners', 'name')}) && ({entries_differ('listeners', 'port')})",
             reads=("listeners",),
             holds=lambda spec: (
                 len({listener.name for listener in spec.listeners})
@@ -136,6 +160,7 @@ class InferenceGatewaySpec(Struct):
         Rule(
             at="models",
             must="may not give one name to two models",
+            cel=_NAMES_DIFFER,
             reads=("models",),
             holds=lambda spec: len(set(_names(spec.models))) == len(_names(spec.models)),
         ),
@@ -149,7 +174,11 @@ class InferenceGatewayStatus(Struct):
 
     observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
     conditions: tuple[Condition, ...] = Field(
-        (), strict=False, max_length=32, description="Ready, and what it rests on."
+        (),
+        strict=False,
+        max_length=32,
+        description="Ready, and what it rests on.",
+        json_schema_extra={LIST_KEY: "type"},
     )
     replicas: Tally = Field(0, description="Routers that exist.")
     ready_replicas: Tally = Field(0, description="Routers that answer.")
@@ -169,3 +198,4 @@ class InferenceGateway(Struct):
     status: InferenceGatewayStatus = Field(
         InferenceGatewayStatus(), description="What the gateway is; not for people to write."
     )
+    rules: ClassVar = (NAMES_SERVICES,)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from plumage.api.v1alpha1.fields import Label, StringMap, Subdomain
-from plumage.api.v1alpha1.struct import Struct
+from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.cluster import LONGEST_POOL_NAME
 
-__all__ = ["API_VERSION", "Condition", "Generation", "ObjectMeta", "Tally"]
+__all__ = ["API_VERSION", "NAMES_SERVICES", "Condition", "Generation", "ObjectMeta", "Tally"]
 
 API_VERSION = "inference.plumage.dev/v1alpha1"
 
-Generation = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Generation = Annotated[int, Field(ge=0, le=2**53)]
 Tally = Annotated[int, Field(ge=0, le=1_000_000)]
 """A number of replicas or routers that a status tells."""
 
@@ -29,6 +31,21 @@ class ObjectMeta(Struct):
     annotations: StringMap = Field({}, max_length=64, description="Annotations, for tools and people.")
     generation: Generation = Field(0, description="Version of the spec; set by the API server.")
     uid: str = Field("", max_length=64, description="Identity of this object; set by the API server.")
+
+
+SERVICE = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+NAMES_SERVICES = Rule(
+    at="metadata.name",
+    must=f"must be a name of at most {LONGEST_POOL_NAME} characters: lowercase letters, digits and '-', beginning with "
+    "a letter, ending with a letter or digit, since Services are named after it",
+    cel=f"size(self.metadata.name) <= {LONGEST_POOL_NAME} && self.metadata.name.matches('{SERVICE}')",
+    reads=("metadata",),
+    holds=lambda kind: (
+        len(kind.metadata.name) <= LONGEST_POOL_NAME and re.fullmatch(SERVICE, kind.metadata.name) is not None
+    ),
+)
+"""Of a kind whose Services are called NAME-PART: what a DNS label leaves (RFC 1035), shorter than an object's name."""
 
 
 class Condition(Struct):

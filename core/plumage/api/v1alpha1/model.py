@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from plumage.api.v1alpha1.fields import WORDS, SecretKeyRef, Text
-from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 from plumage.models import BUILTIN, is_known
 
 __all__ = ["Adapter", "ModelSpec"]
@@ -24,6 +24,15 @@ ServedName = Annotated[str, Field(min_length=1, max_length=256, pattern=NAME)]
 
 _BUILT_IN = f"must name a built-in model where it is builtin://: {', '.join(BUILTIN)}"
 
+# In CEL: whether a URI is no built-in's or that of one there is; a model's served name; whether all names differ.
+_KNOWN = "!{0}.startsWith('builtin://') || {0}.matches('^builtin://(" + "|".join(BUILTIN) + ")/*$')"
+_SERVED = "(has({0}.name) ? {0}.name : {0}.uri.find('[^/]+/*$').replace('/', ''))"
+_NAMES = (
+    f"[{_SERVED.format('self')}] + (has(self.aliases) ? self.aliases : []) + "
+    "(has(self.adapters) ? self.adapters.map(adapter, adapter.name) : [])"
+)
+_DIFFER = f"({_NAMES}).all(one, ({_NAMES}).exists_one(other, other == one))"
+
 
 class Adapter(Struct):
     """A LoRA adapter, served as a model of its own name. Its cache is its own: prefixes are never shared with it."""
@@ -34,6 +43,7 @@ class Adapter(Struct):
         Rule(
             at="uri",
             must="may not be builtin://: no adapter is built in",
+            cel="!self.uri.startsWith('builtin://')",
             reads=("uri",),
             holds=lambda adapter: not adapter.uri.startswith("builtin://"),
         ),
@@ -68,9 +78,19 @@ class ModelSpec(Struct):
     tokenizer: Uri | None = Field(
         None, description="Where tokenizer and chat template are; the model's URI when absent."
     )
-    aliases: tuple[ServedName, ...] = Field((), strict=False, max_length=16, description="Further names for the model.")
+    aliases: tuple[ServedName, ...] = Field(
+        (),
+        strict=False,
+        max_length=16,
+        description="Further names for the model.",
+        json_schema_extra={LIST_KEY: ""},
+    )
     adapters: tuple[Adapter, ...] = Field(
-        (), strict=False, max_length=64, description="LoRA adapters to serve with it."
+        (),
+        strict=False,
+        max_length=64,
+        description="LoRA adapters to serve with it.",
+        json_schema_extra={LIST_KEY: "name"},
     )
     max_length: Annotated[int, Field(ge=16, le=16_777_216)] | None = Field(
         None, description="Longest prompt and output together, in tokens; the model's own limit when absent."
@@ -79,20 +99,31 @@ class ModelSpec(Struct):
         Rule(
             at="uri",
             must=_BUILT_IN,
+            cel=f"{_KNOWN.format('self.uri')}",
             reads=("uri",),
             holds=lambda model: is_known(model.uri),
         ),
         Rule(
             at="tokenizer",
             must=_BUILT_IN,
+            cel=f"!has(self.tokenizer) || {_KNOWN.format('self.tokenizer')}",
             reads=("tokenizer",),
             holds=lambda model: model.tokenizer is None or is_known(model.tokenizer),
         ),
         Rule(
             at="",
             must="may not give one name to two of: the model, its aliases, its adapters",
+            cel=_DIFFER,
             reads=("uri", "name", "aliases", "adapters"),
             holds=_names_differ,
+        ),
+    )
+    changes: ClassVar = (
+        Change(
+            at="",
+            must="may not change the name that clients ask for (name, or the last part of uri): engines of both names "
+            "would stand behind one router; keep the old one by setting name, or make a new pool",
+            cel=f"{_SERVED.format('self')} == {_SERVED.format('oldSelf')}",
         ),
     )
 

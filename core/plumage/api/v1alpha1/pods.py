@@ -6,14 +6,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, ConfigMapKeyRef, SecretKeyRef
-from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.fields import WORDS, ConfigMapKeyRef, MapKey, SecretKeyRef
+from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["EnvVar", "EnvVarSource", "Resources", "Toleration"]
 
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 WORDS[ENV_NAME] = "letters, digits and '_', not beginning with a digit"
+
+
+Amount = Annotated[Quantity, between("0", "1E")]
 
 
 class EnvVarSource(Struct):
@@ -25,6 +28,7 @@ class EnvVarSource(Struct):
         Rule(
             at="",
             must="must set exactly one of secretKeyRef and configMapKeyRef",
+            cel="has(self.secretKeyRef) != has(self.configMapKeyRef)",
             reads=("secret_key_ref", "config_map_key_ref"),
             holds=lambda source: (source.secret_key_ref is None) != (source.config_map_key_ref is None),
         ),
@@ -43,6 +47,7 @@ class EnvVar(Struct):
         Rule(
             at="valueFrom",
             must="may not be set together with value",
+            cel="!has(self.value) || !has(self.valueFrom)",
             reads=("value", "value_from"),
             holds=lambda variable: variable.value is None or variable.value_from is None,
         ),
@@ -52,16 +57,16 @@ class EnvVar(Struct):
 class Resources(Struct):
     """Compute of one replica, as in a pod."""
 
-    requests: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
-        {}, max_length=16, description="What the scheduler reserves."
-    )
-    limits: dict[Annotated[str, Field(max_length=317)], Quantity] = Field(
+    requests: dict[MapKey, Amount] = Field({}, max_length=16, description="What the scheduler reserves.")
+    limits: dict[MapKey, Amount] = Field(
         {}, max_length=16, description="What the container may use; GPUs go here, e.g. nvidia.com/gpu: 1."
     )
     rules: ClassVar = (
         Rule(
             at="requests",
             must="may not be above limits",
+            cel="!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+            "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
             reads=("requests", "limits"),
             holds=lambda resources: all(
                 amount.value <= resources.limits[name].value

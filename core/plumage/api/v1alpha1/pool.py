@@ -11,10 +11,10 @@ from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec
 from plumage.api.v1alpha1.fields import IntOrPercent, Percent, Seconds
-from plumage.api.v1alpha1.metadata import Condition, Generation, ObjectMeta, Tally
+from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.router import RouterSpec
-from plumage.api.v1alpha1.struct import Rule, Struct
+from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 from plumage.models import WITH_WEIGHTS
 
 __all__ = ["InferencePool", "InferencePoolSpec", "InferencePoolStatus", "RolloutSpec"]
@@ -30,6 +30,7 @@ class RolloutSpec(Struct):
         Rule(
             at="maxSurge",
             must="may not be 0 when maxUnavailable is 0: nothing could ever be replaced",
+            cel="!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
             reads=("max_surge", "max_unavailable"),
             holds=lambda rollout: {rollout.max_surge, rollout.max_unavailable} - {0, "0%"} != set(),
         ),
@@ -59,12 +60,15 @@ class InferencePoolSpec(Struct):
         Rule(
             at="replicas",
             must="must be absent when autoscaling is set",
+            cel="!has(self.replicas) || !has(self.autoscaling)",
             reads=("replicas", "autoscaling"),
             holds=lambda spec: spec.replicas is None or spec.autoscaling is None,
         ),
         Rule(
             at="model.uri",
             must=f"may not be a builtin:// model with engine.runtime VLLM, {WITH_WEIGHTS} apart: it has no weights",
+            cel="!self.model.uri.startsWith('builtin://') || self.engine.runtime == 'Simulator' || "
+            f"self.model.uri.matches('^{WITH_WEIGHTS}/*$')",
             reads=("model", "engine"),
             holds=_weights_exist,
         ),
@@ -85,7 +89,11 @@ class InferencePoolStatus(Struct):
 
     observed_generation: Generation = Field(0, description="The spec's version that this status is about.")
     conditions: tuple[Condition, ...] = Field(
-        (), strict=False, max_length=32, description="Ready, and what it rests on."
+        (),
+        strict=False,
+        max_length=32,
+        description="Ready, and what it rests on.",
+        json_schema_extra={LIST_KEY: "type"},
     )
     replicas: Tally = Field(0, description="Replicas that exist.")
     ready_replicas: Tally = Field(0, description="Replicas that are warm and answer.")
@@ -108,3 +116,4 @@ class InferencePool(Struct):
     metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
     spec: InferencePoolSpec = Field(description="What the pool should be.")
     status: InferencePoolStatus = Field(InferencePoolStatus(), description="What the pool is; not for people to write.")
+    rules: ClassVar = (NAMES_SERVICES,)

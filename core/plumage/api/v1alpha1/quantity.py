@@ -15,9 +15,13 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-__all__ = ["PATTERN", "Quantity", "between"]
+__all__ = ["BOUNDS", "LONGEST", "PATTERN", "Quantity", "between"]
 
 PATTERN = r"^[+-]?([0-9]{1,18}(\.[0-9]{0,9})?|\.[0-9]{1,9})(([KMGTPE]i)|[munkMGTPE]|([eE][+-]?[0-9]{1,2}))?$"
+LONGEST = 40  # characters
+BOUNDS = "x-plumage-bounds"
+"""Where a JSON schema keeps a quantity's bounds, for which it has no words of its own."""
+
 _FORM = re.compile(PATTERN)
 _SUFFIXES = {
     **{suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
@@ -73,7 +77,7 @@ def _parse(value: object) -> Quantity:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
         return Quantity(str(value))
-    if isinstance(value, str) and len(value) <= 40 and _FORM.fullmatch(value):
+    if isinstance(value, str) and len(value) <= LONGEST and _FORM.fullmatch(value):
         return Quantity(value)
     if isinstance(value, float):
         raise PydanticCustomError("quantity", 'must be a quantity without a float: put it in quotes, as "0.5"')
@@ -89,6 +93,9 @@ class _Between:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), BOUNDS: [str(self.low), str(self.high)]}
 
     def _check(self, quantity: Quantity) -> Quantity:
         if not self.low.value <= quantity.value <= self.high.value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
@@ -55,6 +56,8 @@ class SloSpec(Struct):
         Rule(
             at="ttftMilliseconds",
             must="may not be above latencyMilliseconds",
+            cel="!has(self.ttftMilliseconds) || !has(self.latencyMilliseconds) || "
+            "self.ttftMilliseconds <= self.latencyMilliseconds",
             reads=("ttft_milliseconds", "latency_milliseconds"),
             holds=lambda slo: (
                 None in (slo.ttft_milliseconds, slo.latency_milliseconds)
@@ -99,6 +102,22 @@ class RouterTimeouts(Struct):
     wake_seconds: Seconds = Field(300, description="For a replica, while the pool has none.")
 
 
+_OWN = (
+    "replicas",
+    "policy",
+    "lbgr",
+    "slo",
+    "auth",
+    "service",
+    "ingress",
+    "http_route",
+    "resources",
+    "limits",
+    "timeouts",
+)
+_GATEWAY_ALONE = "!has(self.gatewayRef) || !(" + " || ".join(f"has(self.{to_camel(name)})" for name in _OWN) + ")"
+
+
 def _gateway_alone(router: Any) -> bool:
     return router.gateway_ref is None or router.model_fields_set <= {"gateway_ref"}
 
@@ -122,7 +141,9 @@ class RouterSpec(Struct):
         Rule(
             at="gatewayRef",
             must="may not be set together with other fields of router: exactly one of an own router and a gateway",
+            cel=_GATEWAY_ALONE,
             reads=("gateway_ref",),
             holds=_gateway_alone,
+            written=_OWN,
         ),
     )

@@ -34,11 +34,12 @@ class SimulatorSpec(Struct):
     )
     max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] = Field(64, description="Requests that run at once.")
     max_batched_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(8192, description="Token budget of a step.")
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = Field(0, description="Makes a run repeatable; replicas differ.")
+    seed: Annotated[int, Field(ge=0, le=2**53)] = Field(0, description="Makes a run repeatable; replicas differ.")
     rules: ClassVar = (
         Rule(
             at="maxBatchedTokens",
             must="must be above maxNumSeqs: each running request takes a token of a step, prompts need what is left",
+            cel="self.maxBatchedTokens > self.maxNumSeqs",
             reads=("max_num_seqs", "max_batched_tokens"),
             holds=lambda spec: spec.max_batched_tokens > spec.max_num_seqs,
         ),

@@ -18,7 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-__all__ = ["Rule", "Struct"]
+__all__ = ["LIST_KEY", "Change", "Rule", "Struct"]
+
+LIST_KEY = "x-plumage-list-key"
+"""Of a list's field, in its json_schema_extra: the field that tells its entries apart, "" for entries that are their
+own keys. Whoever applies a part of the list changes that part then."""
 
 _KNOWN = frozenset(get_args(ErrorType))
 
@@ -37,8 +41,20 @@ class Rule:
     must: str
     reads: tuple[str, ...]
     holds: Callable[[Any], bool]
-    cel: str = ""
+    cel: str
     written: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule between a struct as it was and as it shall be, which only an API server can judge.
+
+    at, must: as a rule's. cel: with `oldSelf` beside `self`; it is asked only where both are there.
+    """
+
+    at: str
+    must: str
+    cel: str
 
 
 class Struct(BaseModel):
@@ -55,6 +71,7 @@ class Struct(BaseModel):
         hide_input_in_errors=True,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
+    changes: ClassVar[tuple[Change, ...]] = ()
 
     @model_validator(mode="wrap")
     @classmethod

@@ -1,0 +1,206 @@
+"""A manifest's model → the structural schema that an API server wants: no `$ref`, no `anyOf` but int-or-string, static
+defaults, a bound on everything, the rules between fields as CEL.
+
+It starts from pydantic's JSON schema and takes what that leaves out from the models: rules, and bounds of quantities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from plumage.api.v1alpha1.cel import literal
+from plumage.api.v1alpha1.fields import KEY_LENGTH, WORDS
+from plumage.api.v1alpha1.quantity import BOUNDS, LONGEST, Quantity
+from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
+
+__all__ = ["structs_in", "structural_schema"]
+
+Schema = dict[str, Any]
+
+_KEPT = ("minLength", "maxLength", "pattern", "enum", "minimum", "maximum", "minItems", "maxItems", "maxProperties")
+_INT32 = 2**31 - 1
+
+
+def structural_schema(model: type[Struct], *, defaults: bool = True) -> Schema:
+    """The schema of `model`, whole. defaults: whether the API server is to fill in what is absent."""
+    whole = model.model_json_schema()
+    structs = {struct.__name__: struct for struct in structs_in(model)}
+    return _struct(model, whole, _Definitions(whole.get("$defs", {}), structs, defaults))
+
+
+def structs_in(form: Any) -> Iterator[type[Struct]]:
+    """The struct itself, and those in its fields, each as often as it is met."""
+    if isinstance(form, type) and issubclass(form, Struct):
+        yield form
+        for field in form.model_fields.values():
+            yield from structs_in(field.annotation)
+    for part in get_args(form):
+        yield from structs_in(part)
+
+
+class _Definitions:
+    """What `$ref` points at: the JSON schema, and the struct if it is one."""
+
+    def __init__(self, schemas: Mapping[str, Schema], structs: Mapping[str, type[Struct]], defaults: bool) -> None:
+        self._schemas, self._structs, self.defaults = schemas, structs, defaults
+
+    def resolve(self, reference: str, told: Schema) -> tuple[Schema, type[Struct] | None]:
+        name = reference.rpartition("/")[2]
+        return {**self._schemas[name], **told}, self._structs.get(name)
+
+
+def _struct(struct: type[Struct], schema: Schema, definitions: _Definitions) -> Schema:
+    unwritten = {name for rule in struct.rules for name in rule.written}
+    properties = {}
+    for name, field in struct.model_fields.items():
+        key = field.alias or name
+        node = _node(schema["properties"][key], definitions)
+        if definitions.defaults and name in unwritten:
+            node["description"] += _default_in_words(field.default)
+        elif definitions.defaults:
+            node |= _default(None if field.is_required() else field.default)
+        properties[key] = node
+    rules = [*map(_validation, struct.rules), *map(_validation, struct.changes)]
+    return {
+        **_described(schema),
+        "type": "object",
+        "properties": properties,
+        **({"required": list(schema["required"])} if schema.get("required") else {}),
+        **_validations(rules),
+    }
+
+
+def _default(value: Any) -> Schema:
+    """What an API server fills in, if anything; what is empty is left absent, so that an object stays readable."""
+    if isinstance(value, Struct):
+        return {"default": _expanded(value)}
+    return {} if value in (None, "", (), {}) else {"default": _plain(value)}
+
+
+def _expanded(struct: Struct) -> Schema:
+    """A struct's default with its fields': an API server judges it by the rules before it would fill them in."""
+    unwritten = {name for rule in struct.rules for name in rule.written}
+    fields = {
+        field.alias or name: getattr(struct, name)
+        for name, field in type(struct).model_fields.items()
+        if name not in unwritten
+    }
+    return {key: default["default"] for key, value in fields.items() if (default := _default(value))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Struct):
+        return _expanded(value)
+    return str(value) if isinstance(value, Quantity) else value
+
+
+def _default_in_words(value: Any) -> str:
+    """Of a field that has none on the server, since its being written is what counts."""
+    return f" {value} when absent." if isinstance(value, str | int) else ""
+
+
+def _node(schema: Schema, definitions: _Definitions) -> Schema:
+    """One node; its default is the field's business."""
+    told = _told(schema)
+    if "$ref" in schema:
+        schema, struct = definitions.resolve(schema["$ref"], told)
+        return _struct(struct, schema, definitions) if struct is not None else _node(schema, definitions)
+    if "x-kubernetes-int-or-string" in schema:
+        return _int_or_string(schema)
+    if "anyOf" in schema:  # optional
+        (held,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        return _node({**held, **told}, definitions)
+    match schema.get("type"):
+        case "array":
+            return _list(schema, definitions)
+        case "object":
+            return _map(schema, definitions)
+        case kind:
+            return _scalar(schema, kind)
+
+
+def _told(schema: Schema) -> Schema:
+    return {key: schema[key] for key in ("description", LIST_KEY) if key in schema}
+
+
+def _described(schema: Schema) -> Schema:
+    return {"description": " ".join(schema["description"].split())} if "description" in schema else {}
+
+
+def _bounds(schema: Schema) -> Schema:
+    return {key: schema[key] for key in _KEPT if key in schema}
+
+
+def _scalar(schema: Schema, kind: str | None) -> Schema:
+    node = {**_described(schema), "type": kind, **_bounds(schema)}
+    if kind == "integer":
+        node["format"] = "int32" if schema["maximum"] <= _INT32 else "int64"
+    return {**node, **_validations(_in_words(schema))}
+
+
+def _int_or_string(schema: Schema) -> Schema:
+    node = {
+        **_described(schema),
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "maxLength": LONGEST,
+        **_bounds(schema),
+    }
+    if BOUNDS in schema:
+        low, high = schema[BOUNDS]
+        node |= _validations([_between(low, high)])
+    return node
+
+
+def _between(low: str, high: str) -> Schema:
+    held = "quantity(string(self))"
+    within = f"{held}.compareTo(quantity('{low}')) >= 0 && {held}.compareTo(quantity('{high}')) <= 0"
+    return {
+        "rule": f"!isQuantity(string(self)) || ({within})",
+        "message": f"must be a quantity from {low} to {high}",
+    }
+
+
+def _list(schema: Schema, definitions: _Definitions) -> Schema:
+    """A list is whole (atomic), unless the field says by what its entries are told apart."""
+    key = schema.get(LIST_KEY)
+    kind = "atomic" if key is None else "map" if key else "set"
+    return {
+        **_described(schema),
+        "type": "array",
+        "items": _node(schema["items"], definitions),
+        **_bounds(schema),
+        "x-kubernetes-list-type": kind,
+        **({"x-kubernetes-list-map-keys": [key]} if key else {}),
+    }
+
+
+def _map(schema: Schema, definitions: _Definitions) -> Schema:
+    node = {**_described(schema), "type": "object", **_bounds(schema)}
+    if schema.get("additionalProperties") is True:  # of Kubernetes' own pod specification: the server there checks it
+        return {**node, "maxProperties": schema.get("maxProperties", 16), "x-kubernetes-preserve-unknown-fields": True}
+    rule = {
+        "rule": f"self.all(key, size(key) <= {KEY_LENGTH})",
+        "message": f"must have keys of at most {KEY_LENGTH} characters",
+    }
+    return {**node, "additionalProperties": _node(schema["additionalProperties"], definitions), **_validations([rule])}
+
+
+def _in_words(schema: Schema) -> list[Schema]:
+    """What a pattern asks for, said so that nobody has to read it."""
+    pattern = schema.get("pattern")
+    if pattern not in WORDS:
+        return []
+    return [{"rule": f"self.matches({literal(pattern)})", "message": f"must be {WORDS[pattern]}"}]
+
+
+def _validations(rules: list[Schema]) -> Schema:
+    return {"x-kubernetes-validations": rules} if rules else {}
+
+
+def _validation(rule: Rule | Change) -> Schema:
+    path = {} if not rule.at or rule.at.startswith("metadata.") else {"fieldPath": f".{rule.at}"}  # no field of ours
+    return {"rule": rule.cel, "message": rule.must, **path}
