@@ -135,6 +135,12 @@ class FleetHotness:
         node = self._nodes.get(key)
         return None if node is None else self._heat(node)
 
+    def aged(self, key: int) -> int:
+        """Uses of the node, faded as its clock has run down, rounded up: what may be added up over nodes. 0 where it is
+        not known, or forgotten."""
+        heat = self.get(key)
+        return 0 if heat is None else -(-heat.frequency * heat.clock // self._max_age)
+
     def hottest(self, count: int) -> list[HotNode]:
         """The `count` hottest nodes, hottest first; of equals, the longer prefix."""
         hottest = heapq.nlargest(count, self._ranked())

@@ -73,24 +73,20 @@ class HotnessLink:
         return found
 
     async def block_heats(self, index: CacheIndex) -> dict[BlockHash, int]:
-        """Hotness in the pool (uses × clock, HotPrefix §3.2; 1 or more) of each cached block that it knows. Who used a
-        prefix used all blocks on the way to its end, so along a chain it never rises. Others get the loop every
-        `WALKED` blocks."""
+        """The pool's uses, faded by age, of each cached block that it knows: 1 or more. Who used a prefix used all
+        blocks on the way to its end, so along a chain they never rise. Others get the loop every `WALKED` blocks."""
         found: dict[BlockHash, int] = {}
         below: dict[Block, int] = {}
+        aged = self._share.view.aged
         for number, block in enumerate(index.leaves_first()):
-            heat = below.pop(block, 0) + sum(self._heat_of(chunk) for chunk in block.chunks)
-            if heat and block.copies:
-                found[block.key] = heat
-            if heat and block.parent is not None:
-                below[block.parent] = below.get(block.parent, 0) + heat
+            uses = below.pop(block, 0) + sum(map(aged, block.chunks))
+            if uses and block.copies:
+                found[block.key] = uses
+            if uses and block.parent is not None:
+                below[block.parent] = below.get(block.parent, 0) + uses
             if number % WALKED == 0:
                 await asyncio.sleep(0)
         return found
-
-    def _heat_of(self, chunk: int) -> int:
-        heat = self._share.view.get(chunk)
-        return 0 if heat is None else heat.frequency * heat.clock
 
     def _pool_wide(self, block: Block) -> int:
         """Matches that ended with this prefix. A router compares bytes, so it may find one chunk more than the shared

@@ -1,10 +1,10 @@
 """The pool's hotness, handed down to an engine whose host memory ranks by it (`POST /v1/plumage/promote`).
 
 Contract: every `period` seconds the engine is told the hottest of the blocks that it holds, `MOST` at most, with the
-pool's hotness (0064) of all that goes on from each. An engine lets the word lapse after a minute, so one whose
-directory is away gets nothing and ranks by what it saw itself. An engine without the route, or without host memory that
-ranks by it (stock vLLM, the simulator), is asked again once a minute, by an empty word. Nothing waits for any of this;
-what fails is counted and tried again. Hashes and numbers only: no token id, no text.
+pool's uses (0064) of each and of all that goes on from it, faded by age. An engine lets the word lapse after a minute,
+so one whose directory is away gets nothing and ranks by what it saw itself. An engine without the route, or without
+host memory that ranks by it (stock vLLM, the simulator), is asked again once a minute, by an empty word. Nothing waits
+for any of this; what fails is counted and tried again. Hashes and numbers only: no token id, no text.
 """
 
 from __future__ import annotations

@@ -127,3 +127,13 @@ def test_a_counter_is_bounded_and_starts_again_after_each_delta() -> None:
         counter.use(key, tokens=32)
     assert counter.take() == HotnessDelta(1, {1: (2, 32), 2: (1, 32)}, left_out=1)
     assert counter.take() == HotnessDelta(0)
+
+
+def test_uses_fade_as_the_clock_runs_down_and_are_never_less_than_one_until_they_are_forgotten() -> None:
+    view = FleetHotness(max_age=10, aging_interval=1)
+    view.add(HotnessDelta(1, {1: (20, 100), 2: (1, 100)}))
+    assert [view.aged(key) for key in (1, 2, 3)] == [20, 1, 0]
+    view.add(HotnessDelta(5))
+    assert [view.aged(key) for key in (1, 2)] == [10, 1]
+    view.add(HotnessDelta(5))
+    assert [view.aged(key) for key in (1, 2)] == [0, 0]

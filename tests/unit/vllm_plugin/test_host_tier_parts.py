@@ -92,6 +92,11 @@ class TestHeats:
             order = sorted("abcdefg", key=lambda name: rank(chunk_key(key_of(name))), reverse=True)
             assert order == list("bacdefg")
 
+    def test_uses_elsewhere_count_where_they_are_more(self) -> None:
+        known = heats(Told(a=7.0, b=2.0))
+        used(known, "abc", 3)
+        assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [7, 3, 3, 0]
+
     def test_a_prior_that_fails_is_told_of_once_and_asked_no_more(self) -> None:
         failures: list[Exception] = []
         known = heats(Broken(), failures)

@@ -59,10 +59,11 @@ class Heats:
         for depth, key in enumerate(keys, above + 1):
             touch(key, depth)
 
-    def frequency(self, key: int) -> int:
-        """Uses of the chunk in this engine, also before an eviction."""
+    def frequency(self, key: int) -> float:
+        """Uses of the chunk, also before an eviction: in this engine, or in the pool where that says more."""
         heat = self.table.get(key)
-        return 0 if heat is None else heat.frequency
+        ours = 0 if heat is None else heat.frequency
+        return max(ours, self._ask(key) or 0.0) if self.prior is not None and self._pooled[0] else ours
 
     def admission(self, key: int) -> float:
         """How much the chunk is worth host memory."""
@@ -83,9 +84,8 @@ class Heats:
         return ours if self.prior is None else pooled + ours / (1.0 + abs(ours))
 
     def _ask(self, key: int) -> float | None:
-        assert self.prior is not None  # the caller looked
         try:
-            return self.prior.prior(key)
+            return None if self.prior is None else self.prior.prior(key)
         except Exception as error:
             self.prior = None
             self._failed(error)
