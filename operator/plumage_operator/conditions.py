@@ -47,6 +47,7 @@ class Reason(StrEnum):
     CHILD_REFUSED = "ChildRefused"
     # The pool's gateway, and a gateway's pools
     GATEWAY_MISSING = "GatewayMissing"
+    POOL_MISSING = "PoolMissing"
     NOT_SERVED = "NotServed"
     # What keeps pods from being ready
     IMAGE_PULL_FAILED = "ImagePullFailed"

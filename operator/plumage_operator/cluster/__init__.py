@@ -1,0 +1,1 @@
+"""The only part of the operator that talks to the API server."""

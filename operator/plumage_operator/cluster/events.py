@@ -1,0 +1,94 @@
+"""Events on a pool. One that is told again is counted, not repeated: its name is made of what it says."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from plumage.cluster import MANAGED_BY
+from plumage_operator.actions import Tell
+from plumage_operator.cluster.api import Api, path_of
+from plumage_operator.conditions import timestamp
+from plumage_operator.errors import ConflictError, GoneError, RefusedError
+from plumage_operator.hashing import digest
+from plumage_operator.observed import Object, Trouble, meta
+
+__all__ = ["Recorder", "read_troubles"]
+
+_REMEMBERED: Final = 5_000  # names of events whose count is known
+_LONGEST: Final = 1_000  # characters; the API server refuses more than 1,024
+_MOST_PODS: Final = 3
+
+
+class Recorder:
+    """clock: seconds since 1970. instance: which operator says it."""
+
+    def __init__(self, api: Api, clock: Callable[[], float], instance: str) -> None:
+        self._api = api
+        self._clock = clock
+        self._instance = instance
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    async def tell(self, thing: Object, said: Tell) -> None:
+        """An event about `thing`; in a namespace that ends it is lost, and nobody would read it."""
+        name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), said.reason, said.message])}"
+        count = self._counts.get(name, 0) + 1
+        namespace = str(meta(thing)["namespace"])
+        try:
+            if count == 1:
+                await self._create(thing, namespace, name, said)
+            else:
+                await self._count(namespace, name, count)
+        except ConflictError:  # told by an operator before this one
+            await self._count(namespace, name, count + 1)
+            count += 1
+        except GoneError:  # Kubernetes forgets events after an hour
+            self._counts.pop(name, None)
+            await self._create(thing, namespace, name, said)
+            count = 1
+        except RefusedError:
+            return
+        self._remember(name, count)
+
+    async def _create(self, thing: Object, namespace: str, name: str, said: Tell) -> None:
+        now = timestamp(self._clock())
+        about = {key: meta(thing)[key] for key in ("name", "namespace", "uid") if key in meta(thing)}
+        event: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {"apiVersion": thing["apiVersion"], "kind": thing["kind"], **about},
+            "type": said.type,
+            "reason": said.reason,
+            "message": said.message[:_LONGEST],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": MANAGED_BY},
+            "reportingComponent": MANAGED_BY,
+            "reportingInstance": self._instance,
+        }
+        await self._api.request("POST", path_of("v1", "events", namespace), body=event)
+
+    async def _count(self, namespace: str, name: str, count: int) -> None:
+        body = {"count": count, "lastTimestamp": timestamp(self._clock())}
+        path = path_of("v1", "events", namespace, name)
+        await self._api.request("PATCH", path, body=body, content="application/merge-patch+json")
+
+    def _remember(self, name: str, count: int) -> None:
+        self._counts[name] = count
+        self._counts.move_to_end(name)
+        while len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)
+
+
+async def read_troubles(api: Api, namespace: str, pods: list[str]) -> tuple[Trouble, ...]:
+    """Warnings about pods, newest first; of a few, since a pool's pods have the same trouble."""
+    found: list[Trouble] = []
+    for pod in pods[:_MOST_PODS]:
+        selector = f"involvedObject.kind=Pod,involvedObject.name={pod},type=Warning"
+        listed = await api.request("GET", path_of("v1", "events", namespace), query={"fieldSelector": selector})
+        events = sorted(listed.get("items") or (), key=lambda one: str(one.get("lastTimestamp") or ""), reverse=True)
+        found += [Trouble(pod, str(one.get("reason", "")), str(one.get("message", ""))) for one in events[:3]]
+    return tuple(found)

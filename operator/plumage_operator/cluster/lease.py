@@ -1,0 +1,144 @@
+"""One active operator of several: whoever holds the Lease.
+
+As client-go does it, time is this machine's monotonic clock from when a renewal was *seen*; the clocks of two machines
+are never compared, so one that is an hour off neither steals the Lease nor holds it for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from plumage_operator.cluster.api import Api, path_of
+from plumage_operator.errors import ApiError, ConflictError, GoneError
+
+__all__ = ["DURATION", "Elector", "LeaseLostError", "Seen", "may_take"]
+
+log = logging.getLogger(__name__)
+
+DURATION: Final = 15.0  # seconds without a renewal after which another may take it
+DEADLINE: Final = 10.0  # seconds without a renewal after which its holder ends, well before that
+RETRY: Final = 2.0
+_VERSION: Final = "coordination.k8s.io/v1"
+
+
+class LeaseLostError(ApiError):
+    """Another operator may be active now: this one must end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The Lease as it was last seen to change. at: monotonic seconds."""
+
+    holder: str
+    renewal: str
+    at: float
+
+
+def may_take(seen: Seen | None, identity: str, now: float) -> bool:
+    """Whether the Lease is free, ours, or was left."""
+    return seen is None or seen.holder in ("", identity) or now - seen.at > DURATION
+
+
+class Elector:
+    """identity: this operator's, unique. clock: monotonic seconds."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._path = path_of(_VERSION, "leases", namespace)
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._sleep = sleep
+        self._seen: Seen | None = None
+
+    async def acquire(self, alive: Callable[[], None] = lambda: None) -> None:
+        """Returns when this operator is the active one. alive: called at each try."""
+        said = ""
+        while True:
+            alive()
+            try:
+                if await self._try():
+                    return
+                said = self._say(f"waiting: {self._holder()} is active", said)
+            except ApiError as error:
+                said = self._say(f"can't reach the Lease: {error}", said)
+            await self._sleep(RETRY)
+
+    async def hold(self) -> None:
+        """Renews for as long as it can; LeaseLostError when it can't any more."""
+        renewed = self._clock()
+        while True:
+            await self._sleep(RETRY)
+            try:
+                if not await self._try():
+                    raise LeaseLostError(f"the Lease went to {self._holder()}")
+                renewed = self._clock()
+            except LeaseLostError:
+                raise
+            except ApiError as error:
+                log.warning("can't renew the Lease: %s", error)
+            if self._clock() - renewed > DEADLINE:
+                raise LeaseLostError(f"the Lease could not be renewed for {DEADLINE:.0f} s")
+
+    async def release(self) -> None:
+        """Let the next one begin at once; whatever fails, the Lease runs out by itself."""
+        try:
+            lease = await self._api.request("GET", f"{self._path}/{self._name}")
+            if lease["spec"].get("holderIdentity") == self._identity:
+                lease["spec"]["holderIdentity"] = ""
+                await self._api.request("PUT", f"{self._path}/{self._name}", body=lease)
+        except ApiError as error:
+            log.info("the Lease was not released: %s", error)
+
+    async def _try(self) -> bool:
+        """Take or renew it, where that is allowed."""
+        try:
+            lease = await self._api.request("GET", f"{self._path}/{self._name}")
+        except GoneError:
+            return await self._write("POST", self._path, {"metadata": {"name": self._name}}, 0)
+        spec = lease.get("spec") or {}
+        holder, renewal = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
+        if self._seen is None or (self._seen.holder, self._seen.renewal) != (holder, renewal):
+            self._seen = Seen(holder, renewal, self._clock())
+        if not may_take(self._seen, self._identity, self._clock()):
+            return False
+        changes = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
+        return await self._write("PUT", f"{self._path}/{self._name}", lease, changes)
+
+    async def _write(self, method: str, path: str, lease: dict[str, Any], changes: int) -> bool:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(DURATION),
+            "renewTime": now,
+            "leaseTransitions": changes,
+        }
+        body = {"apiVersion": _VERSION, "kind": "Lease", **lease, "spec": {**(lease.get("spec") or {}), **spec}}
+        try:
+            await self._api.request(method, path, body=body)
+        except ConflictError:
+            return False
+        self._seen = Seen(self._identity, now, self._clock())
+        return True
+
+    def _holder(self) -> str:
+        return self._seen.holder if self._seen is not None and self._seen.holder else "another operator"
+
+    @staticmethod
+    def _say(words: str, said: str) -> str:
+        if words != said:
+            log.info("%s", words)
+        return words

@@ -1,0 +1,118 @@
+"""Actions done: the only place where a plan meets the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.children import APPLIED
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.conditions import Reason
+from plumage_operator.errors import GoneError, RefusedError
+from plumage_operator.observed import Object, Refusal, key_of, meta
+from plumage_operator.store import Store
+
+__all__ = ["Performer"]
+
+
+class Performer:
+    """What the API server answers goes into the store at once, so that the next plan need not wait for the watch."""
+
+    def __init__(self, api: Api, recorder: Recorder, store: Store) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._store = store
+
+    async def perform(self, pool: Object, actions: Iterable[Action]) -> tuple[Refusal, ...]:
+        """All actions in their order. Refusals are collected, for one child's must not keep the others from being
+        made; what may work later is raised."""
+        refusals: list[Refusal] = []
+        for action in actions:
+            try:
+                await self._do(pool, action)
+            except RefusedError as error:
+                refusals.append(_refusal(action, error))
+            except _TakenError as error:
+                refusals.append(error.refusal)
+        return tuple(refusals)
+
+    async def _do(self, pool: Object, action: Action) -> None:
+        namespace = str(meta(pool)["namespace"])
+        match action:
+            case Apply(child, known):
+                if not known:
+                    await self._refuse_foreign(pool, child)
+                self._store.put(await self._api.apply(child))
+            case Delete(kind, name, uid):
+                await self._api.delete(kind, namespace, name, uid)
+            case Annotate(pod, annotations):
+                await self._api.annotate(namespace, pod, annotations)
+            case Tell():
+                await self._recorder.tell(pool, action)
+            case WriteStatus(status):
+                await self._write_status(pool, status)
+
+    async def _write_status(self, pool: Object, status: Object) -> None:
+        try:
+            self._store.put(await self._api.write_status(pool, "inferencepools", status))
+        except GoneError:
+            return  # deleted meanwhile
+
+    async def _refuse_foreign(self, pool: Object, child: Object) -> None:
+        """Nothing of somebody else's is taken over, though server-side apply would."""
+        kind, name = key_of(child)
+        live = await self._api.get(kind, str(meta(child)["namespace"]), name)
+        if live is None or _is_ours(pool, live):
+            return
+        raise _TakenError(Refusal(kind, name, Reason.NAME_TAKEN, _taken(kind, name, live, pool)))
+
+
+class _TakenError(Exception):
+    """The child's name belongs to somebody else."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def _is_ours(pool: Object, live: Object) -> bool:
+    """Owned by this very pool; or once applied by it, and its owner reference was removed."""
+    owners = [owner for owner in meta(live).get("ownerReferences") or () if owner.get("controller")]
+    if owners:
+        return bool(owners[0].get("uid") == meta(pool).get("uid"))
+    return APPLIED in (meta(live).get("annotations") or {})
+
+
+def _taken(kind: str, name: str, live: Object, pool: Object) -> str:
+    owners = [owner for owner in meta(live).get("ownerReferences") or () if owner.get("controller")]
+    if not owners:
+        return f"{kind} {name} exists and is not the pool's: remove or rename it, or give the pool another name"
+    owner = f"{owners[0].get('kind')} {owners[0].get('name')}"
+    if (owners[0].get("kind"), owners[0].get("name")) == (pool.get("kind"), meta(pool).get("name")):
+        return f"{kind} {name} belongs to the pool of this name that was deleted; it is waited for"
+    return f"{kind} {name} belongs to {owner}: give the pool another name"
+
+
+def _refusal(action: Action, error: RefusedError) -> Refusal:
+    kind, name = _about(action)
+    if "being terminated" in str(error):
+        return Refusal(kind, name, Reason.NAMESPACE_ENDS, f"the namespace is being deleted: {error}")
+    if "exceeded quota" in str(error):
+        told = f"{kind} {name} is refused by a quota: {error}. Raise the quota."
+        return Refusal(kind, name, Reason.QUOTA_EXCEEDED, told)
+    return Refusal(kind, name, Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {error}")
+
+
+def _about(action: Action) -> tuple[str, str]:
+    match action:
+        case Apply(child, _):
+            return key_of(child)
+        case Delete(kind, name, _):
+            return kind, name
+        case Annotate(pod, _):
+            return "Pod", pod
+        case Tell():
+            return "Event", action.reason
+        case WriteStatus():
+            return "InferencePool", "status"

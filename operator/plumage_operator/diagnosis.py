@@ -1,0 +1,202 @@
+"""Pods that are not ready → the cause and what to do about it, from what the cluster says itself. Pure.
+
+The causes stand in several places: a container's state, the pod's `PodScheduled`, a Deployment's `ReplicaFailure`, and,
+for volumes, in Warning events alone. The worst is told: what no waiting cures comes before what may pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from plumage_operator.conditions import Reason, find_condition
+from plumage_operator.observed import Object, Trouble, meta
+
+__all__ = ["Cause", "diagnose", "is_ready", "replica_failure", "wants_events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why pods are not ready. message: in the cluster's own words, and what to do. passes: it may cure itself."""
+
+    reason: Reason
+    message: str
+    passes: bool = False
+
+
+_PULL: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+_NOT_FOUND = re.compile(r'(secret|configmap|persistentvolumeclaim) "(?:[^"/]*/)?([^"]+)" not found', re.IGNORECASE)
+_NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (?:[^/\s]*/)?(\S+)")
+_KEY_GONE = re.compile(r"references non-existent (secret|config) key: (\S+)")
+_GPU = re.compile(r"Insufficient (\S+/gpu)")
+_QUOTA = re.compile(r"exceeded quota: (\S+),")
+_MISSING: Final = {
+    "secret": Reason.MISSING_SECRET,
+    "configmap": Reason.MISSING_CONFIG_MAP,
+    "persistentvolumeclaim": Reason.MISSING_VOLUME_CLAIM,
+}
+_LONGEST = 600  # characters of somebody else's words
+
+
+def diagnose(pods: Sequence[Object], deployment: Object | None, troubles: Sequence[Trouble]) -> Cause | None:
+    """The worst cause among the pods that are not ready, and what their Deployment can't do; None where all is well, or
+    merely on its way."""
+    waiting = [pod for pod in pods if not is_ready(pod) and "deletionTimestamp" not in meta(pod)]
+    found = [cause for pod in waiting for cause in _causes(pod, troubles)]
+    if (failure := replica_failure(deployment)) is not None:
+        found.append(failure)
+    hard = [cause for cause in found if not cause.passes]
+    return next(iter(hard or found), None) or _late(deployment)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod's Ready condition is True."""
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def wants_events(pods: Iterable[Object]) -> list[str]:
+    """Names of pods whose trouble would stand in events alone: scheduled, and no container has begun."""
+    return [str(meta(pod).get("name")) for pod in pods if not is_ready(pod) and _is_stuck(pod)]
+
+
+def _is_stuck(pod: Object) -> bool:
+    waiting = [_waiting(status).get("reason") for status in _containers(pod)]
+    scheduled = _condition(pod, "PodScheduled").get("status") == "True"
+    return scheduled and (not waiting or all(reason in ("ContainerCreating", "PodInitializing") for reason in waiting))
+
+
+def _causes(pod: Object, troubles: Sequence[Trouble]) -> Iterator[Cause]:
+    name = str(meta(pod).get("name", "a pod"))
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield _unscheduled(name, str(scheduled.get("message", "")))
+    for status in _containers(pod):
+        if (cause := _container(name, status)) is not None:
+            yield cause
+    if _is_stuck(pod):
+        yield from (_volume(trouble) for trouble in troubles if trouble.name == name)
+    if pod.get("status", {}).get("reason") == "Evicted":
+        said = _short(str(pod["status"].get("message", "")))
+        yield Cause(Reason.OUT_OF_MEMORY, f"{name} was evicted from its node: {said}. Raise its requests.", True)
+
+
+def _containers(pod: Object) -> list[Mapping[str, Any]]:
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _container(pod: str, status: Mapping[str, Any]) -> Cause | None:
+    waiting, container = _waiting(status), str(status.get("name", ""))
+    reason, said = waiting.get("reason", ""), _short(str(waiting.get("message", "")))
+    if reason in _PULL:
+        return Cause(
+            Reason.IMAGE_PULL_FAILED,
+            f"{pod} can't pull image {status.get('image', '')} of container {container} ({reason}): {said}. "
+            "Correct the image's name, or add spec.engine.imagePullSecrets.",
+        )
+    if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+        return _missing(pod, said) or Cause(
+            Reason.CONTAINER_REFUSED, f"{pod}: container {container} can't start ({reason}): {said}"
+        )
+    return _ended(pod, container, status, reason)
+
+
+def _ended(pod: str, container: str, status: Mapping[str, Any], reason: str) -> Cause | None:
+    last = (status.get("lastState") or {}).get("terminated") or (status.get("state") or {}).get("terminated") or {}
+    if status.get("ready") or not last or last.get("exitCode") == 0:
+        return None
+    if last.get("reason") == "OOMKilled":
+        return Cause(
+            Reason.OUT_OF_MEMORY,
+            f"{pod}: container {container} was killed for want of memory. Raise spec.engine.resources.limits.memory, "
+            "or lower what the model, its cache and hostMemory.capacity take.",
+        )
+    words = _short(str(last.get("message", ""))) or "its log says why"
+    told = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {words}"
+    look = f" (kubectl logs {pod} -c {container} --previous)"
+    if container in ("tokenizer", "weights"):
+        return Cause(Reason.MODEL_FAILED, f"{told}. Correct spec.model, or give it spec.model.tokenRef{look}.")
+    if reason == "CrashLoopBackOff" or int(status.get("restartCount", 0)) >= 2:
+        return Cause(Reason.CRASH_LOOP, f"{told}{look}.")
+    return Cause(Reason.CRASH_LOOP, f"{told}; it is started again{look}.", passes=True)
+
+
+def _unscheduled(pod: str, message: str) -> Cause:
+    said = _short(message)
+    if (missing := _missing(pod, said)) is not None:
+        return missing
+    if (gpu := _GPU.search(message)) is not None:
+        return Cause(
+            Reason.NO_GPU,
+            f"{pod} has no node: {said} Add nodes that have {gpu[1]} free, or ask for fewer per replica.",
+        )
+    return Cause(
+        Reason.UNSCHEDULABLE,
+        f"{pod} has no node: {said} Add nodes, or change resources, nodeSelector, tolerations or affinity.",
+    )
+
+
+def _missing(pod: str, said: str) -> Cause | None:
+    """A Secret, ConfigMap or claim that is not there, or lacks a key, in the kubelet's or the scheduler's words."""
+    if (found := _NOT_FOUND.search(said)) is not None:
+        kind, name = found[1].lower(), found[2]
+        word = {"secret": "Secret", "configmap": "ConfigMap"}.get(kind, "PersistentVolumeClaim")
+        return Cause(_MISSING[kind], f"{pod} waits for {word} {name}, which does not exist here: create it.")
+    if (found := _NO_KEY.search(said)) is not None:
+        return Cause(_MISSING[found[2].lower()], f"{pod}: {found[2]} {found[3]} has no key {found[1]}: add it.")
+    if (found := _KEY_GONE.search(said)) is not None:
+        reason = Reason.MISSING_SECRET if found[1] == "secret" else Reason.MISSING_CONFIG_MAP
+        return Cause(reason, f"{pod}: a volume wants key {found[2]}, which is not there: add it. ({said})")
+    return None
+
+
+def _volume(trouble: Trouble) -> Cause:
+    said = _short(trouble.message)
+    return _missing(trouble.name, said) or Cause(
+        Reason.VOLUME_FAILED, f"{trouble.name} can't mount its volumes ({trouble.reason}): {said}", passes=True
+    )
+
+
+def replica_failure(deployment: Object | None) -> Cause | None:
+    """Pods that the API server refused to create."""
+    failure = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "ReplicaFailure")
+    if failure is None or failure.get("status") != "True":
+        return None
+    message = str(failure.get("message", ""))
+    said = _short(message)
+    if (quota := _QUOTA.search(message)) is not None:
+        return Cause(
+            Reason.QUOTA_EXCEEDED,
+            f"the namespace's quota {quota[1]} refuses pods: {said}. Raise the quota, or lower replicas or resources.",
+        )
+    return Cause(Reason.PODS_REFUSED, f"the API server refuses the pods: {said}")
+
+
+def _late(deployment: Object | None) -> Cause | None:
+    """Nothing is wrong that anybody could see, and still it took too long."""
+    progress = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "Progressing")
+    if progress is None or progress.get("reason") != "ProgressDeadlineExceeded":
+        return None
+    return Cause(
+        Reason.NOT_READY_IN_TIME,
+        "pods run and are not ready in time: look at their logs; a large model may need a longer "
+        "spec.engine.startupTimeoutSeconds.",
+    )
+
+
+def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
+    return found
+
+
+def _condition(pod: Object, type_: str) -> Mapping[str, Any]:
+    return find_condition(pod.get("status", {}).get("conditions") or (), type_) or {}
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _LONGEST else one_line[:_LONGEST] + "…"

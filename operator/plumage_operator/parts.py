@@ -1,0 +1,152 @@
+"""What the children say of a pool's parts: engines, routers, directory, and whether a rollout goes on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plumage.cluster import COMPONENT_LABEL, Component, child_name
+from plumage_operator.children import CONFIG_HASH, Scene
+from plumage_operator.conditions import Fact, Reason, Type
+from plumage_operator.diagnosis import Cause, diagnose, is_ready
+from plumage_operator.observed import Object, Observed, meta
+
+__all__ = ["Counts", "counts", "directory_fact", "engine_fact", "pods_of", "progress_fact", "router_fact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Pods of a part, as its Deployment counts them. settled: the Deployment's controller has seen its last change."""
+
+    wanted: int
+    total: int
+    ready: int
+    updated: int
+    settled: bool
+
+
+def pods_of(observed: Observed, component: Component) -> list[Object]:
+    """The pods of one part that are not being deleted."""
+    return [
+        pod
+        for pod in observed.pods
+        if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component and "deletionTimestamp" not in meta(pod)
+    ]
+
+
+def counts(observed: Observed, scene: Scene, component: Component) -> Counts:
+    """All zero while there is no Deployment."""
+    deployment = _deployment(observed, scene, component)
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
+    return Counts(
+        wanted=int(spec.get("replicas", 1)) if deployment else 0,
+        total=int(status.get("replicas", 0)),
+        ready=int(status.get("readyReplicas", 0)),
+        updated=int(status.get("updatedReplicas", 0)),
+        settled=bool(deployment) and status.get("observedGeneration", 0) >= meta(deployment).get("generation", 1),
+    )
+
+
+def engine_fact(observed: Observed, scene: Scene) -> Fact:
+    """Ready as long as every wanted replica answers, be it an old or a new one."""
+    found, wanted = counts(observed, scene, "engine"), scene.replicas
+    if wanted == 0 and found.total == 0:
+        return Fact(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
+    if wanted and found.ready >= wanted:
+        return Fact(Type.ENGINE_READY, "True", Reason.SERVING, f"{found.ready} of {wanted} replicas are ready")
+    told = f"{found.ready} of {wanted} replicas are ready"
+    cause = _cause(observed, scene, "engine")
+    if cause is not None:
+        return Fact(Type.ENGINE_READY, "False", cause.reason, f"{told}. {cause.message}")
+    warming = [pod for pod in pods_of(observed, "engine") if _engine_answers(pod) and not is_ready(pod)]
+    if warming:
+        return Fact(Type.ENGINE_READY, "False", Reason.WARMING, f"{told}; {len(warming)} are being warmed")
+    return Fact(Type.ENGINE_READY, "False", Reason.STARTING, f"{told}; the others start")
+
+
+def router_fact(observed: Observed, scene: Scene) -> Fact:
+    """At least one router answers; without an own router, what there is to say of the gateway."""
+    reference = scene.pool.spec.router.gateway_ref
+    if reference is not None:
+        return _gateway(observed, reference.name)
+    wanted = scene.pool.spec.router.replicas
+    return _served(Type.ROUTER_READY, observed, scene, "router", wanted)
+
+
+def _gateway(observed: Observed, name: str) -> Fact:
+    if name not in observed.gateways:
+        told = f"there is no InferenceGateway {name} in this namespace: create it, or remove spec.router.gatewayRef"
+        return Fact(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, told)
+    told = f"InferenceGateway {name} is not served by this version: remove spec.router.gatewayRef to have an own router"
+    return Fact(Type.ROUTER_READY, "False", Reason.NOT_SERVED, told)
+
+
+def directory_fact(observed: Observed, scene: Scene) -> Fact:
+    """The managed one answers; of one that is referred to, its routers and agents tell."""
+    if scene.pool.spec.directory.redis_ref is not None:
+        told = "the directory of spec.directory.redisRef; routers and agents tell in their metrics whether it answers"
+        return Fact(Type.DIRECTORY_READY, "True", Reason.EXTERNAL, told)
+    return _served(Type.DIRECTORY_READY, observed, scene, "directory", 1)
+
+
+def _served(type_: Type, observed: Observed, scene: Scene, component: Component, wanted: int) -> Fact:
+    found = counts(observed, scene, component)
+    told = f"{found.ready} of {wanted} are ready"
+    cause = _cause(observed, scene, component) if found.ready < wanted else None
+    if found.ready:
+        return Fact(type_, "True", Reason.SERVING, f"{told}. {cause.message}" if cause else told)
+    if cause is not None:
+        return Fact(type_, "False", cause.reason, cause.message)
+    return Fact(type_, "False", Reason.STARTING, told)
+
+
+def progress_fact(observed: Observed, scene: Scene) -> Fact:
+    """Whether the engines are on their way to what the spec says, and if they are stuck, on what."""
+    found, wanted = counts(observed, scene, "engine"), scene.replicas
+    replaced = min(found.updated, wanted)
+    if not found.settled or (found.total == 0 and wanted):
+        cause = _cause(observed, scene, "engine")
+        if cause is None or cause.passes:
+            return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, f"{replaced} of {wanted} replicas are up to date")
+    if found.updated == found.total == found.ready == wanted:
+        return Fact(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
+    cause = _cause(observed, scene, "engine")
+    if cause is not None and not cause.passes:
+        return _halted(found, cause)
+    if found.total > found.updated:
+        return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, f"{replaced} of {wanted} replicas are up to date")
+    return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready")
+
+
+def _halted(found: Counts, cause: Cause) -> Fact:
+    old = found.total - found.updated
+    serving = f"the {old} replicas of before serve on" if old else f"{found.ready} replicas are ready"
+    told = f"new replicas do not become ready; {serving}. {cause.message}"
+    return Fact(Type.PROGRESSING, "False", Reason.ROLLOUT_HALTED, told)
+
+
+def _cause(observed: Observed, scene: Scene, component: Component) -> Cause | None:
+    deployment = _deployment(observed, scene, component)
+    pods = _newest_first(pods_of(observed, component), deployment)
+    return diagnose(pods, deployment or None, observed.troubles)
+
+
+def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:
+    """Pods of the present template before older ones, so that the cause that holds a rollout up is told."""
+    template = ((deployment.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    now = (template.get("annotations") or {}).get(CONFIG_HASH)
+    return sorted(pods, key=lambda pod: ((meta(pod).get("annotations") or {}).get(CONFIG_HASH) != now, _name(pod)))
+
+
+def _deployment(observed: Observed, scene: Scene, component: Component) -> Mapping[str, Any]:
+    return observed.children.get(("Deployment", child_name(scene.pool.metadata.name, component)), {})
+
+
+def _engine_answers(pod: Object) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(status.get("name") == "engine" and status.get("ready") for status in statuses)
+
+
+def _name(pod: Object) -> str:
+    return str(meta(pod).get("name", ""))

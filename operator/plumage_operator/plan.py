@@ -1,0 +1,178 @@
+"""`plan(observed, site, now) → actions`: all that the operator decides about a pool. Pure.
+
+Level-based: it looks at what is, never at what happened, so a plan that was cut short anywhere is simply made again.
+An object that is as it should be gets no action; where all are, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from plumage.api.v1alpha1 import InferencePool, parse_pool
+from plumage.cluster import CORDON, PAUSE
+from plumage.errors import ManifestError
+from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.children import APPLIED, KINDS, Child, Scene, build_children, model_mistakes
+from plumage_operator.conditions import Fact, Reason, Type
+from plumage_operator.drift import drift
+from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta
+from plumage_operator.parts import pods_of
+from plumage_operator.site import Site
+from plumage_operator.status import changed_materially, make_status, pool_facts, refused_facts, status_of, was
+
+__all__ = ["DELETION_COST", "is_paused", "plan", "plan_changes", "plan_words", "read_pool", "wanted_replicas"]
+
+DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_TOLD: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
+"""Conditions whose changes are events. The others say the same, or say it to programs."""
+
+
+def plan(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
+    """All that is to be done, in this order. now: seconds since 1970."""
+    return (*plan_changes(observed, site), *plan_words(observed, site, now))
+
+
+def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
+    """What makes the cluster as the spec says. Nothing for a pool that goes: the garbage collector takes its children,
+    and their pods drain."""
+    if _goes(observed.pool) or is_paused(observed.pool):
+        return ()
+    scene, mistakes = _read(observed, site)
+    return () if scene is None or mistakes else tuple(_changes(observed, scene))
+
+
+def plan_words(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
+    """What is said of the pool: events, then its status."""
+    if _goes(observed.pool):
+        return ()
+    paused = is_paused(observed.pool)
+    scene, mistakes = _read(observed, site)
+    if scene is None or mistakes:
+        return tuple(_told(observed, refused_facts(mistakes, paused=paused), None, now))
+    return tuple(_told(observed, pool_facts(observed, scene, paused=paused), scene, now))
+
+
+def _read(observed: Observed, site: Site) -> tuple[Scene | None, list[str]]:
+    """The scene, and what is wrong with the spec."""
+    try:
+        pool = read_pool(observed.pool)
+    except ManifestError as error:
+        return None, list(error.mistakes)
+    scene = Scene(pool, site, wanted_replicas(observed, pool))
+    return scene, model_mistakes(scene)
+
+
+def _goes(pool: Object) -> bool:
+    return "deletionTimestamp" in meta(pool)
+
+
+def read_pool(pool: Object) -> InferencePool:
+    """ManifestError where the spec breaks a rule that an older schema let pass. The status is ours and not read."""
+    document = {key: value for key, value in pool.items() if key != "status"}
+    return parse_pool(document, "the pool")
+
+
+def is_paused(pool: Object) -> bool:
+    """Whether people asked that nothing be changed."""
+    return (meta(pool).get("annotations") or {}).get(PAUSE) == "true"
+
+
+def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
+    """With autoscaling the number lives in status: what was decided last holds until the autoscaler decides anew."""
+    if pool.spec.autoscaling is None:
+        return pool.spec.initial_replicas
+    if observed.scaling is not None:
+        return observed.scaling.desired
+    told = status_of(observed.pool).get("desiredReplicas")
+    return pool.spec.initial_replicas if told is None else int(told)
+
+
+def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:
+    wanted = build_children(scene, _cordoned(observed))
+    yield from _deletion_costs(observed)
+    for child in wanted:
+        yield from _brought_about(observed, child)
+    yield from _removed(observed, {key_of(child) for child in wanted})
+
+
+def _deletion_costs(observed: Observed) -> Iterator[Action]:
+    """Before the Deployment shrinks: a ReplicaSet looks at them when it chooses who goes."""
+    costs: Mapping[str, int] = {} if observed.scaling is None else observed.scaling.deletion_costs
+    for pod in observed.pods:
+        name, annotations = str(meta(pod).get("name")), meta(pod).get("annotations") or {}
+        if name in costs and annotations.get(DELETION_COST) != str(costs[name]):
+            yield Annotate(name, {DELETION_COST: str(costs[name])})
+
+
+def _brought_about(observed: Observed, child: Child) -> Iterator[Action]:
+    key = key_of(child)
+    live = observed.children.get(key)
+    if live is None:
+        if _existed(observed):
+            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was gone and is created again")
+        yield Apply(child, known=False)
+        return
+    if (owner := _owner(live)) not in ("", meta(observed.pool).get("uid")):
+        yield Apply(child, known=False)  # another pool of that name had it: the performer looks, and refuses
+        return
+    applied = (meta(live).get("annotations") or {}).get(APPLIED)
+    paths = drift(child, live)
+    if applied == child["metadata"]["annotations"][APPLIED] and owner:
+        if not paths:
+            return
+        told = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
+        yield Tell("Warning", "ChildRepaired", told)
+    yield Apply(child, known=bool(owner))
+
+
+def _removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
+    """Children that the spec no longer asks for; of others' objects only the owner may dispose."""
+    for key, live in sorted(observed.children.items()):
+        ours = _owner(live) == meta(observed.pool).get("uid")
+        if key not in wanted and key[0] in KINDS and ours and "deletionTimestamp" not in meta(live):
+            yield Delete(key[0], key[1], str(meta(live).get("uid", "")))
+
+
+def _owner(live: Object) -> str:
+    """The uid of the controlling owner; empty where there is none."""
+    owners = meta(live).get("ownerReferences") or ()
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+
+
+def _existed(observed: Observed) -> bool:
+    """Whether the present spec was once fully applied: then a child that is missing was removed by somebody."""
+    status = status_of(observed.pool)
+    return was(observed.pool, Type.PROGRESSING)[1] != "" and status.get("observedGeneration") == meta(
+        observed.pool
+    ).get("generation")
+
+
+def _cordoned(observed: Observed) -> Sequence[str]:
+    pods = pods_of(observed, "engine")
+    return [str(meta(pod)["name"]) for pod in pods if (meta(pod).get("annotations") or {}).get(CORDON) == "true"]
+
+
+def _told(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: float) -> Iterator[Action]:
+    """Events of what changed, then the status: an event that is lost with a crash would never be told, one that is told
+    twice is counted."""
+    status: dict[str, Any] = make_status(observed, facts, scene, now)
+    if not changed_materially(status_of(observed.pool), status):
+        return
+    for fact in facts:
+        if fact.type in _TOLD and _is_news(observed.pool, fact):
+            yield Tell(_kind(fact), fact.reason, fact.message or str(fact.type))
+    yield WriteStatus(status)
+
+
+def _is_news(pool: Object, fact: Fact) -> bool:
+    before = was(pool, fact.type)
+    first = before == ("", "")
+    quiet = fact.type is Type.PAUSED and fact.status == "False"
+    return before != (fact.status, str(fact.reason)) and not (first and quiet)
+
+
+def _kind(fact: Fact) -> Any:
+    well = {Type.READY: "True", Type.PROGRESSING: "True"}.get(fact.type, fact.status)
+    harmless = (Reason.SETTLED, Reason.STARTING, Reason.WARMING, Reason.RESIZING)
+    return "Normal" if fact.status == well or fact.reason in harmless else "Warning"

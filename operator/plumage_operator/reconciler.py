@@ -1,0 +1,134 @@
+"""One look at a pool: read, plan, do. Serialised per pool by the queue, tried again by it where it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from plumage_operator.actions import Action
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import read_troubles
+from plumage_operator.cluster.perform import Performer
+from plumage_operator.diagnosis import wants_events
+from plumage_operator.errors import ApiError, ConflictError, UnavailableError
+from plumage_operator.gateways import gateway_status
+from plumage_operator.liveness import Heartbeats
+from plumage_operator.metrics import Metrics
+from plumage_operator.observed import Observed, Refusal, Scaling
+from plumage_operator.plan import plan_changes, plan_words
+from plumage_operator.queue import WorkQueue
+from plumage_operator.site import Site
+from plumage_operator.store import PoolKey, Store
+
+__all__ = ["Autoscaler", "Key", "Reconciler"]
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+_REFUSED_AGAIN = 30.0  # seconds: who changed a quota or removed an object is not waited for by a watch
+_STUCK_AGAIN = 10.0
+_LONGEST = 120.0  # seconds of one look; each request has its own bound well below
+
+
+class Autoscaler(Protocol):
+    """How many replicas a pool wants. None: it has no `spec.autoscaling`, or nothing can be said yet."""
+
+    async def scaling(self, observed: Observed, now: float) -> Scaling | None: ...
+
+
+class Reconciler:
+    """clock: seconds since 1970."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue[Key],
+        api: Api,
+        performer: Performer,
+        site: Site,
+        metrics: Metrics,
+        heartbeats: Heartbeats,
+        *,
+        autoscaler: Autoscaler | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._api = api
+        self._performer = performer
+        self._site = site
+        self._metrics = metrics
+        self._heartbeats = heartbeats
+        self._autoscaler = autoscaler
+        self._clock = clock
+
+    async def work(self, name: str) -> None:
+        """One worker: takes what is due, for ever."""
+        while True:
+            key = await self._queue.take()
+            began = time.perf_counter()
+            failed, after = False, None
+            try:
+                after = await asyncio.wait_for(self.reconcile(key), _LONGEST)
+            except (ApiError, TimeoutError) as error:
+                failed, after = self._failed(key, error)
+            except Exception:  # a mistake of ours in one pool must not end the worker of all
+                self._metrics.errors["Bug"] += 1
+                log.exception("%s %s/%s: this should not happen", *key)
+                failed = True
+            finally:
+                self._queue.done(key, failed=failed, after=after)
+                self._metrics.observe(time.perf_counter() - began)
+                self._heartbeats.beat(name)
+
+    def _failed(self, key: Key, error: ApiError | TimeoutError) -> tuple[bool, float | None]:
+        self._metrics.errors[type(error).__name__] += 1
+        if isinstance(error, ConflictError):
+            log.debug("%s %s/%s changed meanwhile, looking again", *key)
+        else:
+            log.warning("%s %s/%s: %s", *key, error or "too slow")
+        return True, error.after if isinstance(error, UnavailableError) else None
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Look once. Answers in how many seconds to look again, if nothing happens before."""
+        kind, namespace, name = key
+        if kind == "InferenceGateway":
+            return await self._gateway((namespace, name))
+        return await self._pool((namespace, name))
+
+    async def _pool(self, key: PoolKey) -> float | None:
+        observed = self._store.observe(key)
+        if observed is None:
+            self._queue.forget(("InferencePool", *key))
+            return None
+        scaling = None if self._autoscaler is None else await self._autoscaler.scaling(observed, self._clock())
+        observed = replace(observed, scaling=scaling)
+        refusals = await self._do(observed, plan_changes(observed, self._site))
+        stuck = wants_events(observed.pods)
+        troubles = await read_troubles(self._api, key[0], stuck) if stuck else ()
+        now = self._store.observe(key)
+        if now is None:
+            return None
+        now = replace(now, scaling=scaling, refusals=refusals, troubles=troubles)
+        await self._do(now, plan_words(now, self._site, self._clock()))
+        return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
+
+    async def _do(self, observed: Observed, actions: tuple[Action, ...]) -> tuple[Refusal, ...]:
+        for action in actions:
+            self._metrics.actions[type(action).__name__] += 1
+        return await self._performer.perform(observed.pool, actions)
+
+    async def _gateway(self, key: PoolKey) -> None:
+        gateway = self._store.gateway(key)
+        if gateway is None:
+            return
+        pools = {name for _, name in self._store.pools_at(key)}
+        status = gateway_status(gateway, pools, self._clock())
+        if status is not None:
+            self._store.put(await self._api.write_status(gateway, "inferencegateways", status))

@@ -1,0 +1,150 @@
+"""The status of a pool: its conditions and figures. Pure.
+
+It is written only when something changed that a person or a program would act on: a hit ratio that moves by a point is
+no news, and a status that is written for it would wake every watcher of every pool all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from plumage.cluster import selector_of
+from plumage_operator.children import Scene
+from plumage_operator.conditions import Fact, Reason, Type, find_condition, set_condition
+from plumage_operator.observed import Object, Observed, meta
+from plumage_operator.parts import counts, directory_fact, engine_fact, progress_fact, router_fact
+
+__all__ = ["changed_materially", "make_status", "pool_facts", "refused_facts", "status_of"]
+
+_RATIO_POINTS: Final = 3
+_HARMLESS: Final = frozenset({Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.EXTERNAL})
+
+
+def pool_facts(observed: Observed, scene: Scene, *, paused: bool) -> tuple[Fact, ...]:
+    """All conditions of a pool whose spec can be read."""
+    parts = (engine_fact(observed, scene), router_fact(observed, scene), directory_fact(observed, scene))
+    accepted = _accepted(observed)
+    return (
+        _ready(accepted, parts),
+        accepted,
+        *parts,
+        progress_fact(observed, scene),
+        _scaling(observed, scene),
+        _paused(paused),
+    )
+
+
+def refused_facts(mistakes: Sequence[str], *, paused: bool) -> tuple[Fact, ...]:
+    """Of a pool whose spec is wrong in ways that its schema does not know: nothing is changed for it."""
+    told = "; ".join(mistakes)
+    return (
+        Fact(Type.READY, "False", Reason.INVALID_SPEC, told),
+        Fact(Type.ACCEPTED, "False", Reason.INVALID_SPEC, told),
+        _paused(paused),
+    )
+
+
+def _accepted(observed: Observed) -> Fact:
+    if not observed.refusals:
+        return Fact(Type.ACCEPTED, "True", Reason.VALID, "")
+    worst = sorted(observed.refusals, key=lambda one: (one.reason != Reason.NAME_TAKEN, one.kind, one.name))[0]
+    more = f" (and {len(observed.refusals) - 1} more)" if len(observed.refusals) > 1 else ""
+    return Fact(Type.ACCEPTED, "False", worst.reason, worst.message + more)
+
+
+def _ready(accepted: Fact, parts: Sequence[Fact]) -> Fact:
+    """The first of its parts that is not."""
+    wrong = next((fact for fact in (accepted, *parts) if fact.status != "True"), None)
+    if wrong is not None:
+        return Fact(Type.READY, "False", wrong.reason, wrong.message)
+    engine = parts[0]
+    return Fact(Type.READY, "True", engine.reason, engine.message)
+
+
+def _scaling(observed: Observed, scene: Scene) -> Fact:
+    if observed.scaling is not None:
+        said = observed.scaling
+        status = {"True": "True", "False": "False"}.get(said.status, "Unknown")
+        return Fact(Type.SCALING, status, said.reason, said.message)  # type: ignore[arg-type]
+    if scene.pool.spec.autoscaling is not None:
+        return Fact(Type.SCALING, "Unknown", Reason.AUTOSCALER_UNKNOWN, "the autoscaler has not decided yet")
+    return Fact(Type.SCALING, "False", Reason.MANUAL, "spec.autoscaling is not set: spec.replicas counts")
+
+
+def _paused(paused: bool) -> Fact:
+    if paused:
+        return Fact(Type.PAUSED, "True", Reason.PAUSED, "the pool's annotation says so: its children are left alone")
+    return Fact(Type.PAUSED, "False", Reason.NOT_PAUSED, "")
+
+
+def make_status(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: float) -> dict[str, Any]:
+    """The whole status. Without a scene (a spec that can't be read) the figures of before stay."""
+    before, generation = status_of(observed.pool), int(meta(observed.pool).get("generation", 0))
+    kept: Sequence[Mapping[str, Any]] = before.get("conditions") or ()
+    told = {str(fact.type) for fact in facts}
+    conditions = tuple(dict(one) for one in kept if scene is None or one.get("type") in told)
+    for fact in facts:
+        conditions = set_condition(conditions, fact, generation, now)
+    figures = dict(before) if scene is None else _figures(observed, scene)
+    return {**figures, "observedGeneration": generation, "conditions": list(conditions)}
+
+
+def _figures(observed: Observed, scene: Scene) -> dict[str, Any]:
+    found, pool = counts(observed, scene, "engine"), scene.pool
+    chosen = selector_of(pool.metadata.name, "engine")
+    address = f"http://{scene.name('router')}.{scene.namespace}.svc:{pool.spec.router.service.port}"
+    extra = {} if observed.scaling is None else dict(observed.scaling.fields)
+    return {
+        "replicas": found.total,
+        "readyReplicas": found.ready,
+        "updatedReplicas": found.updated,
+        "desiredReplicas": scene.replicas,
+        "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
+        "model": pool.spec.model.served_name,
+        **({} if pool.spec.router.gateway_ref is not None else {"address": address}),
+        **extra,
+    }
+
+
+def status_of(pool: Object) -> Mapping[str, Any]:
+    """The status that the pool has."""
+    found: Mapping[str, Any] = pool.get("status") or {}
+    return found
+
+
+def changed_materially(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether it is worth a write."""
+    if _plain(before) != _plain(after):
+        return True
+    old, new = before.get("hitRatioPercent"), after.get("hitRatioPercent")
+    if old is None or new is None:
+        return old is not new
+    return abs(int(old) - int(new)) >= _RATIO_POINTS
+
+
+def _plain(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Less what moves all the time, and what would be told by something else that changes."""
+    moving = ("conditions", "hitRatioPercent", "autoscaling")
+    told = {name: value for name, value in status.items() if name not in moving}
+    conditions = [
+        {name: value for name, value in one.items() if name != "lastTransitionTime" and not _moves(one, name)}
+        for one in status.get("conditions") or ()
+    ]
+    scaling = status.get("autoscaling") or {}
+    return {
+        **told,
+        "conditions": sorted(conditions, key=lambda one: str(one.get("type"))),
+        "autoscaling": (scaling.get("wantedReplicas"), scaling.get("lastScaleTime")),
+    }
+
+
+def _moves(condition: Mapping[str, Any], name: str) -> bool:
+    """The autoscaler's words carry figures; its reason says whether they matter."""
+    return name == "message" and condition.get("type") == Type.SCALING
+
+
+def was(pool: Object, type_: Type) -> tuple[str, str]:
+    """Status and reason that a condition had."""
+    found = find_condition(status_of(pool).get("conditions") or (), type_) or {}
+    return str(found.get("status", "")), str(found.get("reason", ""))

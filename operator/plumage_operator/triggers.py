@@ -1,0 +1,94 @@
+"""kopf's watches, and nothing else: each change goes into the store, and its pool into the queue.
+
+Only `on.event` handlers: they patch nothing, keep no annotation and add no finalizer, and their errors are ours to
+retry (our queue does). Children and pods are watched by their label, so that the rest of the cluster is never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import kopf
+
+from plumage.cluster import GROUP, POOL_LABEL, VERSION
+from plumage_operator.cluster.credentials import connection_info
+from plumage_operator.metrics import Metrics
+from plumage_operator.queue import WorkQueue
+from plumage_operator.reconciler import Key
+from plumage_operator.store import Store
+
+__all__ = ["WATCHED", "make_registry", "make_settings"]
+
+log = logging.getLogger(__name__)
+
+WATCHED: Final = (
+    ("", "v1", "configmaps"),
+    ("", "v1", "pods"),
+    ("", "v1", "serviceaccounts"),
+    ("", "v1", "services"),
+    ("apps", "v1", "deployments"),
+    ("gateway.networking.k8s.io", "v1", "httproutes"),
+    ("monitoring.coreos.com", "v1", "podmonitors"),
+    ("networking.k8s.io", "v1", "ingresses"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+    ("policy", "v1", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
+)
+_SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
+_RECONNECT = 1.0
+_WATCH_SECONDS = 300.0  # a watch is asked for anew after so long, so that a half-dead one can't last
+
+
+def make_registry(store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.OperatorRegistry:
+    """What kopf calls."""
+    registry = kopf.OperatorRegistry()
+
+    async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        metrics.events += 1
+        thing: dict[str, Any] = dict(event["object"])
+        gone = event["type"] == "DELETED"
+        pool = store.remove(thing) if gone else store.put(thing)
+        _enqueue(store, queue, thing, pool)
+
+    kopf.on.login(registry=registry)(connection_info)
+    for plural in ("inferencepools", "inferencegateways"):
+        kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
+    for group, version, plural in WATCHED:
+        labels = {POOL_LABEL: kopf.PRESENT}
+        where = (group, version, plural) if group else (version, plural)
+        kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=labels)(changed)
+    return registry
+
+
+def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: tuple[str, str] | None) -> None:
+    kind, meta = thing.get("kind"), thing["metadata"]
+    if pool is not None:
+        own = kind == "InferencePool"
+        queue.add(("InferencePool", *pool), 0.0 if own else _SETTLES)
+        if own:
+            for gateway in store.gateways_at(pool[0]):
+                queue.add(("InferenceGateway", *gateway), _SETTLES)
+    if kind == "InferenceGateway":
+        key = (str(meta["namespace"]), str(meta["name"]))
+        queue.add(("InferenceGateway", *key))
+        for one in store.pools_at(key):
+            queue.add(("InferencePool", *one), _SETTLES)
+
+
+def make_settings() -> kopf.OperatorSettings:
+    """kopf's settings: no patching of anything, no peering, no watching of CRDs."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.process.ultimate_exiting_timeout = 20.0
+    settings.queueing.idle_timeout = 1.0  # a worker an object: ten thousand must not stay
+    settings.queueing.exit_timeout = 1.0
+    settings.watching.server_timeout = _WATCH_SECONDS
+    settings.watching.client_timeout = _WATCH_SECONDS + 30
+    settings.watching.connect_timeout = 10.0
+    settings.watching.reconnect_backoff = _RECONNECT
+    for group, version, plural in WATCHED:
+        settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = POOL_LABEL
+    return settings
