@@ -6,11 +6,12 @@ from plumage.autoscaling.autoscaler import Autoscaler
 from plumage.autoscaling.decision import Decision, Reason
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
-from plumage.autoscaling.proposals import Proposal
+from plumage.autoscaling.proposals import SETTLE, Proposal, judge_of
 from plumage.autoscaling.victims import DELETION_COST, CacheHeat, coldest_first, deletion_costs
 
 __all__ = [
     "DELETION_COST",
+    "SETTLE",
     "STALE",
     "Autoscaler",
     "CacheHeat",
@@ -22,4 +23,5 @@ __all__ = [
     "ReplicaLoad",
     "coldest_first",
     "deletion_costs",
+    "judge_of",
 ]

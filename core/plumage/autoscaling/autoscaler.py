@@ -40,15 +40,19 @@ class Autoscaler:
             self.history.wish(Wish(now, load.wanted))
         if self._used is None or not load.idle(now):
             self._used = now
-        if self._ready is None or self._ready[0] != load.ready:
-            self._ready = (load.ready, now)
-        load = replace(load, steady_for=now - self._ready[1])
+        load = self.completed(load, now)
         if load.wanted == 0 and spec.min_replicas == 0:
             return _dry(spec, _sleeping(spec, load, now))
         if not spec.min_replicas <= load.wanted <= spec.max_replicas:
             return _dry(spec, _gated(load, _into_bounds(spec, load)))
         proposals = tuple(propose(metric, spec, load, now) for metric in spec.metrics)
         return _dry(spec, _gated(load, self._by_metrics(spec, load, proposals, now)))
+
+    def completed(self, load: PoolLoad, now: float) -> PoolLoad:
+        """With `steady_for`, by what was seen before."""
+        if self._ready is None or self._ready[0] != load.ready:
+            self._ready = (load.ready, now)
+        return replace(load, steady_for=now - self._ready[1])
 
     def scaled(self, before: int, after: int, now: float) -> None:
         """The pool wants `after` replicas since `now`: rate policies count it."""

@@ -16,7 +16,7 @@ from plumage.autoscaling.formula import Tolerance, of_pool, per_replica
 from plumage.autoscaling.judge import FEWEST_ACCESSES, HARMLESS, CacheJudge
 from plumage.autoscaling.observation import PoolLoad, ReplicaLoad
 
-__all__ = ["SETTLE", "Proposal", "propose"]
+__all__ = ["SETTLE", "Proposal", "judge_of", "propose"]
 
 SETTLE: Final = 120.0
 """Seconds after which a hit ratio is that of the replicas there are: the minute it is measured over, and one in which
@@ -115,18 +115,27 @@ def _latency(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: flo
 # The hit ratio, by the miss-ratio curve.
 
 
+def judge_of(load: PoolLoad) -> CacheJudge | None:
+    """None where curve, caches or hit ratio are not known."""
+    if load.hit_ratio is None or not load.ready or not load.cache or load.curve is None:
+        return None
+    if load.curve.accesses < FEWEST_ACCESSES:
+        return None
+    return CacheJudge(load.curve, load.hit_ratio, load.ready, load.cache)
+
+
 def _hit_ratio(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: float) -> Proposal:
     target = target_of(metric)
     if load.idle(now):
         return Proposal(metric.type, target, None, None, "no opinion: no prompt was answered")
     if not load.fresh(now) or load.hit_ratio is None:
         return _missing(metric, "no router told it")
-    if not load.ready or not load.cache or load.curve is None or load.curve.accesses < FEWEST_ACCESSES:
+    judge = judge_of(load)
+    if judge is None:
         return _missing(metric, "the miss-ratio curve is not known yet", 100 * load.hit_ratio)
     if load.steady_for < SETTLE:
         why = f"{load.hit_ratio:.1%}, held: {load.ready} replicas are ready since {load.steady_for:.0f} s"
         return Proposal(metric.type, target, 100 * load.hit_ratio, load.wanted, why)
-    judge = CacheJudge(load.curve, load.hit_ratio, load.ready, load.cache)
     replicas, verdict = _judged(judge, target / 100, _tolerance(spec), load.wanted, spec.max_replicas)
     why = f"{load.hit_ratio:.1%}, target {target} %: {verdict}"
     return Proposal(metric.type, target, 100 * load.hit_ratio, replicas, why)

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from plumage_operator.autoscale.client import FleetClient
 from plumage_operator.autoscale.loop import INTERVAL, Autoscaling
+from plumage_operator.autoscale.scaler import PoolScaler
 
-__all__ = ["INTERVAL", "Autoscaling", "FleetClient"]
+__all__ = ["INTERVAL", "Autoscaling", "FleetClient", "PoolScaler"]

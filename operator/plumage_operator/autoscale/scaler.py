@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.autoscaling import Autoscaler, Decision, PoolLoad
+from plumage.autoscaling import SETTLE, Autoscaler, CacheJudge, Decision, PoolLoad, judge_of
 from plumage.cluster import child_name
 from plumage_operator.autoscale.figures import Reports, heats, pool_load
 from plumage_operator.autoscale.pods import PoolPods, pods_of_pool
@@ -26,11 +26,13 @@ pool's status is not written for each."""
 
 
 class PoolScaler:
-    """Keeps reports, wishes and the last decision of a pool."""
+    """Keeps reports, wishes and the last decision of a pool. load: as of the last look. judge: of the last hit ratio
+    that was measured on a settled number of replicas."""
 
     def __init__(self) -> None:
         self.reports = Reports()
         self.load: PoolLoad | None = None
+        self.judge: CacheJudge | None = None
         self._rules = Autoscaler()
         self._decision: Decision | None = None
         self._wanted: int | None = None
@@ -62,7 +64,9 @@ class PoolScaler:
             self._rules.scaled(self._wanted, wanted, now)
             self._scaled = now
         self._wanted = wanted
-        self.load = pool_load(pods, self.reports, wanted)
+        self.load = self._rules.completed(pool_load(pods, self.reports, wanted), now)
+        if self.load.steady_for >= SETTLE and self.load.fresh(now):
+            self.judge = judge_of(self.load) or self.judge
         if self.load.hit_ratio is not None and self.load.fresh(now):
             self._hit_ratio = self.load.hit_ratio
         spec = pool.spec.autoscaling

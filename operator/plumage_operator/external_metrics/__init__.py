@@ -1,0 +1,14 @@
+"""A pool's figures for scalers that are not ours: the API `external.metrics.k8s.io` for HorizontalPodAutoscalers, and
+a JSON document for KEDA's scaler `metrics-api`.
+
+Pure: `metrics`, `selector`, `documents`. Thin I/O: `front_proxy`, `server`, `plain`.
+"""
+
+from __future__ import annotations
+
+from plumage_operator.external_metrics.front_proxy import FrontProxy, read_front_proxy
+from plumage_operator.external_metrics.metrics import PoolSample, samples_of
+from plumage_operator.external_metrics.plain import add_pool_figures
+from plumage_operator.external_metrics.server import ExternalMetrics
+
+__all__ = ["ExternalMetrics", "FrontProxy", "PoolSample", "add_pool_figures", "read_front_proxy", "samples_of"]

@@ -1,0 +1,155 @@
+"""Serves `external.metrics.k8s.io/v1beta1` over TLS to the API server's aggregation layer.
+
+The certificate is the chart's (or yours), mounted from a Secret; the operator itself may read none. Certificate and
+authority are read again every `RENEWED` seconds, and the listener is made anew where one changed: connections that are
+open live on, new ones get the new certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from aiohttp import web
+
+from plumage.errors import ConfigurationError
+from plumage_operator.errors import ApiError
+from plumage_operator.external_metrics import documents
+from plumage_operator.external_metrics.front_proxy import FrontProxy, tls_context
+from plumage_operator.external_metrics.metrics import METRICS, PoolSample
+from plumage_operator.external_metrics.selector import parse_selector
+
+__all__ = ["RENEWED", "ExternalMetrics"]
+
+log = logging.getLogger(__name__)
+
+RENEWED: Final = 60.0
+_PREFIX: Final = f"/apis/{documents.GROUP}/{documents.VERSION}"
+
+Samples: TypeAlias = Callable[[], Iterable[PoolSample]]
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ExternalMetrics:
+    """samples: all pools as last looked at. front_proxy: who may ask, as it is now. folder: tls.crt and tls.key."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        front_proxy: Callable[[], Awaitable[FrontProxy]],
+        folder: Path,
+        *,
+        host: str | None = None,
+        port: int = 6443,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._samples = samples
+        self._front_proxy = front_proxy
+        self._folder = folder
+        self._host, self._port = host, port
+        self._clock = clock
+        self._proxy = FrontProxy("")
+        self._served: bytes | None = None
+        self._site: web.TCPSite | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def run(self, every: float = RENEWED) -> None:
+        """Until it is cancelled. What keeps it from serving is told in the log, and tried again."""
+        trouble = ""
+        try:
+            while True:
+                try:
+                    await self.renew()
+                    trouble = ""
+                except (ConfigurationError, ApiError, OSError) as error:
+                    if str(error) != trouble:
+                        log.warning("external metrics: %s", error)
+                    trouble = str(error)
+                await asyncio.sleep(every)
+        finally:
+            await self.close()
+
+    async def renew(self) -> None:
+        """Serve with the certificate and the authority that there are now."""
+        proxy = await self._front_proxy()
+        state = await asyncio.to_thread(_digest, proxy, self._folder)
+        if state == self._served:
+            return
+        context = await asyncio.to_thread(tls_context, proxy, self._folder)
+        runner = self._runner or await self._started()
+        if self._site is not None:
+            await self._site.stop()
+        self._proxy = proxy
+        self._site = web.TCPSite(runner, self._host, self._port, ssl_context=context, reuse_address=True)
+        await self._site.start()
+        self._served = state
+        log.info("external metrics are served on port %d", self._port)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._runner, self._site, self._served = None, None, None
+
+    async def _started(self) -> web.AppRunner:
+        app = web.Application(client_max_size=1)
+        routes: tuple[tuple[str, _Handler], ...] = (
+            ("/apis", _document(documents.api_group_list)),
+            (f"/apis/{documents.GROUP}", _document(documents.api_group)),
+            (_PREFIX, _document(documents.resource_list)),
+            (_PREFIX + "/namespaces/{namespace}/{metric}", self._values),
+            ("/{path:.*}", _nothing),
+        )
+        for path, handler in routes:
+            app.router.add_get(path, self._guarded(handler))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await self._runner.setup()
+        return self._runner
+
+    def _guarded(self, handler: _Handler) -> _Handler:
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            peer = request.get_extra_info("ssl_object")
+            if not self._proxy.admits(None if peer is None else peer.getpeercert()):
+                told = "only the API server may ask here; ask it for external.metrics.k8s.io"
+                return _refused(403, "Forbidden", told)
+            return await handler(request)
+
+        return guarded
+
+    async def _values(self, request: web.Request) -> web.Response:
+        namespace, metric = request.match_info["namespace"], request.match_info["metric"]
+        if metric not in METRICS:
+            return _refused(404, "NotFound", f"there is no metric {metric[:100]!r}; there are: {', '.join(METRICS)}")
+        try:
+            chosen = parse_selector(request.query.get("labelSelector", ""))
+        except ConfigurationError as error:
+            return _refused(400, "BadRequest", str(error))
+        here = [sample for sample in self._samples() if sample.namespace == namespace]
+        return web.json_response(documents.value_list(here, metric, chosen, self._clock()))
+
+
+def _document(make: Callable[[], dict[str, Any]]) -> _Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(make())
+
+    return answer
+
+
+async def _nothing(request: web.Request) -> web.Response:
+    return _refused(404, "NotFound", f"there is nothing at {request.path[:200]!r}")
+
+
+def _refused(code: int, reason: str, message: str) -> web.Response:
+    return web.json_response(documents.status(code, reason, message), status=code)
+
+
+def _digest(proxy: FrontProxy, folder: Path) -> bytes:
+    """Of everything that TLS needs; FileNotFoundError where the Secret is not mounted."""
+    told = hashlib.sha256(repr((proxy.authority, sorted(proxy.names))).encode())
+    for name in ("tls.crt", "tls.key"):
+        told.update((folder / name).read_bytes())
+    return told.digest()
