@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from plumage_operator.actions import Action
 from plumage_operator.cluster.api import Api
@@ -16,7 +15,6 @@ from plumage_operator.cluster.perform import Performer
 from plumage_operator.diagnosis import wants_events
 from plumage_operator.errors import ApiError, ConflictError, UnavailableError
 from plumage_operator.gateways import gateway_status
-from plumage_operator.liveness import Heartbeats
 from plumage_operator.metrics import Metrics
 from plumage_operator.observed import Observed, Refusal, Scaling
 from plumage_operator.plan import plan_changes, plan_words
@@ -24,7 +22,7 @@ from plumage_operator.queue import WorkQueue
 from plumage_operator.site import Site
 from plumage_operator.store import PoolKey, Store
 
-__all__ = ["Autoscaler", "Key", "Reconciler"]
+__all__ = ["Key", "Reconciler", "Word"]
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +34,8 @@ _STUCK_AGAIN = 10.0
 _LONGEST = 120.0  # seconds of one look; each request has its own bound well below
 
 
-class Autoscaler(Protocol):
-    """How many replicas a pool wants. None: it has no `spec.autoscaling`, or nothing can be said yet."""
-
-    async def scaling(self, observed: Observed, now: float) -> Scaling | None: ...
+Word = Callable[[PoolKey, Observed], Scaling | None]
+"""The autoscaler's word on a pool; None while it has none."""
 
 
 class Reconciler:
@@ -53,9 +49,8 @@ class Reconciler:
         performer: Performer,
         site: Site,
         metrics: Metrics,
-        heartbeats: Heartbeats,
         *,
-        autoscaler: Autoscaler | None = None,
+        word: Word = lambda _key, _observed: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -64,11 +59,10 @@ class Reconciler:
         self._performer = performer
         self._site = site
         self._metrics = metrics
-        self._heartbeats = heartbeats
-        self._autoscaler = autoscaler
+        self._word = word
         self._clock = clock
 
-    async def work(self, name: str) -> None:
+    async def work(self) -> None:
         """One worker: takes what is due, for ever."""
         while True:
             key = await self._queue.take()
@@ -85,7 +79,6 @@ class Reconciler:
             finally:
                 self._queue.done(key, failed=failed, after=after)
                 self._metrics.observe(time.perf_counter() - began)
-                self._heartbeats.beat(name)
 
     def _failed(self, key: Key, error: ApiError | TimeoutError) -> tuple[bool, float | None]:
         self._metrics.errors[type(error).__name__] += 1
@@ -99,7 +92,8 @@ class Reconciler:
         """Look once. Answers in how many seconds to look again, if nothing happens before."""
         kind, namespace, name = key
         if kind == "InferenceGateway":
-            return await self._gateway((namespace, name))
+            await self._gateway((namespace, name))
+            return None
         return await self._pool((namespace, name))
 
     async def _pool(self, key: PoolKey) -> float | None:
@@ -107,7 +101,7 @@ class Reconciler:
         if observed is None:
             self._queue.forget(("InferencePool", *key))
             return None
-        scaling = None if self._autoscaler is None else await self._autoscaler.scaling(observed, self._clock())
+        scaling = self._word(key, observed)
         observed = replace(observed, scaling=scaling)
         refusals = await self._do(observed, plan_changes(observed, self._site))
         stuck = wants_events(observed.pods)

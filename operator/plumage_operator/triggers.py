@@ -7,40 +7,57 @@ retry (our queue does). Children and pods are watched by their label, so that th
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 import kopf
 
 from plumage.cluster import GROUP, POOL_LABEL, VERSION
+from plumage.errors import ConfigurationError
 from plumage_operator.cluster.credentials import connection_info
 from plumage_operator.metrics import Metrics
 from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key
 from plumage_operator.store import Store
 
-__all__ = ["WATCHED", "make_registry", "make_settings"]
+__all__ = ["INTEGRATIONS", "WATCHED", "make_registry", "make_settings", "watched"]
 
 log = logging.getLogger(__name__)
 
-WATCHED: Final = (
+Kind = tuple[str, str, str]
+
+WATCHED: Final[tuple[Kind, ...]] = (
     ("", "v1", "configmaps"),
     ("", "v1", "pods"),
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
     ("apps", "v1", "deployments"),
-    ("gateway.networking.k8s.io", "v1", "httproutes"),
-    ("monitoring.coreos.com", "v1", "podmonitors"),
-    ("networking.k8s.io", "v1", "ingresses"),
     ("networking.k8s.io", "v1", "networkpolicies"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
 )
+INTEGRATIONS: Final[dict[str, Kind]] = {
+    "gatewayApi": ("gateway.networking.k8s.io", "v1", "httproutes"),
+    "ingress": ("networking.k8s.io", "v1", "ingresses"),
+    "podMonitors": ("monitoring.coreos.com", "v1", "podmonitors"),
+}
+"""Watched where the chart says that the operator may, and that the cluster has them."""
 _SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
 _RECONNECT = 1.0
 _WATCH_SECONDS = 300.0  # a watch is asked for anew after so long, so that a half-dead one can't last
 
 
-def make_registry(store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf.OperatorRegistry:
+def watched(integrations: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds of children and pods. ConfigurationError for an integration that there is none of."""
+    unknown = sorted(set(integrations) - set(INTEGRATIONS))
+    if unknown:
+        raise ConfigurationError(f"no integration {', '.join(unknown)}; there are: {', '.join(INTEGRATIONS)}")
+    return (*WATCHED, *(INTEGRATIONS[name] for name in sorted(integrations)))
+
+
+def make_registry(
+    store: Store, queue: WorkQueue[Key], metrics: Metrics, kinds: Iterable[Kind] = WATCHED
+) -> kopf.OperatorRegistry:
     """What kopf calls."""
     registry = kopf.OperatorRegistry()
 
@@ -54,7 +71,7 @@ def make_registry(store: Store, queue: WorkQueue[Key], metrics: Metrics) -> kopf
     kopf.on.login(registry=registry)(connection_info)
     for plural in ("inferencepools", "inferencegateways"):
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
-    for group, version, plural in WATCHED:
+    for group, version, plural in kinds:
         labels = {POOL_LABEL: kopf.PRESENT}
         where = (group, version, plural) if group else (version, plural)
         kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=labels)(changed)
@@ -76,7 +93,7 @@ def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: t
             queue.add(("InferencePool", *one), _SETTLES)
 
 
-def make_settings() -> kopf.OperatorSettings:
+def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     """kopf's settings: no patching of anything, no peering, no watching of CRDs."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -89,6 +106,6 @@ def make_settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = _WATCH_SECONDS + 30
     settings.watching.connect_timeout = 10.0
     settings.watching.reconnect_backoff = _RECONNECT
-    for group, version, plural in WATCHED:
+    for group, version, plural in kinds:
         settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = POOL_LABEL
     return settings

@@ -43,7 +43,7 @@ class Performer:
             case Apply(child, known):
                 if not known:
                     await self._refuse_foreign(pool, child)
-                self._store.put(await self._api.apply(child))
+                self._store.put(await self._applied(child))
             case Delete(kind, name, uid):
                 await self._api.delete(kind, namespace, name, uid)
             case Annotate(pod, annotations):
@@ -52,6 +52,12 @@ class Performer:
                 await self._recorder.tell(pool, action)
             case WriteStatus(status):
                 await self._write_status(pool, status)
+
+    async def _applied(self, child: Object) -> Object:
+        try:
+            return await self._api.apply(child)
+        except GoneError as error:  # only a kind, or the namespace, can be missing
+            raise RefusedError(f"{error}. Is kind {child['kind']} installed in this cluster?") from error
 
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:

@@ -1,0 +1,51 @@
+"""`python -m plumage_operator`: the operator, until SIGTERM or SIGINT.
+
+Exit codes: 0 after a signal, 1 when it can't go on (the Lease went to another, a watch ended), 2 for a configuration
+that can't work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from plumage.errors import ConfigurationError
+from plumage_operator.cluster.lease import LeaseLostError
+from plumage_operator.logs import set_up
+from plumage_operator.options import Options, read_options
+from plumage_operator.running import Operator
+
+__all__ = ["main"]
+
+log = logging.getLogger("plumage_operator")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process."""
+    try:
+        options = read_options(arguments)
+        set_up(options.log_level, options.log_format)
+        asyncio.run(_run(options))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except LeaseLostError as error:
+        log.error("%s; another operator may be active, so this one ends", error)
+        return 1
+    except Exception:
+        log.exception("the operator can't go on")
+        return 1
+    return 0
+
+
+async def _run(options: Options) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    await Operator(options).run(stopped)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

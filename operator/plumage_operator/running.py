@@ -1,0 +1,176 @@
+"""The whole operator in one event loop: waits for the Lease, then watches and works until it is told to stop.
+
+It ends with an error rather than go on halfway: when a task of it fails, when the Lease is lost, when kopf ends. The
+kubelet starts it again, and a fresh start knows the cluster after some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import kopf
+
+from plumage_operator.autoscale import Autoscaling, FleetClient
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.credentials import load_configuration
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.lease import Elector
+from plumage_operator.cluster.perform import Performer
+from plumage_operator.external_metrics.front_proxy import read_front_proxy
+from plumage_operator.external_metrics.metrics import samples_of
+from plumage_operator.external_metrics.plain import add_pool_figures
+from plumage_operator.external_metrics.server import ExternalMetrics
+from plumage_operator.freshness import Freshness
+from plumage_operator.liveness import Heartbeats
+from plumage_operator.metrics import Metrics
+from plumage_operator.options import Options
+from plumage_operator.queue import WorkQueue
+from plumage_operator.reconciler import Key, Reconciler
+from plumage_operator.store import PoolKey, Store
+from plumage_operator.triggers import make_registry, make_settings, watched
+from plumage_operator.web import health_app, metrics_app, serve
+
+__all__ = ["Operator"]
+
+log = logging.getLogger(__name__)
+
+_LOOP = "event loop"
+_QUEUE = "queue"
+_OVERDUE = 180.0  # seconds; a look takes at most two thirds of it
+_PULSE = 5.0  # seconds between two beats of what must always move
+
+
+class Operator:
+    """One process of the operator."""
+
+    def __init__(self, options: Options, configuration: Any = None) -> None:
+        self._options = options
+        self._configuration = configuration
+        self.store = Store()
+        self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
+        self.metrics = Metrics()
+        self.heartbeats = Heartbeats(time.monotonic)
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Until `stopped` is set; whatever else ends it is raised."""
+        async with AsyncExitStack() as stack:
+            api = await stack.enter_async_context(Api(self._configuration or await load_configuration()))
+            client = FleetClient()
+            stack.push_async_callback(client.close)
+            autoscaling = Autoscaling(client, self.store.pools, self.store.observe, self._changed)
+            await self._serve(stack, autoscaling)
+            self.heartbeats.expect(_LOOP, 60.0)
+            elector = self._elector(api)
+            if not await _until(stopped, elector.acquire(lambda: self.heartbeats.beat(_LOOP))):
+                return
+            stack.push_async_callback(elector.release)
+            log.info("active: watching %s", ", ".join(self._options.namespaces) or "the whole cluster")
+            self.metrics.leading = True
+            await _until(stopped, self._all(api, elector, autoscaling, stopped))
+
+    def _elector(self, api: Api) -> Elector:
+        options = self._options
+        return Elector(api, options.site.namespace, options.lease, options.identity, time.monotonic)
+
+    async def _serve(self, stack: AsyncExitStack, autoscaling: Autoscaling) -> None:
+        figures = metrics_app(self._page)
+        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers))
+        for app, port in (
+            (health_app(self.heartbeats), self._options.health_port),
+            (figures, self._options.metrics_port),
+        ):
+            stack.push_async_callback((await serve(app, port)).cleanup)
+
+    def _page(self) -> str:
+        pools = len(self.store.pools())
+        return self.metrics.page(pools=pools, waiting=self.queue.waiting, oldest=self.queue.oldest)
+
+    async def _all(self, api: Api, elector: Elector, autoscaling: Autoscaling, stopped: asyncio.Event) -> None:
+        """Everything that the active operator does, until the first of it ends."""
+        options = self._options
+        recorder = Recorder(api, time.time, options.identity)
+        reconciler = Reconciler(
+            self.store,
+            self.queue,
+            api,
+            Performer(api, recorder, self.store),
+            options.site,
+            self.metrics,
+            word=autoscaling.word,
+        )
+        freshness = Freshness(api, self.store, self.heartbeats, options.namespaces, self._changed)
+        works: list[Coroutine[Any, Any, None]] = [
+            elector.hold(), self._kopf(stopped), freshness.run(), autoscaling.run(), self._pulse(),
+        ]  # fmt: skip
+        works += [reconciler.work() for _ in range(options.workers)]
+        if options.external_port is not None:
+            external = ExternalMetrics(
+                lambda: samples_of(autoscaling.scalers),
+                lambda: read_front_proxy(api),
+                Path(options.external_tls),
+                port=options.external_port,
+            )
+            works.append(external.run())
+        await _first_of(works)
+
+    def _changed(self, pool: PoolKey) -> None:
+        self.queue.add(("InferencePool", *pool))
+
+    async def _pulse(self) -> None:
+        """The loop moves; and the queue is worked off, by workers that may have died."""
+        self.heartbeats.expect(_QUEUE, _OVERDUE)
+        while True:
+            self.heartbeats.beat(_LOOP)
+            if self.queue.oldest < _OVERDUE:
+                self.heartbeats.beat(_QUEUE)
+            await asyncio.sleep(_PULSE)
+
+    async def _kopf(self, stopped: asyncio.Event) -> None:
+        """kopf takes the signals for itself; without one it ends with an error only."""
+        options = self._options
+        kinds = watched(options.integrations)
+        await kopf.operator(
+            registry=make_registry(self.store, self.queue, self.metrics, kinds),
+            settings=make_settings(kinds),
+            standalone=True,
+            clusterwide=not options.namespaces,
+            namespaces=options.namespaces,
+        )
+        stopped.set()
+        await asyncio.Event().wait()
+
+
+async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` ended by itself, before `stopped` was set; what it raises is raised."""
+    task, stop = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()
+        return True
+    finally:
+        await _end((task, stop))
+
+
+async def _first_of(works: list[Coroutine[Any, Any, None]]) -> None:
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Any) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
