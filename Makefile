@@ -7,10 +7,11 @@ NAME   ?= cht
 ARGS   ?=
 KEEP   ?= 0
 SET    ?= nodes
+NODES  ?= 2
 IMAGES ?=
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster-programs crds
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e crds
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -35,8 +36,17 @@ demo: setup  ## a pool on this machine: four engines, a directory, a router, and
 test: setup  ## every test this machine can run; says loudly what it skipped
 	@BIN="$(BIN)" VLLM_VENV="$(VLLM_VENV)" bash scripts/test.sh $(ARGS)
 
+cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "$$(make -s cluster)" (NODES=2; tests/cluster/README.md)
+	@BIN="$(BIN)" bash scripts/cluster.sh up --nodes $(NODES)
+
+cluster-down: setup  ## end it
+	@BIN="$(BIN)" bash scripts/cluster.sh down
+
 cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
-	@PYTHONPATH=tests $(BIN)/python -m cluster programs $(SET)
+	@BIN="$(BIN)" bash scripts/cluster.sh programs $(SET)
+
+e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (docs in tests/e2e_cluster)
+	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
 
 images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)
 	@bash scripts/make_images.sh $(IMAGES)

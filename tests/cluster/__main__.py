@@ -1,28 +1,72 @@
-"""`python -m cluster COMMAND`, with the folder `tests` on PYTHONPATH."""
+"""`scripts/cluster.sh COMMAND`: what a person or a Makefile does with the cluster."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from collections.abc import Callable
 
-from cluster import programs
+from cluster import lifecycle, programs
 from cluster.cache import bin_folder, say
 from cluster.errors import ClusterError
 
 __all__ = ["main"]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="cluster", description="A Kubernetes cluster for tests.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    make = commands.add_parser("programs", help="download or build the programs into the cache")
-    make.add_argument("set", choices=programs.SETS)
-    options = parser.parse_args()
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
     try:
-        programs.ensure(programs.SETS[options.set])
+        return run(options)
     except ClusterError as error:
         say(str(error))
         return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster.sh", description="A Kubernetes cluster for tests.")
+    commands = parser.add_subparsers(required=True)
+    up = commands.add_parser("up", help="start it, and print what a shell evaluates")
+    up.add_argument("--nodes", type=int, default=2)
+    up.add_argument("--proxy", choices=["nftables", "iptables"], default="nftables", help="how Services are reached")
+    up.set_defaults(run=_up)
+    commands.add_parser("down", help="end it").set_defaults(run=_down)
+    inside = commands.add_parser("exec", help="run a command where pods and Services are reached")
+    inside.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
+    inside.set_defaults(run=_exec)
+    make = commands.add_parser("programs", help="download or build the programs into the cache")
+    make.add_argument("set", choices=programs.SETS)
+    make.set_defaults(run=_programs)
+    return parser
+
+
+def _up(options: argparse.Namespace) -> int:
+    start = time.monotonic()
+    cluster = lifecycle.start(lifecycle.default_run(), options.nodes, proxy=options.proxy)
+    say(f"{options.nodes} nodes are Ready after {time.monotonic() - start:.1f} s")
+    say("pods and Services are reached by: scripts/cluster.sh exec curl http://SERVICE.NAMESPACE.svc.cluster.local")
+    print(f"export KUBECONFIG={cluster.kubeconfig} PATH={bin_folder()}:$PATH")
+    return 0
+
+
+def _down(_options: argparse.Namespace) -> int:
+    ended = lifecycle.stop(lifecycle.default_run())
+    say(f"{lifecycle.default_run()}: {'ended' if ended else 'none ran'}")
+    return 0
+
+
+def _exec(options: argparse.Namespace) -> int:
+    cluster = lifecycle.running(lifecycle.default_run())
+    if cluster is None:
+        raise ClusterError(f"none runs in {lifecycle.default_run()}: make cluster")
+    command = cluster.enter(options.words or [os.environ.get("SHELL", "/bin/sh")])
+    os.execvp(command[0], command)
+
+
+def _programs(options: argparse.Namespace) -> int:
+    programs.ensure(programs.SETS[options.set])
     say(f"programs are in {bin_folder()}")
     return 0
 

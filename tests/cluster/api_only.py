@@ -4,10 +4,8 @@ nodes. Pods are accepted and stay Pending; all else is what a cluster does."""
 from __future__ import annotations
 
 import secrets
-import ssl
+import signal
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +14,12 @@ from pathlib import Path
 from support.ports import free_ports
 
 from cluster import certificates, programs
+from cluster.ask import is_ready
 from cluster.control_plane import ControlPlane
 from cluster.processes import Group
 from cluster.runs import run_folder
 
-__all__ = ["ApiServer", "api_server", "is_ready"]
+__all__ = ["ApiServer", "api_server"]
 
 _LOOPBACK = "127.0.0.1"
 _READY_S = 60.0
@@ -64,7 +63,7 @@ class ApiServer:
 
     def restart(self) -> None:
         """Ends the API server and starts it on the same port; what etcd holds stays."""
-        self.processes.stop("apiserver")
+        self.processes.stop("apiserver", signal.SIGKILL)  # asked politely it waits for its watchers
         self.start("apiserver")
 
     def start(self, name: str) -> None:
@@ -86,17 +85,6 @@ def api_server() -> Iterator[ApiServer]:
         group.until("the API server is ready", lambda: is_ready(plane), _READY_S)
         _start(plane, group, "controllers")
         yield ApiServer(plane, group)
-
-
-def is_ready(plane: ControlPlane) -> bool:
-    """What its /readyz says."""
-    request = urllib.request.Request(f"{plane.url}/readyz", headers={"Authorization": f"Bearer {plane.token}"})
-    trusted = ssl.create_default_context(cafile=str(plane.certificate("ca.crt")))
-    try:
-        with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.HTTPError):
-        return False
 
 
 def _start(plane: ControlPlane, group: Group, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.certificates import FRONT_PROXY
 
-__all__ = ["ControlPlane"]
+__all__ = ["ControlPlane", "kubeconfig"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ControlPlane:
     controllers_port: int
     services: str
     token: str
+    config_name: str = "kubeconfig"
 
     QPS = 2000
 
@@ -37,7 +38,7 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        return self.folder / "kubeconfig"
+        return self.folder / self.config_name
 
     def certificate(self, file: str) -> Path:
         return self.folder / "certs" / file
@@ -111,18 +112,20 @@ class ControlPlane:
         for path in (tokens, self.kubeconfig):
             path.touch(mode=0o600)
         tokens.write_text(f"{self.token},admin,admin,system:masters\n")
-        self.kubeconfig.write_text(self._kubeconfig())
+        self.kubeconfig.write_text(kubeconfig(self.url, self.certificate("ca.crt"), self.token))
 
-    def _kubeconfig(self) -> str:
-        return f"""\
+
+def kubeconfig(url: str, ca: Path, token: str) -> str:
+    """The text of one, for who calls the API server by `url`."""
+    return f"""\
 apiVersion: v1
 kind: Config
 clusters:
 - name: plumage-test
-  cluster: {{server: "{self.url}", certificate-authority: "{self.certificate("ca.crt")}"}}
+  cluster: {{server: "{url}", certificate-authority: "{ca}"}}
 users:
 - name: admin
-  user: {{token: "{self.token}"}}
+  user: {{token: "{token}"}}
 contexts:
 - name: plumage-test
   context: {{cluster: plumage-test, user: admin}}

@@ -13,10 +13,11 @@ from typing import Self
 
 from cluster.errors import ClusterError
 
-__all__ = ["Group", "tail"]
+__all__ = ["Group", "tail", "tethered"]
 
 _TETHER = Path(__file__).with_name("tether.py")
 _STOP_S, _POLL_S = 5.0, 0.05
+_LONGEST = 400
 
 
 class Group:
@@ -36,10 +37,9 @@ class Group:
         self.stop_all()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        tethered = [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command]
         with (self.folder / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                tethered,
+                tethered(command),
                 cwd=self.folder,
                 env=None if environment is None else dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -49,6 +49,10 @@ class Group:
 
     def send(self, name: str, number: signal.Signals) -> None:
         self._running[name].send_signal(number)
+
+    def pids(self) -> dict[str, int]:
+        """Of all that still run."""
+        return {name: process.pid for name, process in self._running.items() if process.poll() is None}
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
@@ -72,12 +76,12 @@ class Group:
         self._running.clear()
 
     def until(self, what: str, ready: Callable[[], bool], within_s: float) -> None:
-        """Waits for `ready`; raises ClusterError with the logs' ends once a program ended or the time is up."""
+        """Waits for `ready`; raises ClusterError with the logs' ends once a program failed or the time is up."""
         end = time.monotonic() + within_s
         while not ready():
-            ended = [name for name, process in self._running.items() if process.poll() is not None]
+            ended = [name for name, process in self._running.items() if process.poll()]
             if ended or time.monotonic() > end:
-                reason = f"{', '.join(ended)} ended" if ended else f"not so after {within_s:.0f} s"
+                reason = f"{', '.join(ended)} failed" if ended else f"not so after {within_s:.0f} s"
                 raise ClusterError(f"{what}: {reason}\n{self._told(ended or self._running)}")
             time.sleep(_POLL_S)
 
@@ -85,9 +89,15 @@ class Group:
         return "\n".join(f"-- {name}.log\n{tail(self.folder / f'{name}.log')}" for name in names)
 
 
+def tethered(command: Sequence[str]) -> list[str]:
+    """What runs a command so that it ends with the thread that starts it."""
+    return [sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command]
+
+
 def tail(log: Path, lines: int = 8) -> str:
-    """The last lines of a log, or that there is none."""
+    """The last lines of a log, cut where they are long, or that there is none."""
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+        last = log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …" for line in last)
     except OSError as error:
         return str(error)

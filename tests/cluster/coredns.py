@@ -1,0 +1,32 @@
+"""The cluster's DNS: an image made of CoreDNS's program alone, and the objects that run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from cluster.control_plane import ControlPlane
+
+__all__ = ["IMAGE", "apply_command", "make_image"]
+
+IMAGE = "localhost/coredns:1"
+_MANIFEST = Path(__file__).parent / "manifests" / "coredns.yaml"
+
+
+def make_image(program: Path, images: Path) -> None:
+    """Puts it into the folder of images; a static program needs nothing beside it."""
+    root = images / "coredns"
+    if not (root / "coredns").exists():
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(program, root / ".coredns.new")
+        os.replace(root / ".coredns.new", root / "coredns")
+    told = {"name": IMAGE, "rootfs": str(root), "entrypoint": ["/coredns"], "user": "10001:10001"}
+    (images / ".coredns.new").write_text(json.dumps(told))
+    os.replace(images / ".coredns.new", images / "coredns.json")
+
+
+def apply_command(plane: ControlPlane) -> list[str]:
+    apply = ["apply", "--server-side", "-f", str(_MANIFEST)]
+    return [str(plane.programs["kubectl"]), f"--kubeconfig={plane.kubeconfig}", *apply]

@@ -1,0 +1,81 @@
+"""What a container's shim is told: pure, from what the kubelet asks for and what the image says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cluster.cri.images import Image
+
+__all__ = ["Mount", "NoCommandError", "Spec", "arguments", "environment", "ids", "ignored"]
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NoCommandError(ValueError):
+    """Neither the pod nor the image says what to run."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    src: str
+    dst: str
+    readonly: bool = False
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The shim reads this as JSON; `netns` and `cgroup` are paths, or empty for none of its own."""
+
+    pod: str
+    name: str
+    dir: str
+    rootfs: str
+    netns: str
+    cgroup: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    uid: int
+    gid: int
+    groups: list[int]
+    hostname: str
+    readonly_rootfs: bool
+    no_new_privs: bool
+    no_capabilities: bool
+    mounts: list[Mount] = field(default_factory=list)
+
+
+def arguments(command: Sequence[str], args: Sequence[str], image: Image) -> list[str]:
+    """The pod's command replaces the image's entrypoint and its arguments; the pod's arguments only the latter."""
+    entrypoint = list(command or image.entrypoint)
+    rest = list(args) if args or command else image.cmd
+    if not entrypoint and not rest:
+        raise NoCommandError("no command specified")
+    return [*entrypoint, *rest]
+
+
+def environment(image: Image, hostname: str, told: Mapping[str, str]) -> dict[str, str]:
+    """What every container has, then the image's, then the pod's."""
+    of_image = {key: value for key, _, value in (entry.partition("=") for entry in image.env)}
+    return {"PATH": _PATH, "HOME": "/root", "HOSTNAME": hostname, **of_image, **told}
+
+
+def ids(image: Image, name: str, uid: int | None, gid: int | None) -> tuple[int, int]:
+    """User and group: the pod's word before the image's. Raises LookupError for an unknown name."""
+    image_uid, image_gid = image.named_user(name) if name else image.user_ids()
+    return image_uid if uid is None else uid, image_gid if gid is None else gid
+
+
+def ignored(
+    *, cpu_quota: int, added: Sequence[str], privileged: bool, share_processes: bool, memory: bool
+) -> list[str]:
+    """What a container asks for and does not get here."""
+    asked = {
+        "a CPU limit": cpu_quota > 0,
+        f"capabilities ({', '.join(added)})": bool(added),
+        "privileged": privileged,
+        "a shared process namespace": share_processes,
+        "a memory limit": memory,
+    }
+    return [what for what, wanted in asked.items() if wanted]
