@@ -28,7 +28,7 @@ def main(names: Sequence[str]) -> None:
     """To stdout."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *(f"plumage-llm[{name}]" for name in names)]
-    print("\n".join(dict.fromkeys(requirements(needed, project["optional-dependencies"]))))
+    sys.stdout.writelines(f"{line}\n" for line in dict.fromkeys(requirements(needed, project["optional-dependencies"])))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,13 @@ CHART = ROOT / "charts" / "plumage"
 CRDS = ROOT / "crds"
 KEEP = "helm.sh/resource-policy"
 
-_CHILD = ("create", "delete", "get", "list", "patch", "watch")
 ROUTER = (Rule("discovery.k8s.io", ("endpointslices",), ("get", "list", "watch")),)
 OPTIONAL = {
-    "gatewayApi": (Rule("gateway.networking.k8s.io", ("httproutes",), _CHILD),),
-    "ingress": (Rule("networking.k8s.io", ("ingresses",), _CHILD),),
-    "podMonitors": (Rule("monitoring.coreos.com", ("podmonitors",), _CHILD),),
+    "gatewayApi": ("gateway.networking.k8s.io", "httproutes"),
+    "ingress": ("networking.k8s.io", "ingresses"),
+    "podMonitors": ("monitoring.coreos.com", "podmonitors"),
 }
-"""By the switch under `integrations` that grants them."""
+"""Group and resource by the switch under `integrations` that grants it; all else is granted always."""
 
 
 def main() -> int:
@@ -61,43 +61,48 @@ def crds() -> dict[Path, str]:
 
 
 def crd(text: str) -> str:
-    """A CRD as a template: behind `crds.enabled`, kept by `crds.keep`, its braces taken literally."""
-    found = yaml.safe_load(text)
-    metadata = found["metadata"]
-    head = {"name": metadata["name"], "annotations": {**metadata.get("annotations", {}), KEEP: "keep"}}
-    body = {"apiVersion": found["apiVersion"], "kind": found["kind"], "metadata": head, "spec": found["spec"]}
-    dumped = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
-    escaped = re.sub(r"\{\{|\}\}", lambda braces: '{{ "' + braces[0] + '" }}', dumped)
-    labels = '  labels:\n    {{- include "plumage.labels" . | nindent 4 }}\n'
-    kept = f"    {KEEP}: keep\n"
-    assert kept in escaped, "the annotation is written on a line of its own"
-    escaped = escaped.replace(kept, "    {{- if .Values.crds.keep }}\n" + kept + "    {{- end }}\n", 1)
-    if len(head["annotations"]) == 1:  # `annotations:` with nothing under it is no map
-        escaped = escaped.replace(
-            "  annotations:\n    {{- if .Values.crds.keep }}\n" + kept + "    {{- end }}\n",
-            "  {{- if .Values.crds.keep }}\n  annotations:\n" + kept + "  {{- end }}\n",
-            1,
-        )
-    escaped = escaped.replace("metadata:\n", "metadata:\n" + labels, 1)
-    return "{{- if .Values.crds.enabled }}\n{{- /* Written by scripts/make_chart.py from crds/. */}}\n" + escaped + "{{- end }}\n"
+    """A CRD as a template: behind `crds.enabled`, kept by `crds.keep`, its braces taken literally. As text, which is
+    a hundred times faster than through a YAML library and leaves every line as `make crds` wrote it."""
+    body = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+    head, metadata, rest = body.partition("metadata:\n")
+    own, spec, _ = rest.partition("\nspec:\n")
+    assert all((metadata, spec, rest.startswith("  name: "))), "a CRD begins as `make crds` writes it"
+    annotations = "" if "\n  annotations:\n" in own else "\n  annotations:"
+    kept = f"\n    {{{{- if .Values.crds.keep }}}}\n    {KEEP}: keep\n    {{{{- end }}}}"
+    labels = '\n  labels:\n    {{- include "plumage.labels" . | nindent 4 }}'
+    return (
+        "{{- if .Values.crds.enabled }}\n{{- /* Written by scripts/make_chart.py from crds/. */}}\n"
+        + f"{head}{metadata}{_literal(own)}{annotations}{kept}{labels}{_literal(rest[len(own) :])}"
+        + "{{- end }}\n"
+    )
+
+
+def _literal(text: str) -> str:
+    """What a template prints as `text`."""
+    return re.sub(r"\{\{|\}\}", lambda braces: '{{ "' + braces[0] + '" }}', text)
 
 
 def rules() -> str:
     """Named templates with the rules of each role."""
-    blocks = {
-        "pools": permissions.IN_POOLS,
-        "system": permissions.IN_SYSTEM,
-        "router": ROUTER,
-        **OPTIONAL,
-    }
+    always = [_only(rule, lambda kind: kind not in OPTIONAL.values()) for rule in permissions.IN_POOLS]
+    blocks: dict[str, Iterable[Rule]] = {"pools": always, "system": permissions.IN_SYSTEM, "router": ROUTER}
+    for switch, wanted in OPTIONAL.items():
+        blocks[switch] = [_only(rule, wanted.__eq__) for rule in permissions.IN_POOLS]
+        assert any(rule.resources for rule in blocks[switch]), f"the operator has no right to {wanted}"
     head = "{{/* Written by scripts/make_chart.py from plumage_operator.permissions. */}}\n"
     return head + "".join(
-        f'\n{{{{- define "plumage.rules.{name}" -}}}}\n{_rules(block)}{{{{- end }}}}\n' for name, block in blocks.items()
+        f'\n{{{{- define "plumage.rules.{name}" -}}}}\n{_rules(block)}{{{{- end }}}}\n'
+        for name, block in blocks.items()
     )
 
 
 def _rules(block: Iterable[Rule]) -> str:
-    return "".join(_rule(rule) for rule in block)
+    return "".join(_rule(rule) for rule in block if rule.resources)
+
+
+def _only(rule: Rule, wanted: Callable[[tuple[str, str]], bool]) -> Rule:
+    """The rule, for those of its resources that are wanted."""
+    return replace(rule, resources=tuple(one for one in rule.resources if wanted((rule.group, one))))
 
 
 def _rule(rule: Rule) -> str:
@@ -117,7 +122,8 @@ def readme() -> str:
     """The head, written by hand, and a table of the values."""
     head = (CHART / "README.head.md").read_text()
     table = "".join(
-        f"| `{path}` | {_code(default)} | {text} |\n" for path, default, text in values((CHART / "values.yaml").read_text())
+        f"| `{path}` | {_code(default)} | {text} |\n"
+        for path, default, text in values((CHART / "values.yaml").read_text())
     )
     return f"{head}\n## Values\n\n| value | default | meaning |\n|---|---|---|\n{table}"
 
@@ -128,12 +134,14 @@ def _code(default: Any) -> str:
 
 
 def values(text: str) -> Iterator[tuple[str, Any, str]]:
-    """(path, default, meaning) of each value, in the file's order. A key without a comment above is its parent's matter.
+    """(path, default, meaning) of each value, in the file's order. A key without a comment is its parent's matter.
 
     >>> list(values("# All of it.\\na:\\n  # One.\\n  b: 1\\n"))
     [('a', None, 'All of it.'), ('a.b', 1, 'One.')]
     """
-    defaults, path, comment = yaml.safe_load(text), [], []
+    defaults = yaml.safe_load(text)
+    path: list[str] = []
+    comment: list[str] = []
     for line in text.splitlines():
         stripped = line.strip()
         if stripped.startswith("#"):

@@ -5,6 +5,7 @@
 # make the names. BASE says what they stand on: `registry` takes the Dockerfiles' own bases, `debootstrap` a Debian made
 # here (root and debootstrap needed), where no registry is reached; without BASE it is found out. PLUMAGE_BASE and
 # ENGINE_BASE name other bases. `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU.
+# WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached.
 # pip's own settings are passed on as secrets: PIP_CONFIG_FILE, and PIP_CERT or SSL_CERT_FILE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -78,10 +79,10 @@ registry_answers() {
   [ "$code" = 200 ] || [ "$code" = 401 ]
 }
 
-# One image: NAME DOCKERFILE [BASE]
+# One image: NAME DOCKERFILE BASE [FLAG]…; an empty BASE is the Dockerfile's own.
 image() {
-  local name="$repository/$1:$tag" base=()
-  [ -z "$3" ] || base=(--build-arg "BASE_IMAGE=$3")
+  local name="$repository/$1:$tag" base=("${@:4}")
+  [ -z "$3" ] || base+=(--build-arg "BASE_IMAGE=$3")
   case "$3" in localhost/*) [ "$tool" != buildah ] || base+=(--pull-never) ;; esac
   step "$name${3:+ on $3}"
   build -f "$2" -t "$name" "${base[@]}" "${secrets[@]}" --build-arg "VERSION=$version" \
@@ -117,7 +118,9 @@ for what; do
         "or make_images.sh cpu-engine for vLLM's CPU build (3.5 GB), or make_images.sh plumage for all but vLLM."
       image plumage-engine images/engine/Dockerfile "$engine_base" ;;
     cpu-engine)
-      image plumage-vllm-cpu images/engine/cpu.Dockerfile "$plumage_base"
+      wheels="${WHEELS:-../shared/wheels}"
+      context=(); [ ! -d "$wheels" ] || context=(--build-context "wheels=$(cd "$wheels" && pwd)")
+      image plumage-vllm-cpu images/engine/cpu.Dockerfile "$plumage_base" "${context[@]}"
       image plumage-engine images/engine/Dockerfile "$repository/plumage-vllm-cpu:$tag" ;;
     *) refuse "there is no image '$what': plumage, engine or cpu-engine" ;;
   esac

@@ -112,3 +112,12 @@ seccompProfile:
 {{ include "plumage.rules.podMonitors" . }}
 {{- end }}
 {{- end }}
+
+{{/* The switches under `integrations` that are on, with commas. */}}
+{{- define "plumage.integrations" -}}
+{{- $on := list }}
+{{- range $name, $wanted := .Values.integrations }}
+{{- if $wanted }}{{ $on = append $on $name }}{{ end }}
+{{- end }}
+{{- join "," $on }}
+{{- end }}
