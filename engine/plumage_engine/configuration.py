@@ -25,10 +25,13 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The whole file; ConfigurationError names it and every mistake in it."""
+    def read(cls, path: Path, **given: str | None) -> Self:
+        """The whole file; ConfigurationError names it and every mistake in it. given: fields from the command line,
+        which go before the file's; None leaves them to the file."""
+        known = {name: value for name, value in given.items() if value is not None}
         try:
-            return cls.model_validate(json.loads(path.read_bytes()))
+            found = json.loads(path.read_bytes())
+            return cls.model_validate({**found, **known} if isinstance(found, dict) else found)
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
         except ValidationError as error:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
+from plumage.directory.credentials import with_files
 from plumage.errors import ConfigurationError
 from plumage.incluster.config import ApiServerConfig
 
@@ -151,7 +152,8 @@ class BreakerConfig(_Section):
 
 class RouterConfig(_Section):
     """The whole file. Exactly one of membership_file and membership. `directory_url` null means degraded on purpose: no
-    cache knowledge but this router's own. api_server: where the cluster's is, for `membership` and `auth.callers`."""
+    cache knowledge but this router's own; its user, its password (read at each connection) and the CA to trust may be
+    named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`."""
 
     listen: ListenConfig = ListenConfig()
     pool: str = Field(min_length=1)
@@ -161,6 +163,9 @@ class RouterConfig(_Section):
     membership: MembershipConfig | None = Field(default=None, validate_default=True)
     api_server: ApiServerConfig = ApiServerConfig()
     directory_url: str | None = None
+    directory_username: str | None = None
+    directory_password_file: Path | None = None
+    directory_ca_file: Path | None = None
     policy: PolicyConfig = PolicyConfig()
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -170,6 +175,15 @@ class RouterConfig(_Section):
     engine_api_key_file: Path | None = None
     seed: int | None = Field(default=None, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096
+
+    @property
+    def directory(self) -> str | None:
+        """The directory's whole URL; it holds no secret of a file."""
+        if self.directory_url is None:
+            return None
+        return with_files(
+            self.directory_url, self.directory_username, self.directory_password_file, self.directory_ca_file
+        )
 
     @field_validator("membership")
     @classmethod

@@ -80,7 +80,7 @@ class Router:
         self.membership = find_members(config, self.fleet, random.Random())
         self.fleet.listen(self._replica_moved)
         self.directory = DirectoryLink(
-            config.directory_url,
+            config.directory,
             pool=config.pool,
             router=name,
             fleet=self.fleet,

@@ -9,7 +9,8 @@
 | `redis+sentinel://host:26379,host2:26379/mymaster`     | the primary that Sentinels name (`rediss+sentinel://`) |
 
 User and password are the server's ACL user; characters that URLs reserve are percent-encoded. Options after `?` are
-redis-py's (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `db`, …). Sentinels are asked with the same
+redis-py's (`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `db`, …) and two of our own, `password_file`
+and `password_user` (see `credentials`). Sentinels are asked with the same
 TLS options and without the user, unless `sentinel_username` and `sentinel_password` are given.
 
 A user of its own needs no more than `~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hdel +hget
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -35,6 +37,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from plumage.directory.credentials import options_of
 from plumage.errors import ConfigurationError
 
 __all__ = ["AWAY", "TIMEOUT", "Client", "close", "connect", "redacted", "words"]
@@ -62,7 +65,8 @@ def connect(url: str) -> Client:
         raise ConfigurationError(f"directory URL {redacted(url)!r} has no known form; use one of: {FORMS}")
     try:
         _refuse_reserved(url, scheme)
-        return {"cluster": _cluster, "sentinel": _sentinel}.get(kind, _single)(url, scheme)
+        plain, more = options_of(url)
+        return {"cluster": _cluster, "sentinel": _sentinel}.get(kind, _single)(plain, scheme, more)
     except _UnusableUrlError as error:
         reason = str(error)
     except (TypeError, ValueError, RedisError):
@@ -118,8 +122,8 @@ def _likely_mistake(url: str) -> str:
     return f"one of its options is unknown or has a wrong value: {names}; or {_ENCODE}"
 
 
-def _single(url: str, scheme: str) -> Client:
-    client: Redis = Redis.from_url(url, **_common(), retry=Retry(NoBackoff(), 0))
+def _single(url: str, scheme: str, more: Mapping[str, Any]) -> Client:
+    client: Redis = Redis.from_url(url, **_common(), **more, retry=Retry(NoBackoff(), 0))
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)  # an unknown option shows here, not at the first command
     return client
@@ -130,13 +134,13 @@ def _common() -> dict[str, Any]:
     return {"protocol": 2, "socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
 
 
-def _cluster(url: str, scheme: str) -> Client:
+def _cluster(url: str, scheme: str, more: Mapping[str, Any]) -> Client:
     options, hosts = _split(url, scheme, 6379)
     nodes = [ClusterNode(host, port) for host, port in hosts]
-    return RedisCluster(startup_nodes=nodes, **options, **_common())
+    return RedisCluster(startup_nodes=nodes, **options, **_common(), **more)
 
 
-def _sentinel(url: str, scheme: str) -> Client:
+def _sentinel(url: str, scheme: str, more: Mapping[str, Any]) -> Client:
     options, hosts = _split(url, scheme, 26379)
     name = urlsplit(url).path.strip("/").partition("/")[0]
     if not name:
@@ -148,7 +152,8 @@ def _sentinel(url: str, scheme: str) -> Client:
             asking[key] = options.pop(f"sentinel_{key}")
     retry = Retry(NoBackoff(), 0)
     common = {**_common(), "retry": retry}
-    sentinels = Sentinel(hosts, sentinel_kwargs={**asking, **common}, **options, **common)  # type: ignore[no-untyped-call]
+    asked = {**asking, **common}
+    sentinels = Sentinel(hosts, sentinel_kwargs=asked, **options, **common, **more)  # type: ignore[no-untyped-call]
     master: Redis = sentinels.master_for(name)
     return master
 

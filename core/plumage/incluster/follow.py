@@ -89,6 +89,7 @@ class Follower:
         async for event in self._api.watch(self._path, self._seconds, params):
             self._take(event)
             self._fine()
+        self.error = None
         if asyncio.get_running_loop().time() - began < 1.0:
             await asyncio.sleep(self._backoff.next())
         else:

@@ -25,6 +25,7 @@ from plumage.errors import ConfigurationError
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.app import make_app
 from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.podtoken import ensure_token
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 __all__ = ["AgentServer", "main", "make_server", "serve"]
@@ -56,13 +57,14 @@ class AgentServer(uvicorn.Server):
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m plumage_engine.agent", description="The agent beside one engine.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see plumage_engine.agent.config")
+    parser.add_argument("--replica", help="this replica's id, before what the file says: in a cluster its pod's name")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     gc.set_threshold(100_000, 20, 100)  # hundreds of thousands of blocks live long and form no cycles
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every look at the engine
     try:
-        return uvloop.run(serve(AgentConfig.read(options.config)))
+        return uvloop.run(serve(AgentConfig.read(options.config, replica=options.replica)))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -74,6 +76,8 @@ async def serve(config: AgentConfig) -> int:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    if config.token_file is not None:
+        ensure_token(config.token_file)
     agent = Agent(config, await asyncio.to_thread(read_tokenizer, config.model_folder))
     server = make_server(make_app(agent), config.listen.host, config.listen.port)
     agent.start()

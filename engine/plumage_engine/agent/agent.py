@@ -15,11 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
 
 from plumage.directory.schema import Load, State, engine_name
 from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
+from plumage.errors import ConfigurationError
 from plumage_engine.agent import checkpoint
 from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.config import AgentConfig
@@ -37,6 +40,9 @@ from plumage_engine.agent.throttle import Throttle
 from plumage_engine.agent.tokenizer import TokenText
 from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
 from plumage_engine.configuration import read_secret
+
+if TYPE_CHECKING:
+    from plumage.incluster.callers import Callers
 
 __all__ = ["Agent"]
 
@@ -56,6 +62,7 @@ class Agent:
     def __init__(self, config: AgentConfig, text: TokenText, rng: random.Random | None = None) -> None:
         self.config = config
         self.token = read_secret(config.token_file)
+        self.callers = _callers(config)
         self.load = EngineLoad()
         self.warmth: Warmth | None = None
         self._rng = rng or random.Random()
@@ -64,7 +71,7 @@ class Agent:
             config.engine_url, read_secret(config.engine_token_file), read_secret(config.engine_api_key_file)
         )
         self.writer = DirectoryWriter(
-            config.directory_url,
+            config.directory,
             pool=config.pool,
             replica=config.replica,
             engine=engine_name(config.model, text.rendering),
@@ -74,8 +81,8 @@ class Agent:
         )
         index = CacheIndex(config.model, text.table, config.max_blocks, Heat(config.max_ids))
         self.holdings = Holdings(index, Throttle(config.publish_rate), self.writer)
-        self.hotness = HotnessLink(config.directory_url, config.pool, index.heat, self._rng)
-        self.tables = TablesLink(config.directory_url, config.pool, config.replica, self._engine)
+        self.hotness = HotnessLink(config.directory, config.pool, index.heat, self._rng)
+        self.tables = TablesLink(config.directory, config.pool, config.replica, self._engine)
         self.promote = PromoteLink(self._engine, self.hotness, index, rng=self._rng)
         self.stream = EventStream(
             config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
@@ -84,8 +91,9 @@ class Agent:
         self._stall = StallWatch(config.stalled_seconds)
         self._life = LifeWatch()
         self._cold = asyncio.Event()  # the engine began a life in which it was not warmed yet
-        self._answered = False
+        self.answered = False
         self._misses = MISSES  # unhealthy until it answers
+        self._trouble = "it was not asked yet"
         self._looked = 0.0  # when the last whole look began
         self._asking = asyncio.Lock()
         self._stalled = False
@@ -167,7 +175,7 @@ class Agent:
         if self._draining:
             return State.DRAINING
         if self._misses >= MISSES:
-            return State.UNHEALTHY if self._answered else State.WARMING
+            return State.UNHEALTHY if self.answered else State.WARMING
         if self._stalled:
             return State.STALLED
         return State.READY if self.warmth is not None else State.WARMING
@@ -175,6 +183,28 @@ class Agent:
     @property
     def ready(self) -> bool:
         return self.state is State.READY
+
+    @property
+    def why(self) -> str | None:
+        """Why it is not ready, for people; None when it is."""
+        state = self.state
+        if state is State.WARMING:
+            return (
+                "it is warmed from its peers" if self.answered else f"its engine does not answer yet: {self._trouble}"
+            )
+        reasons = {
+            State.DRAINING: "it drains, for its pod ends",
+            State.UNHEALTHY: f"its engine stopped answering: {self._trouble}",
+            State.STALLED: f"its engine made no step for {self.config.stalled_seconds:g} s with requests running",
+        }
+        return reasons.get(state)
+
+    async def engine_page(self) -> str:
+        """The engine's /metrics; empty while it does not answer."""
+        try:
+            return await self._engine.page()
+        except EngineDownError:
+            return ""
 
     async def serves(self) -> bool:
         """Ready, asked of the engine now: what the last look saw may be a life that has ended since. Those who ask at
@@ -203,11 +233,12 @@ class Agent:
         try:
             self.load = await self._engine.load()
         except EngineDownError as error:
+            self._trouble = str(error)
             self._misses += 1
-            if self._misses == MISSES and self._answered:
+            if self._misses == MISSES and self.answered:
                 log.warning("%s: %s", self.config.replica, error)
         else:
-            self._misses, self._answered = 0, True
+            self._misses, self.answered = 0, True
             if self._life.look(self.load):
                 self.warmth = None
                 self._cold.set()
@@ -233,9 +264,18 @@ class Agent:
 
     async def _warmed(self) -> Warmth:
         config = self.config.warmup
-        peers = find_peers(config, self.config.replica) if config.enabled else []
+        peers = await asyncio.to_thread(find_peers, config, self.config.replica) if config.enabled else []
         model = self.config.served_model or self.config.model
-        return await warm(self._engine, model, peers, config, self.token, self._rng)
+        return await warm(self._engine, model, peers, config, self._peer_token(), self._rng)
+
+    def _peer_token(self) -> SecretStr | None:
+        """What opens peers' routes: in a cluster this pod's own identity, which is renewed under us."""
+        path = self.config.peer_token_file
+        try:
+            return self.token if path is None else read_secret(path)
+        except ConfigurationError as error:
+            log.warning("no peer will answer: %s", error)
+            return None
 
     def hottest(self, tokens: int) -> Hottest:
         """What a new peer should compute, as far as `tokens` go."""
@@ -310,3 +350,13 @@ class Agent:
             for chunk, tokens, uses in hottest
             if chunk is not None
         ]
+
+
+def _callers(config: AgentConfig) -> Callers | None:
+    """Made only where somebody is named: the rest runs without the extra `kube`."""
+    if not config.callers:
+        return None
+    from plumage.incluster.api import ApiServer
+    from plumage.incluster.callers import Callers
+
+    return Callers(ApiServer(config.api_server), config.callers)

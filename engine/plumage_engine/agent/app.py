@@ -9,7 +9,9 @@
 | GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | yes   |
 | POST /v1/plumage/drain        | `{"timeoutSeconds": 30}` → 200 when nothing is in flight, 504 at the time | yes   |
 
-"yes" where the configuration names a token file. Errors are objects as OpenAI's: `{"error": {"message", "type"}}`.
+"yes" where the configuration names a token file; in a cluster the service accounts among `callers` are let in as well,
+by their projected tokens. What `stats` says is `plumage.fleet_report`'s AgentReport, with figures for people. Errors
+are objects as OpenAI's: `{"error": {"message", "type"}}`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,23 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
-from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from plumage.errors import RefusedError
 from plumage.exposition import CONTENT_TYPE
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.metrics import metrics_page
+from plumage_engine.agent.report import report_of
+
+if TYPE_CHECKING:
+    from plumage.incluster.callers import Callers
 
 __all__ = ["make_app"]
 
@@ -48,13 +55,13 @@ def make_app(agent: Agent) -> Starlette:
 
     async def readyz(_: Request) -> Response:
         ready = await agent.serves()
-        return JSONResponse({"state": agent.state.name.capitalize()}, 200 if ready else 503)
+        return JSONResponse({"state": agent.state.name.capitalize(), "why": agent.why}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
         return Response(metrics_page(agent), media_type=CONTENT_TYPE)
 
     async def stats(_: Request) -> Response:
-        return JSONResponse(agent.stats())
+        return JSONResponse({**agent.stats(), **msgspec.to_builtins(await report_of(agent))})
 
     async def hottest(request: Request) -> Response:
         found = agent.hottest(_tokens(request))
@@ -66,25 +73,34 @@ def make_app(agent: Agent) -> Starlette:
 
     guarded = [("stats", stats, "GET"), ("hottest", hottest, "GET"), ("drain", drain, "POST")]
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
-    routes += [Route(f"/v1/plumage/{name}", _guard(agent.token, work), methods=[how]) for name, work, how in guarded]
+    routes += [Route(f"/v1/plumage/{name}", _guard(agent, work), methods=[how]) for name, work, how in guarded]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _explain})
     app.router.redirect_slashes = False  # a redirect would go to whatever host the client named
     return app
 
 
-def _guard(token: SecretStr | None, work: Handler) -> Handler:
-    """`work` for those who have the token."""
-    if token is None:
+def _guard(agent: Agent, work: Handler) -> Handler:
+    """`work` for those who have the token, and for the callers."""
+    if agent.token is None:
         return work
-    expected = b"Bearer " + token.get_secret_value().encode()
+    expected = b"Bearer " + agent.token.get_secret_value().encode()
 
     async def guarded(request: Request) -> Response:
-        given = request.headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, expected):
-            raise HTTPException(401, "this route needs the agent's bearer token")
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode("latin-1"), expected):
+            await _check_caller(agent.callers, given)
         return await work(request)
 
     return guarded
+
+
+async def _check_caller(callers: Callers | None, given: str) -> None:
+    if callers is None:
+        raise HTTPException(401, "this route needs the agent's bearer token")
+    try:
+        await callers.check(given)
+    except RefusedError as error:
+        raise HTTPException(error.status, str(error)) from error
 
 
 def _tokens(request: Request) -> int:
@@ -116,5 +132,6 @@ def _seconds(body: bytes) -> float:
 
 async def _explain(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    kind = "authentication_error" if error.status_code == 401 else "invalid_request_error"
+    kinds = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable"}
+    kind = kinds.get(error.status_code, "invalid_request_error")
     return JSONResponse({"error": {"message": error.detail, "type": kind}}, error.status_code)

@@ -50,7 +50,11 @@ class EngineClient:
         await self._http.aclose()
 
     async def load(self) -> EngineLoad:
-        return parse_load((await self._get("/metrics", {}, MOST_METRICS, QUICK)).decode(errors="replace"))
+        return parse_load(await self.page())
+
+    async def page(self) -> str:
+        """Its /metrics."""
+        return (await self._get("/metrics", {}, MOST_METRICS, QUICK)).decode(errors="replace")
 
     async def snapshot(self) -> Snapshot | None:
         """What the engine holds; None when it can't say."""

@@ -1,36 +1,38 @@
-"""An agent's share of its pool's directory: it follows the membership file, so that a pool that grows stays within the
-server's memory and nobody has to tell the agents that run.
+"""An agent's share of its pool's directory: it follows the membership (the file, or the Service's name), so that a pool
+that grows stays within the server's memory and nobody has to tell the agents that run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 
 from plumage.directory.ledger import capacity_within
 from plumage.directory.writer import DirectoryWriter
 from plumage_engine.agent.config import ShareConfig
+from plumage_engine.agent.members import count_in, count_of
 
 __all__ = ["follow_share", "share_of"]
 
 LOOK = 1.0  # seconds between two looks at the file; a replica takes longer to start
+ASK = 15.0  # seconds between two questions to the cluster's DNS, whose answers are as old as that anyway
 
 
 def share_of(config: ShareConfig) -> int | None:
-    """Chunks that each agent may hold now; None while the file can't be read."""
-    try:
-        members = len(json.loads(config.members_file.read_bytes())["replicas"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return capacity_within(config.memory, max(config.replicas, members))
+    """Chunks that each agent may hold now; None while the file can't be read, or the name not be resolved, which may
+    block for seconds."""
+    if config.members_file is not None:
+        members = count_in(config.members_file)
+    else:
+        members = count_of(config.members_service or "")
+    return None if members is None else capacity_within(config.memory, max(config.replicas, members))
 
 
 async def follow_share(config: ShareConfig, writer: DirectoryWriter) -> None:
     """Until cancelled."""
     known: int | None = None
     while True:
-        share = share_of(config)
+        share = share_of(config) if config.members_file is not None else await asyncio.to_thread(share_of, config)
         if share is not None and share != known:
             known = share
             await writer.resize(share)
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(LOOK if config.members_file is not None else ASK)

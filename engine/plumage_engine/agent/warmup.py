@@ -9,12 +9,10 @@ authenticated port of agents only, and are kept nowhere. Salted prefixes never c
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import msgspec
@@ -22,6 +20,7 @@ from pydantic import SecretStr
 
 from plumage_engine.agent.config import WarmupConfig
 from plumage_engine.agent.engine import EngineClient, EngineDownError, bearer, read_bounded
+from plumage_engine.agent.members import agents_in, agents_of
 from plumage_engine.agent.wire import TokenId
 
 __all__ = ["Hottest", "Prefix", "Warmth", "find_peers", "warm"]
@@ -58,21 +57,14 @@ class Warmth:
 
 
 def find_peers(config: WarmupConfig, replica: str) -> list[str]:
-    """URLs of the other agents: those configured, and those in the membership file that are not this replica."""
+    """URLs of the other agents: those configured, those in the membership file that are not this replica, those behind
+    the Service. Blocks while a name is resolved."""
     peers = list(config.peers)
     if config.peers_file is not None:
-        peers += _members(config.peers_file, replica)
+        peers += agents_in(config.peers_file, replica)
+    if config.peers_service is not None:
+        peers += agents_of(config.peers_service, config.peers_port)
     return peers
-
-
-def _members(path: Path, replica: str) -> list[str]:
-    """A file that is not there yet, or half a member, is nobody to ask."""
-    try:
-        members = json.loads(path.read_bytes())["replicas"]
-        return [str(member["agent"]) for member in members if member.get("agent") and member.get("id") != replica]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("no peers to warm from: %s: %s", path, type(error).__name__)
-        return []
 
 
 async def warm(

@@ -73,6 +73,7 @@ class SimEngine:
         self._backlog = 0
         self._limit = BatchLimit(settings.max_num_seqs)
         self._step: _Step | None = None
+        self.stopped = False  # by the policy: the last batch had room left, who waits is held back on purpose
         self.storing: tuple[SimRequest, int] | None = None  # whose blocks are being cached, from which position on
 
     def __contains__(self, request_id: RequestId) -> bool:
@@ -116,7 +117,8 @@ class SimEngine:
             self.settle(now)
         if not self._requests:
             return None
-        step = self._step = _Step()
+        step, self.stopped = _Step(), False
+        self._step = step
         budget = self._schedule_decodes(step, now)
         budget = self._schedule_prefills(step, budget, now)
         if not step.report.preempted:
@@ -225,6 +227,7 @@ class SimEngine:
         while budget > 0 and len(self._running) < self._limit.limit:
             request_id = self.queue.select(now)
             if request_id is None:
+                self.stopped = True
                 return
             tracked = self._requests[request_id]
             hits = self._fits(tracked)

@@ -80,6 +80,8 @@ class Metrics:
         # Deferred are those that wait for a load: here a load's blocks are usable in the step that copies them.
         for reason, value in (("capacity", load.waiting), ("deferred", 0)):
             yield self._gauge("vllm:num_requests_waiting_by_reason", text, value, reason=reason)
+        held_back = load.waiting if engine.stopped else 0
+        yield self._gauge("plumage_engine_held_back", "Requests that FEATHER holds back on purpose.", held_back)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 0 when idle.", load.kv_usage)
         yield self._gauge(
             "vllm:cache_config_info",

@@ -1,0 +1,61 @@
+"""The other agents of the pool: in local mode from the membership file, in a cluster from its headless Service's name.
+
+DNS instead of EndpointSlices: an agent asks once when it warms and now and then for its share of the directory, which
+needs no watch and no right on the API server. The Service publishes pods that are not ready as well; those have little
+to tell, and the next one is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from pathlib import Path
+
+__all__ = ["agents_in", "agents_of", "count_in", "count_of"]
+
+log = logging.getLogger(__name__)
+
+
+def agents_in(path: Path, replica: str) -> list[str]:
+    """URLs of the file's agents but this replica's. A file that is not there yet, or half a member: nobody to ask."""
+    try:
+        members = json.loads(path.read_bytes())["replicas"]
+        return [str(member["agent"]) for member in members if member.get("agent") and member.get("id") != replica]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("no peers to warm from: %s: %s", path, type(error).__name__)
+        return []
+
+
+def count_in(path: Path) -> int | None:
+    """Members in the file; None where it can't be read."""
+    try:
+        return len(json.loads(path.read_bytes())["replicas"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def agents_of(service: str, port: int) -> list[str]:
+    """URLs of the Service's agents but this pod's own. Blocks for as long as the resolver does: seconds."""
+    others = _addresses(service) - _addresses(socket.gethostname())
+    return [f"http://{_host(address)}:{port}" for address in sorted(others)]
+
+
+def count_of(service: str) -> int | None:
+    """Pods behind the Service; None where its name is not known. Blocks as `agents_of` does."""
+    return len(_addresses(service)) or None
+
+
+def _addresses(name: str) -> set[str]:
+    """Of one family: a dual-stack pod is one pod."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        log.info("the name %s is not resolved: %s", name, error)
+        return set()
+    families = {family: {str(entry[4][0]) for entry in found if entry[0] == family} for family, *_ in found}
+    return families.get(socket.AF_INET) or families.get(socket.AF_INET6) or set()
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,38 @@
+"""The secret of one pod: between its agent, its engine and its preStop, on an emptyDir in memory, gone with the pod.
+
+The agent makes it before it serves; a native sidecar is started first, so it is there when the engine starts. An agent
+that was restarted finds it and keeps it, for the engine beside it goes on with what it read.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from plumage.errors import ConfigurationError
+
+__all__ = ["ensure_token"]
+
+BYTES = 32
+
+
+def ensure_token(path: Path) -> None:
+    """Makes the file, readable by its owner alone, unless it is there. Never seen half written: it is linked into place
+    when it is whole, and who comes second takes the first one's."""
+    if path.exists():
+        return
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(BYTES))
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    except OSError as error:
+        reason = f"{error.strerror}; its folder must be a volume that this user may write"
+        raise ConfigurationError(f"cannot make the pod's token {path}: {reason}") from error
