@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from plumage_engine.vllm.compat.events import check_free
 from plumage_engine.vllm.compat.scheduler import AsyncScheduler, Request, Scheduler, SchedulerOutput
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.fleet import Fleet
@@ -53,5 +54,6 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
     config = kwargs["vllm_config"]
     settings = read_settings(config.additional_config, os.environ) or PluginSettings()
+    check_free(config.kv_events_config)
     made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler
     return made(plumage=settings, **kwargs)

@@ -5,6 +5,7 @@ The publisher numbers batches in the order of `publish`, from 0 on, so who count
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, ZmqEventPublisher
@@ -12,6 +13,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
+from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "BlockRemoved",
     "BlockStored",
     "EngineCore",
+    "check_free",
     "complaints",
     "publishes",
 ]
@@ -50,6 +53,32 @@ def complaints(scheduler: Any) -> list[str]:
     """What the record needs and this vLLM does not have."""
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     return missing(SURFACE) + missing_live(LIVE, scheduler) + missing_live(LIVE, pool)
+
+
+def check_free(config: Any) -> None:
+    """ConfigurationError where another process serves one of the event sockets. ZMQ would take an `ipc://` path away
+    from it without a word, and its agent would follow our cache for its own. config: vLLM's KVEventsConfig, or None."""
+    if config is None or not config.enable_kv_cache_events:
+        return
+    for name in ("endpoint", "replay_endpoint"):
+        endpoint = getattr(config, name, None) or ""
+        scheme, _, path = endpoint.partition("://")
+        if scheme == "ipc" and _served(path):
+            raise ConfigurationError(
+                f"--kv-events-config, {name}: another process serves {endpoint}; end it, or give this engine a path of "
+                "its own"
+            )
+
+
+def _served(path: str) -> bool:
+    """Whether somebody accepts connections there; a file that was left behind accepts none."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.settimeout(1.0)
+        try:
+            one.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 def publishes(scheduler: Any) -> bool:
