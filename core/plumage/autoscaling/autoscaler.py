@@ -101,7 +101,7 @@ def _sleeping(spec: AutoscalingSpec, load: PoolLoad, now: float) -> Decision:
     """At zero: nothing but waiting requests says anything."""
     if not load.fresh(now):
         return Decision(0, 0, 0, "MetricMissing", "0 replicas: no router tells whether requests wait.")
-    waiting = max(load.held or 0, load.in_flight or 0)
+    waiting = load.held
     if not waiting:
         return Decision(0, 0, 0, "Asleep", "0 replicas: no request waits.")
     targets = [target_of(metric) for metric in spec.metrics if metric.type == "RequestsInFlight"]

@@ -1,0 +1,49 @@
+"""A pool in a cluster, as the operator's watches tell it, and what its processes report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumage.cluster import GROUP, labels_of
+from plumage.fleet_report import AgentReport, CurvePoints, HistogramReport, RouterReport, WarmupReport
+from plumage_operator.observed import Observed
+
+START = 1_700_000_000.0
+
+
+def pod(name: str, component: Any = "engine", *, ready: bool = True, address: str = "127.0.0.1", **status: Any) -> Any:
+    conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": str(ready)}]
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "models", "labels": labels_of("chat", component), "annotations": {}},
+        "status": {"phase": "Running", "podIP": address, "conditions": conditions, **status},
+    }
+
+
+def observed(spec: dict[str, Any], pods: list[Any], replicas: int, *, generation: int = 1) -> Observed:
+    """A pool of the simulator whose engines' Deployment wants so many replicas."""
+    manifest = {
+        "apiVersion": f"{GROUP}/v1alpha1",
+        "kind": "InferencePool",
+        "metadata": {"name": "chat", "namespace": "models", "uid": "u1", "generation": generation},
+        "spec": {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **spec},
+    }
+    deployment = {"kind": "Deployment", "metadata": {"name": "chat-engine"}, "spec": {"replicas": replicas}}
+    return Observed(manifest, {("Deployment", "chat-engine"): deployment}, tuple(pods))
+
+
+def waits(short: int, long: int) -> HistogramReport:
+    """So many of 50 ms, and of half a second."""
+    return HistogramReport([0.1, 1.0], [short, short + long, short + long], 0.05 * short + 0.5 * long)
+
+
+def agent(name: str, at: float, tokens: int = 0, **more: Any) -> AgentReport:
+    told = {"warmup": WarmupReport("Warmed"), "cache_tokens": 1000, **more}
+    return AgentReport(name, at=at, started=START, state="Ready", output_tokens=tokens, **told)
+
+
+def router(at: float, requests: int = 0, prompts: int = 0, cached: int = 0, **more: Any) -> RouterReport:
+    told = {"in_flight": 1, "curve": CurvePoints([0, 1000, 4000, 100_000], [0, 0.2, 0.8, 0.8], 1e6), **more}
+    return RouterReport(
+        "chat", "r", at=at, started=START, requests=requests, prompt_tokens=prompts, cached_tokens=cached, **told
+    )

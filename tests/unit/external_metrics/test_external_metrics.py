@@ -1,0 +1,147 @@
+"""What is offered to scalers that are not ours: figures, selectors, documents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from support.autoscaling import KNEE, pool
+
+from plumage.autoscaling import CacheJudge, PoolLoad
+from plumage.errors import ConfigurationError
+from plumage_operator.external_metrics import FrontProxy, PoolSample, add_pool_figures, read_front_proxy
+from plumage_operator.external_metrics.documents import resource_list, value_list
+from plumage_operator.external_metrics.metrics import METRICS, figures
+from plumage_operator.external_metrics.selector import parse_selector
+
+
+def sample(load: PoolLoad, judge: CacheJudge | None = None) -> PoolSample:
+    return PoolSample("models", "chat", load, judge)
+
+
+def test_a_miss_ratio_is_told_only_as_far_as_more_cache_would_cure_it() -> None:
+    def cure(measured: float, replicas: int) -> float:
+        judge = CacheJudge(KNEE, measured, replicas, 1000.0)
+        return figures(sample(pool([1.0] * replicas), judge), 0.0)["plumage_cache_miss_ratio_curable"]
+
+    assert cure(0.4, 2) == pytest.approx(0.4)  # twice the cache has 80 %
+    assert cure(0.6, 3) == pytest.approx(0.2)
+    assert cure(0.8, 4) == 0.0  # the plateau, although a fifth still misses
+    assert cure(0.8, 40) == 0.0
+
+
+def test_until_a_ratio_has_settled_that_of_before_foretells_it() -> None:
+    judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
+    assert figures(sample(pool([1.0] * 3), judge), 0.0)["plumage_cache_miss_ratio_curable"] == pytest.approx(0.2)
+
+
+def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
+    load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3)
+    load = replace(load, replicas=tuple(replace(one, held_back=500.0) for one in load.replicas))
+    found = figures(sample(load), 0.0)
+    assert found["plumage_tokens_per_second"] == 4000.0
+    assert found["plumage_requests_in_flight"] == 3000.0
+    assert found["plumage_time_to_first_token_seconds"] == pytest.approx(0.8)
+    assert found["plumage_queue_wait_seconds"] == pytest.approx(0.2)
+    assert found["plumage_held_requests"] == 3
+
+
+def test_a_part_of_a_sum_is_not_told_nor_what_is_stale() -> None:
+    assert "plumage_tokens_per_second" not in figures(sample(pool([1500.0, None])), 0.0)
+    judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
+    assert figures(sample(pool([1500.0] * 2, ttft=0.1), judge), 46.0) == {}
+
+
+def test_an_idle_pool_waits_for_nothing() -> None:
+    found = figures(sample(pool([0.0], arrivals=0, in_flight=0)), 0.0)
+    assert found["plumage_queue_wait_seconds"] == 0.0
+    assert "plumage_queue_wait_seconds" not in figures(sample(pool([0.0])), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ("", True),
+        ("pool=chat", True),
+        ("pool==chat", True),
+        ("pool = chat , tier = gold", True),
+        ("pool=code", False),
+        ("pool!=code", True),
+        ("absent!=code", True),
+        ("pool in (code,chat)", True),
+        ("pool in (code, mail),tier=gold", False),
+        ("pool notin (code)", True),
+        ("tier", True),
+        ("absent", False),
+        ("!absent", True),
+        ("!tier", False),
+        ("inference.plumage.dev/pool=chat", True),
+    ],
+)
+def test_selectors(selector: str, selected: bool) -> None:
+    labels = {"pool": "chat", "tier": "gold", "inference.plumage.dev/pool": "chat"}
+    assert parse_selector(selector)(labels) is selected
+
+
+@pytest.mark.parametrize("selector", ["pool=chat=x", "pool in chat", "=chat", "pool>5", "a," * 3000, "pool=ch at"])
+def test_selectors_that_are_none(selector: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_selector(selector)
+
+
+def test_documents() -> None:
+    listed = resource_list()
+    assert {one["name"] for one in listed["resources"]} == set(METRICS)
+    document = value_list([sample(pool([0.5]))], "plumage_tokens_per_second", parse_selector("pool=chat"), 0.0)
+    assert document["items"] == [
+        {
+            "metricName": "plumage_tokens_per_second",
+            "metricLabels": {"pool": "chat", "inference.plumage.dev/pool": "chat"},
+            "timestamp": "1970-01-01T00:00:00Z",
+            "windowSeconds": 60,
+            "value": "500m",
+        }
+    ]
+
+
+class Api:
+    def __init__(self, data: dict[str, str]) -> None:
+        self.data = data
+
+    async def request(self, method: str, path: str) -> dict[str, Any]:
+        assert (method, path.rsplit("/", 1)[1]) == ("GET", "extension-apiserver-authentication")
+        return {"data": self.data}
+
+
+async def test_who_may_ask() -> None:
+    data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": '["front-proxy-client"]'}
+    proxy = await read_front_proxy(Api(data))
+    assert proxy == FrontProxy("PEM", frozenset({"front-proxy-client"}))
+    right = {"subject": ((("organizationName", "x"),), (("commonName", "front-proxy-client"),))}
+    wrong = {"subject": ((("commonName", "somebody"),),)}
+    assert [proxy.admits(one) for one in (right, wrong, {}, None)] == [True, False, False, False]
+    assert FrontProxy("PEM").admits(wrong)
+
+
+async def test_a_cluster_without_aggregation_is_told() -> None:
+    with pytest.raises(ConfigurationError, match="without aggregation"):
+        await read_front_proxy(Api({}))
+
+
+async def test_a_document_for_keda() -> None:
+    app = web.Application()
+    add_pool_figures(app, lambda: [sample(pool([10.0, 30.0], held=2))], clock=lambda: 0.0)
+    async with TestClient(TestServer(app)) as client:
+        answer = await client.get("/v1/plumage/pools/models/chat")
+        assert await answer.json() == {
+            "pool": "chat",
+            "wantedReplicas": 2,
+            "tokensPerSecond": 40.0,
+            "requestsInFlight": 40.0,
+            "kvCacheUsageRatio": 0.2,
+            "heldRequests": 2,
+        }
+        assert (await client.get("/v1/plumage/pools/models/other")).status == 404

@@ -1,0 +1,118 @@
+"""From pods and reports to a pool's load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fleets import START, agent, pod, router, waits
+
+from plumage.fleet_report import WarmupReport
+from plumage_operator.autoscale.figures import Reports, heats, pool_load
+from plumage_operator.autoscale.pods import pods_of_pool
+from plumage_operator.autoscale.window import Window
+
+LATER = START + 1000
+
+
+def load_of(pods: list[Any], agents: dict[str, list[Any]], routers: dict[str, list[Any]]) -> Any:
+    """Reports of each, 15 s apart, the last of all seen at 100."""
+    reports = Reports()
+    for told, into in ((agents, reports.agents), (routers, reports.routers)):
+        for name, several in told.items():
+            window = into.setdefault(name, Window())  # type: ignore[attr-defined]
+            for place, one in enumerate(reversed(several)):
+                window.reports.appendleft((100.0 - 15 * place, one))
+    return pool_load(pods_of_pool(pods), reports, len(agents))
+
+
+def test_a_pool_that_works() -> None:
+    pods = [pod("e0"), pod("e1"), pod("r0", "router"), pod("r1", "router")]
+    load = load_of(
+        pods,
+        {
+            name: [agent(name, LATER, 100), agent(name, LATER + 15, 400, running=3, kv_usage=0.5)]
+            for name in ("e0", "e1")
+        },
+        {
+            "r0": [router(LATER, 10, 0, 0), router(LATER + 15, 15, 1000, 500, ttft=waits(9, 1))],
+            "r1": [router(LATER, 10, 0, 0), router(LATER + 15, 12, 3000, 500, ttft=waits(9, 1))],
+        },
+    )
+    assert [one.tokens_per_second for one in load.replicas] == [20.0, 20.0]
+    assert [one.in_flight for one in load.replicas] == [3.0, 3.0]
+    assert load.replicas[0].kv_usage == 0.5
+    assert (load.arrivals, load.in_flight, load.seen) == (7, 2, 100.0)
+    assert load.hit_ratio == 0.25
+    assert load.ttft == pytest.approx(0.55)
+    assert (load.cache, load.curve.hit_ratio(4000)) == (1000, 0.8)
+
+
+def test_the_figures_of_some_routers_are_not_the_pools() -> None:
+    pods = [pod("e0"), pod("r0", "router"), pod("r1", "router")]
+    load = load_of(pods, {}, {"r0": [router(LATER), router(LATER + 15)]})
+    assert load.seen is None
+    assert load.arrivals is None
+    starting = [pod("e0"), pod("r0", "router"), pod("r1", "router", ready=False)]
+    assert load_of(starting, {}, {"r0": [router(LATER), router(LATER + 15)]}).arrivals == 0
+
+
+def test_waits_are_split_by_who_waits_why() -> None:
+    """Three of four that wait are held back on purpose: so is three quarters of the time."""
+    told = [
+        agent("e0", LATER, queue_wait=waits(0, 0), waiting_held_back=3, waiting_for_capacity=1),
+        agent("e0", LATER + 15, queue_wait=waits(0, 100), waiting_held_back=3, waiting_for_capacity=1),
+    ]
+    load = load_of([pod("e0")], {"e0": told}, {})
+    assert load.queue_wait == pytest.approx(0.955)
+    assert load.held_back == pytest.approx(0.75 * 0.955)
+
+
+@pytest.mark.parametrize(
+    ("made", "reports", "warming"),
+    [
+        (pod("e0", ready=False), [], True),
+        (pod("e0", ready=False), [agent("e0", LATER, warmup=WarmupReport("Warming"))], True),
+        (pod("e0", ready=False, phase="Pending", conditions=[]), [], False),
+        (pod("e0", ready=False, containerStatuses=[{"restartCount": 3, "state": {}}]), [], False),
+        (
+            pod("e0", ready=False, containerStatuses=[{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]),
+            [],
+            False,
+        ),
+        (
+            pod("e0", ready=False, containerStatuses=[{"restartCount": 1, "state": {}}]),
+            [agent("e0", LATER, warmup=WarmupReport("Warming"))],
+            True,
+        ),
+        (pod("e0"), [agent("e0", LATER)], False),
+    ],
+    ids=["new", "warms", "no node", "crashed", "no image", "crashed and warms again", "ready"],
+)
+def test_who_warms(made: Any, reports: list[Any], warming: bool) -> None:
+    load = load_of([made], {"e0": reports}, {})
+    assert bool(load.warming) is warming
+
+
+def test_pods_on_their_way_out_are_none() -> None:
+    leaving = pod("e1")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert [one.id for one in load_of([pod("e0"), leaving], {}, {}).replicas] == ["e0"]
+
+
+def test_heat_is_what_agents_tell() -> None:
+    reports = Reports()
+    for name, hotness in (("e0", 50.0), ("e1", 7.0)):
+        reports.agents[name] = Window()
+        reports.agents[name].add(agent(name, LATER, hotness=hotness, running=2), 1.0)
+    found = heats(pods_of_pool([pod("e0"), pod("e1"), pod("e2")]), reports.agents)
+    assert [(one.id, one.heat, one.in_flight) for one in found] == [
+        ("e0", 50.0, 2.0),
+        ("e1", 7.0, 2.0),
+        ("e2", None, 0.0),
+    ]
+
+
+def test_an_address_of_version_six_is_written_in_brackets() -> None:
+    [engine] = pods_of_pool([pod("e0", address="fd00::7")]).engines
+    assert engine.url == "http://[fd00::7]:8081/v1/plumage/stats"
