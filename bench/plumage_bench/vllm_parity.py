@@ -56,7 +56,8 @@ _TIE = 0.125
 @dataclass(frozen=True, slots=True)
 class Variant:
     """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
-    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none."""
+    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none. about: counters of the
+    plugin that must not be 0 in the end: parity without what a setting is for would say nothing."""
 
     name: str
     plugin: Mapping[str, Any] | None = None
@@ -64,9 +65,13 @@ class Variant:
     aborts: bool = False
     quick: bool = True
     host: int = 0
+    about: Sequence[str] = ()
 
 
-_LESS_ROOM = {"num_gpu_blocks_override": 56}
+_EVICTED = ("evictions",)
+_TIER = ("host_admissions", "promotions")
+_ROOM = "num_gpu_blocks_override"
+_LESS_ROOM, _SOME_ROOM = {_ROOM: 56}, {_ROOM: 96}
 _SITUATIONS = (
     Variant("batches of 5", arguments={"max_num_seqs": 5}),
     Variant("prefill in chunks of 96", arguments={"max_num_batched_tokens": 96}),
@@ -79,15 +84,24 @@ _SITUATIONS = (
 def variants(quick: bool) -> list[Variant]:
     """vLLM alone first, in other situations than the reference's; then the plugin in all, and each policy by itself."""
     alone = [replace(one, name=f"vLLM, {one.name}") for one in _SITUATIONS]
-    plugin = [replace(one, name=f"plugin, {one.name}", plugin={}) for one in (Variant("as vLLM's"), *_SITUATIONS)]
+    plugin = [
+        replace(one, name=f"plugin, {one.name}", plugin={}, about=_EVICTED if one.arguments.get(_ROOM) else ())
+        for one in (Variant("as vLLM's"), *_SITUATIONS)
+    ]
     return [one for one in chain(alone, plugin, _parts(), _host_tier(), _policies()) if one.quick or not quick]
 
 
 def _parts() -> list[Variant]:
     """Parts of the plugin switched off."""
     return [
-        Variant("batch not sorted", {"feather": {"policy": "Bandit", "orderBatch": False}}, _LESS_ROOM, quick=False),
-        Variant("batch limit static", {"batchLimit": "Static"}, _LESS_ROOM, quick=False),
+        Variant(
+            "batch not sorted",
+            {"feather": {"policy": "Bandit", "orderBatch": False}},
+            _LESS_ROOM,
+            quick=False,
+            about=_EVICTED,
+        ),
+        Variant("batch limit static", {"batchLimit": "Static"}, _LESS_ROOM, quick=False, about=_EVICTED),
     ]
 
 
@@ -95,21 +109,29 @@ def _host_tier() -> list[Variant]:
     """Everything is stored at its first use, so that much is loaded and promoted; less host memory than that needs."""
     often: dict[str, Any] = {"hostTier": {"minFrequency": 1}}
     takes_all = {"hostTier": {"admission": "All", "promotion": "Off"}}
+    both = (*_EVICTED, *_TIER)
+    late = {**_LESS_ROOM, "async_scheduling": True}
     return [
-        Variant("plugin, host tier", often, _LESS_ROOM, host=60),
-        Variant("plugin, host tier, aborts", often, _LESS_ROOM, aborts=True, quick=False, host=60),
+        Variant("plugin, host tier", often, _LESS_ROOM, host=60, about=both),
+        Variant("plugin, host tier, aborts", often, _LESS_ROOM, aborts=True, quick=False, host=60, about=both),
+        Variant("plugin, host tier, asynchronous", often, late, quick=False, host=60, about=both),
+        # With 56 blocks, and no limit of the plugin's on who runs, hardly any are free for a promotion.
+        Variant("host tier alone", {**_ALONE, **often}, _SOME_ROOM, quick=False, host=600, about=_TIER),
         Variant(
-            "plugin, host tier, asynchronous", often, {**_LESS_ROOM, "async_scheduling": True}, quick=False, host=60
+            "host tier, all of it, no promotion",
+            {**_ALONE, **takes_all},
+            _LESS_ROOM,
+            quick=False,
+            host=600,
+            about=("host_admissions",),
         ),
-        Variant("host tier alone", {**_ALONE, **often}, _LESS_ROOM, quick=False, host=600),
-        Variant("host tier, all of it, no promotion", {**_ALONE, **takes_all}, _LESS_ROOM, quick=False, host=600),
     ]
 
 
 def _policies() -> list[Variant]:
     queues = [Variant(f"feather {name}", {**_ALONE, "feather": {"policy": name}}, quick=False) for name in _QUEUES]
     evictions = [
-        Variant(f"eviction {name}", {**_ALONE, "eviction": {"policy": name}}, _LESS_ROOM, quick=False)
+        Variant(f"eviction {name}", {**_ALONE, "eviction": {"policy": name}}, _LESS_ROOM, quick=False, about=_EVICTED)
         for name in _EVICTIONS
     ]
     return queues + evictions
@@ -178,6 +200,7 @@ def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict
         outcome = Outcome(variant, preemptions=done.preemptions, steps=done.steps)
         outcome.failed += _off(engine)
         outcome.counted = _counted(engine)
+        outcome.failed += [f"no {what.replace('_', ' ')}" for what in variant.about if not outcome.counted.get(what)]
         if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block
             outcome.failed.append("blocks are still taken")
     outcome.aborted = sum(not answer.finished for answer in done.answers.values())

@@ -16,6 +16,7 @@ WANTED = prompts(random.Random(11), 120)
 # Of vLLM alone the two whose batches differ most; each is an engine's start and a few seconds.
 ALONE = ("vLLM, batches of 5", "vLLM, asynchronous, 56 blocks")
 CHOSEN = {one.name: one for one in variants(quick=True) if one.plugin is not None or one.name in ALONE}
+FULL = {one.name: one for one in variants(quick=False)}
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,26 @@ def test_the_answers_are_the_same(tiny_model: Path, expected: Mapping[str, Answe
     found = [compare(one, expected[one.name].tokens, got[one.name].tokens) for one in WANTED]
     differences = [one for one in found if one is not None]
     assert all(ties(tiny_model, differences))
-    # What the variant is for has happened.
+    # What the variant is for has happened: that of the plugin, by `about`, would be among what failed.
     assert (outcome.preemptions > 0) == (CHOSEN[name].arguments.get("num_gpu_blocks_override") is not None)
     assert (outcome.aborted > 0) == CHOSEN[name].aborts
+
+
+def test_every_setting_says_what_it_is_about() -> None:
+    """So that a run in which nothing was evicted, kept or brought back can't pass for parity."""
+    for one in FULL.values():
+        less_room = one.plugin is not None and "num_gpu_blocks_override" in one.arguments
+        evicts = less_room and one.plugin.get("eviction", "default") is not None
+        assert ("evictions" in one.about) == evicts, one.name
+        assert ("host_admissions" in one.about) == bool(one.host), one.name
+        promotes = bool(one.host) and one.plugin["hostTier"].get("promotion") != "Off"
+        assert ("promotions" in one.about) == promotes, one.name
+
+
+def test_what_did_not_happen_fails(tiny_model: Path) -> None:
+    variant = replace(CHOSEN["plugin, as vLLM's"], about=("evictions", "host_admissions"))
+    _, outcome = serve(tiny_model, variant, WANTED[:3])
+    assert outcome.failed == ["no evictions", "no host admissions"]
 
 
 def test_another_models_answers_differ_and_are_no_ties(
