@@ -1,0 +1,43 @@
+"""A password in a file: never in the URL, read anew at each connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis.exceptions import AuthenticationError
+
+from plumage.directory.connection import connect, redacted
+from plumage.directory.credentials import options_of, with_files
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h:1/2", "redis://h:1/2?health_check_interval=3", "redis+sentinel://h:1,i:2/name", "unix:///s.sock"]
+)
+def test_a_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) -> None:
+    secret = tmp_path / "a b"
+    whole = with_files(url, "plumage", secret, None)
+    plain, options = options_of(whole)
+    assert plain == url
+    provider = options["credential_provider"]
+    for password in ("first", "second\n"):
+        secret.write_text(password)
+        assert provider.get_credentials() == ("plumage", password.strip())
+    assert "second" not in whole
+    assert str(secret) not in redacted(whole)
+    client = connect(whole)
+    assert client.connection_pool.connection_kwargs["credential_provider"] is not None  # type: ignore[union-attr]
+
+
+def test_the_default_user_and_a_file_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    _, options = options_of(with_files("redis://h", None, path, None))
+    with pytest.raises(AuthenticationError, match="cannot read the password"):
+        options["credential_provider"].get_credentials()
+    path.write_text("x")
+    assert options["credential_provider"].get_credentials() == ("x",)
+
+
+def test_what_names_nothing_is_left_as_it_is() -> None:
+    assert with_files("redis://h?db=1", None, None, None) == "redis://h?db=1"
+    assert options_of("redis://h?db=1") == ("redis://h?db=1", {})
