@@ -92,9 +92,9 @@ def _container(scene: Scene) -> dict[str, Any]:
         "args": [f"--config={CONFIG_FOLDER}/router.json"],
         "env": [POD_NAME],
         "ports": [{"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"}],
-        "startupProbe": http_probe("/health", ROUTER_PORT, period=1, failures=60),
+        "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60),
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
-        "livenessProbe": http_probe("/health", ROUTER_PORT, period=10, failures=6, timeout=5),
+        "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),
         "resources": {"requests": requests, **({"limits": limits} if limits else {})},
         "volumeMounts": [
             CONFIG_MOUNT, API_MOUNT, TMP_MOUNT,
