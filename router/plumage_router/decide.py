@@ -190,7 +190,16 @@ class Decider:
         plain = decision.prompt.plain
         decision.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
         if plain and usage.prompt_tokens:
-            self.rate.learn(len(decision.prompt.text), usage.prompt_tokens)
+            self._count(decision, usage.prompt_tokens)
+
+    def _count(self, decision: Decision, tokens: int) -> None:
+        """An engine counted the prompt's tokens. Its events will tell those of each chunk; until then the mirror has to
+        guess, and the next turn of a conversation may come before them."""
+        prompt, rate = decision.prompt, self.rate
+        rate.learn(len(prompt.text), tokens)
+        self.mirror.guess_tokens(CHUNK / rate.bytes_per_token)
+        rest = (len(prompt.text) - CHUNK * len(prompt.chunks)) / rate.bytes_per_token
+        self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:
         """No whole answer came. Unless the prompt was `computed`, the replica is not expected to hold it either."""

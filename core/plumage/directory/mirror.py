@@ -162,6 +162,20 @@ class Mirror:
             depth -= 1
         return depth
 
+    def count_pending(self, chain: Sequence[int], slot: int, tokens: float) -> None:
+        """The engine of `slot` counted so many tokens in this chain, which it was sent. What of its end is only
+        expected there is no guess any more; what an engine told of stays as it was told."""
+        lane, holds, first = self._lanes.of.get(slot), self._pending.of(slot), len(chain)
+        while first and chain[first - 1] in holds:
+            first -= 1
+        if lane and first < len(chain):
+            self._matched = _NO_MATCH
+            self._table.correct(lane, chain, first, tokens)
+
+    def guess_tokens(self, per_chunk: float) -> None:
+        """What a chunk is taken to have that no engine has counted, behind none that one has."""
+        self._table.tokens_per_chunk = per_chunk
+
     def drop_pending(self, chain: Sequence[int], slot: int) -> None:
         """The request that was to fill `slot` failed: its holds end now."""
         holds = self._pending.of(slot)

@@ -33,12 +33,12 @@ Change = tuple[int, int, int]  # chunk, tier (0 = no longer held), tokens up to 
 
 class Table:
     """At most `capacity` chunks; `evicted`: how many were dropped for it. `tokens_per_chunk`: the guess for chunks
-    that no engine has counted yet, when nothing better is known."""
+    that no engine has counted yet, when nothing better is known; it may be set anew."""
 
     def __init__(self, capacity: int, tokens_per_chunk: float) -> None:
         self.evicted = 0
+        self.tokens_per_chunk = tokens_per_chunk
         self._share = capacity // SHARDS
-        self._tokens_per_chunk = tokens_per_chunk
         self._shards: list[dict[int, int]] = [{} for _ in range(SHARDS)]
         self._gets = [shard.get for shard in self._shards]
         self._strides = Strides(self._shards)
@@ -209,6 +209,19 @@ class Table:
                 self._make_room(shard)
         return expected
 
+    def correct(self, lane: int, chain: Sequence[int], first: int, tokens: float) -> None:
+        """The whole chain has so many tokens: those that are expected of this lane alone, behind the `first` chunks,
+        share what is left."""
+        shards = self._shards
+        known = self._gets[chain[first - 1] >> SHIFT](chain[first - 1] & KEY, 0) & TOKENS if first else 0
+        step = max(1.0, (tokens - known) / (len(chain) - first))
+        for place, chunk in enumerate(islice(chain, first, None), 1):
+            shard, key = shards[chunk >> SHIFT], chunk & KEY
+            value = shard.get(key, 0)
+            if value & OWNERS == lane:
+                shard[key] = lane | min(int(known + step * place + 0.5), TOKENS)
+        self._strides.changed([chunk & KEY for chunk in islice(chain, first, None)])
+
     def _expect_known(self, lane: int, chain: Sequence[int], first: int, holds: Holds, tokens: int) -> Iterator[int]:
         """The same where some have owners already. `tokens`: up to the first of them."""
         shards, step = self._shards, 0
@@ -232,4 +245,4 @@ class Table:
 
     def _step(self, depth: int, tokens: int) -> int:
         """Tokens of a chunk that nobody has counted, behind `depth` others of `tokens` tokens."""
-        return int((tokens / depth if tokens else self._tokens_per_chunk) + 0.5)
+        return int((tokens / depth if tokens else self.tokens_per_chunk) + 0.5)

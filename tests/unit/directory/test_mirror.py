@@ -55,6 +55,35 @@ def test_guesses_tokens_of_pending_chunks_from_what_is_known_of_the_chain() -> N
     assert mirror.match(other) == {1: (7, 350)}
 
 
+def test_an_engines_count_of_a_prompt_replaces_the_guess_for_what_is_only_expected() -> None:
+    mirror, chain = Mirror(tokens_per_chunk=50), CHAINS[0]
+    mirror.apply(0, held(chain[:2], 80))
+    mirror.hold_pending(chain, 0, 0.0, 1.0)
+    mirror.count_pending(chain, 0, 260.0)
+    assert [mirror.match(chain[:depth])[0][1] for depth in range(1, 8)] == [80, 160, 180, 200, 220, 240, 260]
+    mirror.apply(0, held(chain, 40))
+    mirror.count_pending(chain, 0, 1000.0)
+    assert mirror.match(chain) == {0: (7, 280)}, "what the engine told of each chunk stays"
+    mirror.count_pending(chain, 1, 1000.0)
+    assert mirror.match(chain) == {0: (7, 280)}, "a slot that nobody has heard of has nothing to correct"
+
+
+def test_what_another_replica_told_of_a_chunk_is_no_guess() -> None:
+    mirror, chain = Mirror(), CHAINS[0]
+    mirror.apply(1, held(chain[:3], 30))
+    mirror.hold_pending(chain, 0, 0.0, 1.0)
+    mirror.count_pending(chain, 0, 700.0)
+    assert mirror.match(chain)[1] == (3, 90)
+    assert mirror.match(chain)[0] == (7, 700)
+
+
+def test_the_guess_for_chunks_that_nobody_counted_can_be_learned() -> None:
+    mirror, chain = Mirror(), CHAINS[8]
+    mirror.guess_tokens(41.0)
+    mirror.hold_pending(chain, 1, 0.0, 1.0)
+    assert mirror.match(chain) == {1: (7, 287)}
+
+
 def test_a_request_that_fails_while_a_snapshot_takes_over_is_not_expected_any_more() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)

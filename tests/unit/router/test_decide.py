@@ -203,6 +203,18 @@ def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
     assert tokens == 400 + (2600 - 4 * 256) / 4.0
 
 
+def test_what_an_engine_counted_is_known_before_its_events_come() -> None:
+    decider, loads = _decider(replicas=1)
+    first = _prompt("odd " * 640 + "y" * 100)
+    decision = decider.decide(first, loads, 0.0)
+    decider.finished(decision, 1.0, Usage(prompt_tokens=1330, cached_tokens=0))
+    rest = 100 / decider.rate.bytes_per_token
+    assert decider.mirror.match(first.chunks)[0] == (10, round(1330 - rest))
+    other = decider.decide(_prompt("z" * 2600), loads, 2.0).prompt
+    a_chunk = round(256 / decider.rate.bytes_per_token)
+    assert decider.mirror.match(other.chunks)[0] == (10, 10 * a_chunk)
+
+
 @pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "Dynamo"])
 def test_every_account_is_settled(policy: str) -> None:
     decider, loads = _decider(policy)
