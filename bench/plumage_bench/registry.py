@@ -114,6 +114,18 @@ _ALL = (
         options=(("requests", "so many in all instead of 10,000; 300000 is 10,000 for each replica (half an hour)"),),
     ),
     Benchmark(
+        "autoscale",
+        "a pool and its autoscaler in virtual time: up and down by each metric, by hit ratio where the curve says yes",
+        quick_budget=60,
+        quick_omits="two fifths of each phase of the load",
+    ),
+    Benchmark(
+        "victim",
+        "hit ratio right after a replica went: the one with the coldest cache against one at random, in pairs",
+        quick_budget=60,
+        quick_omits="10 of 20 pairs, half of the time in which caches warm",
+    ),
+    Benchmark(
         "vllm-eviction",
         "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
         quick_budget=240,
@@ -146,6 +158,13 @@ _ALL = (
         "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
         quick_budget=240,
         quick_omits="two of four suites, 3,072 of 4,096 questions of a suite, two of three seeds",
+        needs_vllm=True,
+    ),
+    Benchmark(
+        "hostmem-global",
+        "host memory of four replicas in real vLLM, ranked by the pool's hotness and by each replica's own",
+        quick_budget=180,
+        quick_omits="two of four suites, half of the questions, two of four seeds",
         needs_vllm=True,
     ),
     Benchmark(

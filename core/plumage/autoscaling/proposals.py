@@ -144,7 +144,9 @@ def _hit_ratio(metric: MetricSpec, spec: AutoscalingSpec, load: PoolLoad, now: f
 def _judged(judge: CacheJudge, target: float, tolerance: Tolerance, wanted: int, most: int) -> tuple[int, str]:
     expected, largest = judge.predict(wanted), max(most, wanted)
     if expected >= target:
-        floor, verdict = target, f"the curve predicts {expected:.1%} with {wanted}"
+        # Given back only with some room: a prediction is not met to the point, and the replica would be bought again.
+        floor = target + min(target * tolerance.down, (1 - target) / 2)
+        verdict = f"the curve predicts {expected:.1%} with {wanted}"
     elif expected >= target * (1 - tolerance.up):
         return wanted, "near enough"
     elif (enough := judge.fewest(target, largest)) is not None:

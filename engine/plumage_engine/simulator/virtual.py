@@ -46,6 +46,13 @@ class VirtualFleet:
         self._busy: set[int] = set()
         self._requests: dict[int, dict[object, SimRequest]] = {slot: {} for slot in self.engines}
 
+    def add(self, slot: int, engine: SimEngine) -> None:
+        """One more engine. StateError if the slot is taken."""
+        if slot in self.engines:
+            raise StateError(f"slot {slot} has an engine")
+        self.engines[slot] = engine
+        self._requests[slot] = {}
+
     def call_at(self, when: float, event: Callable[[], None]) -> None:
         """Plan anything; StateError if `when` has passed."""
         if when < self.now:

@@ -21,7 +21,7 @@ from plumage_operator.autoscale.figures import Reports
 from plumage_operator.autoscale.pods import PoolPods
 from plumage_operator.autoscale.scaler import PoolScaler
 from plumage_operator.autoscale.window import Window
-from plumage_operator.observed import Observed, Scaling, meta
+from plumage_operator.observed import Observed, Scaling
 from plumage_operator.store import PoolKey
 
 __all__ = ["INTERVAL", "SELDOM", "WAKING", "Autoscaling"]
@@ -73,11 +73,6 @@ class Autoscaling:
             return None if scaler is None else scaler.word(observed)
         except ManifestError:
             return None  # the plan tells what is wrong with it
-
-    async def scaling(self, observed: Observed, now: float) -> Scaling | None:
-        """The same, in the form in which a reconciler asks. It waits for nothing."""
-        about = meta(observed.pool)
-        return self.word((str(about.get("namespace")), str(about.get("name"))), observed)
 
     async def run(self) -> None:
         """Until it is cancelled."""

@@ -172,7 +172,7 @@ async def test_a_sleeping_pool_is_looked_at_often_and_woken(world: World, tmp_pa
         world.now += 2
         world.reports["127.0.0.200"] = router(world.now, requests=20, wanting=20, held=20)
         await loop.round()
-        word = await loop.scaling(world.observe(KEY), world.now)  # type: ignore[arg-type]
+        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason) == (1, "Woken")
 

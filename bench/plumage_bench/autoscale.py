@@ -1,0 +1,169 @@
+"""`autoscale`: a pool that follows its load by each metric, up and down, in virtual time; and that a replica is bought
+for the hit ratio only where the miss-ratio curve says that its cache helps.
+
+Small engines (an eighth of the stated device's speed), the rules of `plumage.autoscaling` at the manifest's default
+behaviour but for a shorter window downwards. The load is low, high, low. For the hit ratio it is always low, and what
+is shared changes: many groups that fit into a larger fleet, then few; against prompts that share nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plumage.api.v1alpha1.autoscaling import AutoscalingSpec
+from plumage.autoscaling import Autoscaler, coldest_first
+from plumage_bench.contenders import OURS
+from plumage_bench.elastic import ElasticFleet, Look
+from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.workloads.arrivals import Arrival
+from plumage_bench.workloads.prompts import BlockNames, Prompt
+from plumage_engine.simulator.device import make_device
+from plumage_engine.simulator.settings import EngineSettings
+
+__all__ = ["CASES", "Case", "Phase", "arrivals", "engine", "follow", "run"]
+
+INTERVAL = 15.0
+BLOCK = 16
+CACHE_TOKENS = 40_000  # of a replica
+MOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """seconds long, `rate` requests a second. groups: prompts that share 7/8 of their tokens with their group's; 0 for
+    prompts that share nothing."""
+
+    seconds: float
+    rate: float
+    groups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """metric: as in a manifest. rises: whether the high load is to add replicas."""
+
+    name: str
+    metric: Mapping[str, Any]
+    phases: tuple[Phase, ...]
+    rises: bool = True
+    least: int = 1
+    prompt_tokens: int = 2048
+
+
+def _load(name: str, **target: int) -> Case:
+    phases = (Phase(300, 0.1), Phase(600, 1.6), Phase(900, 0.1))
+    return Case(name, {"type": name, **target}, phases)
+
+
+_HITS = {"type": "CacheHitRatio", "targetPercent": 60}
+CASES = (
+    _load("TokensPerSecond", target=400),
+    _load("TimeToFirstToken", targetMilliseconds=6000),
+    _load("QueueWait", targetMilliseconds=1000),
+    _load("KvCacheUsage", targetPercent=25),
+    _load("RequestsInFlight", target=4),
+    Case("CacheHitRatio, the curve says yes", _HITS, (Phase(1500, 1.0, 64), Phase(1500, 1.0, 6)), least=2),
+    Case("CacheHitRatio, the curve says no", _HITS, (Phase(1500, 0.5, 0),), rises=False, least=2),
+)
+
+
+def engine() -> EngineSettings:
+    """A replica: an eighth of the stated device, a cache of some twenty prompts, eight requests at once."""
+    return EngineSettings(
+        block_size=BLOCK,
+        cache_blocks=CACHE_TOKENS // BLOCK,
+        max_num_seqs=8,
+        eviction=OURS.eviction,
+        device=make_device("gpu", time_scale=8.0),
+    )
+
+
+def arrivals(phases: Sequence[Phase], tokens: int, seed: int, *, zipf: float = 0.0) -> Iterator[Arrival]:
+    """Poisson arrivals, phase after phase. zipf: exponent of the groups' popularity, 0 for all alike."""
+    rng = random.Random(f"autoscale-{seed}")
+    names, now, began, client = BlockNames(rng, BLOCK), 0.0, 0.0, 0
+    for phase in phases:
+        prefixes = [names.stretch(tokens * 7 // 8) for _ in range(phase.groups)]
+        weights = [1.0 / (place + 1) ** zipf for place in range(phase.groups)]
+        now = began
+        while (now := now + rng.expovariate(phase.rate)) < began + phase.seconds:
+            group = rng.choices(range(phase.groups), weights)[0] if prefixes else 0
+            blocks = names.extend(prefixes[group], tokens) if prefixes else names.stretch(tokens)
+            yield Arrival(now, Prompt(tokens, blocks, 32, group), client)
+            client += 1
+        began += phase.seconds
+
+
+def follow(case: Case, seed: int, scale: float) -> list[Look]:
+    """One run under the autoscaler. scale: of the phases' lengths."""
+    phases = [Phase(phase.seconds * scale, phase.rate, phase.groups) for phase in case.phases]
+    until = sum(phase.seconds for phase in phases)
+    spec = AutoscalingSpec.model_validate(
+        {
+            "minReplicas": case.least,
+            "maxReplicas": MOST,
+            "metrics": [case.metric],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}},
+        }
+    )
+    fleet = ElasticFleet(engine(), OURS.make(seed, BLOCK), case.least, seed=seed)
+    scaler = Autoscaler()
+
+    def look(now: float) -> None:
+        decision = scaler.decide(spec, fleet.load(now), now)
+        if decision.changes:
+            scaler.scaled(decision.wanted, decision.replicas, now)
+            fleet.resize(decision.replicas, leaving=[int(name) for name in coldest_first(fleet.heats())])
+
+    fleet.every(INTERVAL, until, look)
+    fleet.serve(arrivals(phases, case.prompt_tokens, seed), until)
+    return fleet.looks
+
+
+def run(context: Context) -> Report:
+    """right: cases in which the pool grew and shrank as it was to, of `cases`."""
+    scale = 0.6 if context.quick else 1.0
+    runs: dict[str, list[Look]] = {}
+    with context.progress("autoscale", len(CASES)) as advance:
+        for case in CASES:
+            runs[case.name] = follow(case, context.seed, scale)
+            advance(1)
+    rows = [_row(case, runs[case.name]) for case in CASES]
+    table = ResultTable(
+        "One pool under its autoscaler, virtual time",
+        ("metric", "replicas at first", "most", "at last", "hit ratio at the most", "to be added", "as it should"),
+        rows,
+        f"Bounds {CASES[0].least} (hit ratio: 2) and {MOST}; a look each {INTERVAL:.0f} s.",
+    )
+    keys: dict[str, Figure] = {"cases": len(CASES), "right": sum(row[-1] == "yes" for row in rows)}
+    data = {name: [[one.at, one.replicas, one.wanted, one.hit_ratio] for one in looks] for name, looks in runs.items()}
+    return Report(keys, [table], lambda figure: _plot(figure, runs), {"runs": data})
+
+
+def _row(case: Case, looks: Sequence[Look]) -> list[Figure]:
+    most = max(looks, key=lambda look: look.replicas)
+    first, last = looks[0].replicas, looks[-1].replicas
+    right = most.replicas > first and last < most.replicas if case.rises else most.replicas == first
+    ratio = max((look.hit_ratio or 0.0) for look in looks if look.replicas == most.replicas)
+    return [
+        case.name,
+        first,
+        most.replicas,
+        last,
+        round(ratio, 3),
+        "yes" if case.rises else "no",
+        "yes" if right else "no",
+    ]
+
+
+def _plot(figure: Any, runs: Mapping[str, Sequence[Look]]) -> None:
+    panels = figure.subplots(len(runs), 1, sharex=True)
+    for panel, (name, looks) in zip(panels, runs.items(), strict=True):
+        panel.step([look.at for look in looks], [look.replicas for look in looks], where="post")
+        panel.set(title=name, ylabel="replicas", ylim=(0, MOST + 1))
+    panels[-1].set(xlabel="virtual seconds")
+    figure.set_size_inches(8, 2 * len(runs))
+    figure.tight_layout()
