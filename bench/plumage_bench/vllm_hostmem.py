@@ -25,7 +25,7 @@ from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
 
-__all__ = ["CONTENDERS", "Contender", "Counted", "play", "run"]
+__all__ = ["CONTENDERS", "Contender", "Counted", "play", "run", "tokens_of"]
 
 BLOCK = 16
 _BATCH = 8
@@ -122,7 +122,7 @@ def play(model: Path, prompts: Sequence[Prompt], contender: Contender, device: i
     engine = PretendEngine(model, blocks=device + 1, seed=seed, **arguments)
     counters, clock = _install(engine, contender, seed)
     for number, prompt in enumerate(prompts):
-        engine.add(str(number), _tokens(prompt, number), prompt.output_tokens)
+        engine.add(str(number), tokens_of(prompt, number), prompt.output_tokens)
         while len(engine.scheduler.requests) >= 2 * _BATCH:
             engine.step()
     engine.finish(10_000_000)
@@ -163,7 +163,7 @@ def _install(engine: Any, contender: Contender, seed: int) -> tuple[Any, _Clock]
     return counters, clock
 
 
-def _tokens(prompt: Prompt, number: int) -> list[int]:
+def tokens_of(prompt: Prompt, number: int) -> list[int]:
     """Token ids that are equal where the prompt's blocks have equal names; what fills no block is its own."""
     tokens = [3 + (name >> shift & 15) for name in prompt.blocks for shift in range(0, 4 * BLOCK, 4)]
     rng = random.Random(number)

@@ -1,0 +1,306 @@
+"""`plumage bench hostmem-global`: host memory ranked by the pool's hotness beside host memory ranked by each replica's.
+
+Four replicas, each vLLM's real scheduler, block pool and offloading connector over a pretended device (`vllm_pretend`)
+with the plugin's eviction by hotness, host tier and promotion. Both contenders have the same blocks of either memory:
+devices that hold an eighth of all prefixes beside what a batch needs, host memories that hold a quarter. Few-shot
+questions whose subjects are asked for by Zipf's law, since subjects that are all asked for alike have no hotness to
+know; at each quarter of the questions other subjects become the favourites.
+
+`local` counts what each replica was asked. `global` has the pool's word beside it, made as in production: a request
+counts a use of the deepest chunk that any replica holds (0064), the view ages by the pool's requests, and each 64
+requests each replica is told the faded uses of the blocks that it holds (0135). Requests go to replicas in two ways: in
+turn, to the one with the fewest under way; and by prefix, to the one that holds most of it unless that one is busy.
+The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from plumage.hotness.fleet import FleetHotness, HotnessDelta
+from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.pairs import paired_ratio
+from plumage_bench.vllm_engine import prepare_environment
+from plumage_bench.vllm_hostmem import BLOCK, tokens_of
+from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape, Prompt, fewshot_prompts
+
+__all__ = ["run"]
+
+REPLICAS: Final = 4
+_BATCH = 8
+_EVERY = 64  # requests of the pool between two words; at 6 a second that is the agents' ten seconds
+_CHUNK = 4  # blocks of 16 tokens that a chunk of 256 bytes covers
+_QUESTIONS = 2048
+_PHASES = 4
+_SPILL = 4  # requests more than the least busy replica's that a holder may have
+ROUTES = ("in turn", "by prefix")
+KINDS = ("local", "global")
+
+
+@dataclass(slots=True)
+class Counted:
+    """Prompt tokens: all, found on devices, found in host memory; blocks copied down, and up ahead of requests."""
+
+    prompt: int = 0
+    device: int = 0
+    host: int = 0
+    stored: int = 0
+    promoted: int = 0
+
+    @property
+    def device_ratio(self) -> float:
+        return self.device / self.prompt
+
+    @property
+    def ratio(self) -> float:
+        return (self.device + self.host) / self.prompt
+
+
+class Pool:
+    """The word of the pool, made as routers, directory and agents make it, with requests for a clock."""
+
+    def __init__(self, replicas: Sequence[Any]) -> None:
+        self.view = FleetHotness()
+        self._replicas = replicas
+        self._paths: dict[int, tuple[int, ...]] = {}
+        self._now = 0
+
+    def asked(self, keys: Sequence[int], held: int) -> None:
+        """A request for the blocks `keys`, of which some replica holds the first `held`."""
+        self._now += 1
+        depth = held // _CHUNK * _CHUNK
+        if depth:
+            self._paths[keys[depth - 1]] = tuple(keys[:depth])
+        self.view.add(HotnessDelta(1, {keys[depth - 1]: (1, depth * BLOCK)} if depth else {}))
+        if self._now % _EVERY == 0:
+            self._tell()
+
+    def _tell(self) -> None:
+        uses: dict[int, int] = {}
+        for last, path in self._paths.items():
+            if faded := self.view.aged(last):
+                for key in path:
+                    uses[key] = uses.get(key, 0) + faded
+        for replica in self._replicas:
+            replica.heats.tell({key: number for key, number in uses.items() if replica.holds(key)})
+
+
+class Replica:
+    """One engine with the plugin's host tier. heats: what the pool tells; nothing where it is local."""
+
+    def __init__(self, model: Path, device: int, host: int, seed: int, pooled: bool) -> None:
+        from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+        from plumage_engine.policies import HostTierConfig
+        from plumage_engine.vllm import blocks
+        from plumage_engine.vllm.counters import Counters
+        from plumage_engine.vllm.guard import Guard
+        from plumage_engine.vllm.offload.install import install
+        from plumage_engine.vllm.pooled import PooledHeats
+        from plumage_engine.vllm.settings import PluginEviction
+
+        self.engine = PretendEngine(
+            model, blocks=device + 1, seed=seed, block_size=BLOCK, max_num_seqs=_BATCH, max_num_batched_tokens=2048,
+            max_model_len=8192, **host_tier_arguments(host),
+        )  # fmt: skip
+        self.heats = PooledHeats(lambda: 0.0)
+        settings, counters = HostTierConfig(min_frequency=2), Counters()
+        guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
+        prior, rng, engine = self.heats if pooled else None, random.Random(seed), self.engine
+        blocks.install(engine.scheduler, PluginEviction(), eviction, counters, rng, lambda: float(engine.steps))
+        manager: Any = install(self.engine.scheduler, settings, guard, counters, prior=prior, seed=seed)
+        if off := [one.reason for one in (guard, eviction, manager.guard) if not one.on]:
+            raise RuntimeError(f"a feature is off: {off}")
+        self._manager = manager
+        self._names: dict[int, bytes] = {}
+
+    @property
+    def busy(self) -> int:
+        return len(self.engine.scheduler.requests)
+
+    def ask(self, name: str, prompt: Prompt, tokens: list[int]) -> None:
+        self.engine.add(name, tokens, prompt.output_tokens)
+        for one in self.engine.requests[name].block_hashes:
+            self._names[int.from_bytes(one[-8:], "big")] = one
+
+    def holds(self, key: int) -> bool:
+        """On the device or in host memory."""
+        name = self._names.get(key)
+        if name is None:
+            return False
+        here: bool = self.engine.pool.get_cached_block(name, [0]) is not None
+        return here or self._manager.residents.get(name + bytes(4)) is not None
+
+    def held(self, keys: Sequence[int]) -> int:
+        """Blocks of the chain `keys` that it holds from the first on."""
+        return next((depth for depth, key in enumerate(keys) if not self.holds(key)), len(keys))
+
+    def step_until(self, requests: int) -> None:
+        while self.busy >= requests:
+            self.engine.step()
+
+
+def play(model: Path, prompts: Sequence[Prompt], device: int, host: int, seed: int, route: str, kind: str) -> Counted:
+    """Four replicas serve all of them. device, host: blocks of each replica's."""
+    replicas = [Replica(model, device, host, seed + number, kind == "global") for number in range(REPLICAS)]
+    pool = Pool(replicas)
+    hasher = Hasher()
+    for number, prompt in enumerate(prompts):
+        tokens = tokens_of(prompt, number)
+        keys = hasher.keys(tokens)
+        held = [replica.held(keys) for replica in replicas]
+        pool.asked(keys, max(held))
+        one = _chosen(route, number, held, [replica.busy for replica in replicas])
+        replicas[one].ask(str(number), prompt, tokens)
+        for replica in replicas:
+            replica.step_until(2 * _BATCH)
+    for replica in replicas:
+        replica.engine.finish(10_000_000)
+    found = [pair for replica in replicas for pair in replica.engine.cached.values()]
+    return Counted(
+        sum(prompt.tokens for prompt in prompts),
+        sum(device for device, _ in found),
+        sum(host for _, host in found),
+        sum(replica.engine.stored_blocks for replica in replicas),
+        sum(replica.engine.promoted_blocks for replica in replicas),
+    )
+
+
+class Hasher:
+    """vLLM's block hashes as KV events tell them, their low 64 bits."""
+
+    def __init__(self) -> None:
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import hash_block_tokens, init_none_hash
+
+        init_none_hash(sha256)
+        self._hash: Any = hash_block_tokens
+        self._function: Any = sha256
+
+    def keys(self, tokens: Sequence[int]) -> list[int]:
+        found, parent = [], None
+        for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+            parent = self._hash(self._function, parent, tuple(tokens[start : start + BLOCK]), None)
+            found.append(int.from_bytes(parent[-8:], "big"))
+        return found
+
+
+def _chosen(route: str, number: int, held: Sequence[int], busy: Sequence[int]) -> int:
+    least = min(busy)
+    if route == "in turn":
+        return min(range(REPLICAS), key=lambda one: (busy[one], (one - number) % REPLICAS))
+    free = [one for one in range(REPLICAS) if busy[one] < least + _SPILL]
+    return max(free, key=lambda one: (held[one], -busy[one], (number - one) % REPLICAS))
+
+
+def drifting(shape: FewshotShape, seed: int) -> list[Prompt]:
+    """The suite's questions; at each quarter of them other subjects are the favourites."""
+    prompts: list[Prompt] = []
+    everything = fewshot_prompts(replace(shape, zipf=0.0, questions=_PHASES * 4 * shape.questions), seed)
+    by_subject: dict[int, list[Prompt]] = {}
+    for prompt in everything:
+        by_subject.setdefault(prompt.group, []).append(prompt)
+    rng = random.Random(f"favourites {seed}")
+    subjects = sorted(by_subject)
+    rng.shuffle(subjects)
+    weights = [1.0 / (rank + 1) for rank in range(len(subjects))]
+    for phase in range(_PHASES):
+        turn = phase * len(subjects) // 3 % len(subjects)
+        order = subjects[turn:] + subjects[:turn]
+        drawn = rng.choices(order, weights, k=shape.questions // _PHASES)
+        prompts += [by_subject[subject].pop() for subject in drawn if by_subject[subject]]
+    return prompts
+
+
+def run(context: Context) -> Report:
+    """Both contenders on the same prompts, suites, seeds and ways of routing."""
+    prepare_environment()
+    from plumage_engine.vllm.tiny_model import write_model
+
+    names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
+    seeds = [context.seed + offset for offset in range(2 if context.quick else 4)]
+    found: dict[tuple[str, str], dict[str, list[Counted]]] = {}
+    with TemporaryDirectory() as folder, context.progress("pools", len(names) * len(seeds) * 4) as advance:
+        model = write_model(Path(folder) / "tiny")
+        for suite in names:
+            # A suite of long answers takes a step a token: fewer questions do.
+            fewer = (2 if context.quick else 1) * (4 if FEWSHOT_SUITES[suite].output_tokens > 1 else 1)
+            shape = replace(FEWSHOT_SUITES[suite], questions=_QUESTIONS // fewer)
+            prefixes = int(shape.subjects * shape.example_tokens / BLOCK)
+            own = int(_BATCH * (shape.question_tokens * 2 + shape.output_tokens * 2) / BLOCK)
+            for seed in seeds:
+                prompts = drifting(shape, seed)
+                for route in ROUTES:
+                    rows = found.setdefault((suite, route), {kind: [] for kind in KINDS})
+                    for kind in KINDS:
+                        counted = play(model, prompts, prefixes // 8 + own, prefixes // 4, seed, route, kind)
+                        rows[kind].append(counted)
+                        advance(1)
+    return _report(found)
+
+
+def _report(found: Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]) -> Report:
+    gains = {key: _gains(rows, "device_ratio") for key, rows in found.items()}
+    whole = {key: _gains(rows, "ratio") for key, rows in found.items()}
+    turn = [gain for (_, route), each in gains.items() if route == ROUTES[0] for gain in each]
+    prefix = [gain for (_, route), each in gains.items() if route == ROUTES[1] for gain in each]
+    mean, others = (paired_ratio(each, [1.0] * len(each), random.Random(0)) for each in (turn, prefix))
+    keys: dict[str, int | float | str] = {
+        "global_over_local": round(mean.ratio, 4),
+        "low": round(mean.low, 4),
+        "by_prefix": round(others.ratio, 4),
+        "by_prefix_low": round(others.low, 4),
+        "all_hits": round(
+            geometric_mean([gain for key, each in whole.items() if key[1] == ROUTES[0] for gain in each]), 4
+        ),
+        "pairs": mean.pairs,
+    }
+    data = {f"{suite}, {route}": _plain(rows) for (suite, route), rows in found.items()}
+    return Report(keys, [_table(found)], lambda figure: _plot(figure, gains), data)
+
+
+def _gains(rows: Mapping[str, Sequence[Counted]], what: str) -> list[float]:
+    pairs = zip(rows["global"], rows["local"], strict=True)
+    return [getattr(pooled, what) / getattr(local, what) for pooled, local in pairs]
+
+
+def _table(found: Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]) -> ResultTable:
+    columns = (
+        "suite, route", "hotness", "device hits", "÷ local", "least, most", "all hits", "÷ local", "stored", "promoted",
+    )  # fmt: skip
+    shown: list[tuple[str | float | int, ...]] = []
+    for (suite, route), rows in found.items():
+        for kind, counted in rows.items():
+            against = {**rows, "global": counted}
+            device, whole = _gains(against, "device_ratio"), _gains(against, "ratio")
+            shown.append(
+                (
+                    f"{suite}, {route}", kind, round(fmean(one.device_ratio for one in counted), 4),
+                    round(geometric_mean(device), 4), f"{min(device):.3f}, {max(device):.3f}",
+                    round(fmean(one.ratio for one in counted), 4), round(geometric_mean(whole), 4),
+                    round(fmean(one.stored for one in counted)), round(fmean(one.promoted for one in counted)),
+                )
+            )  # fmt: skip
+    notes = (
+        "Hits: share of prompt tokens. ÷ local: geometric mean over seeds, the same prompts. Stored, promoted: blocks."
+    )
+    return ResultTable("Four replicas, favourites that change", columns, shown, notes)
+
+
+def _plain(rows: Mapping[str, Sequence[Counted]]) -> dict[str, list[dict[str, int]]]:
+    fields = tuple(Counted.__dataclass_fields__)
+    return {kind: [{what: getattr(one, what) for what in fields} for one in counted] for kind, counted in rows.items()}
+
+
+def _plot(figure: Any, gains: Mapping[tuple[str, str], Sequence[float]]) -> None:
+    axes = figure.subplots()
+    for place, ((_, route), each) in enumerate(gains.items()):
+        axes.scatter([place] * len(each), each, color="tab:blue" if route == ROUTES[0] else "tab:orange")
+    axes.set_xticks(range(len(gains)), [f"{suite}\n{route}" for suite, route in gains])
+    axes.axhline(1.0, color="black", linewidth=0.5)
+    axes.set_ylabel("device hits by the pool's hotness ÷ by the replica's own")
