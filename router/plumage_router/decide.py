@@ -28,17 +28,20 @@ KV_BLOCK = 16  # tokens; engines differ, and it only weighs replicas against one
 
 
 class TokenRate:
-    """Bytes a token of this model's prompts, learned from what engines counted."""
+    """Bytes a token of this model's prompts, learned from what engines counted: their mean, and after fifty prompts one
+    in which older ones fade."""
 
-    __slots__ = ("bytes_per_token",)
+    __slots__ = ("_prompts", "bytes_per_token")
 
     def __init__(self, bytes_per_token: float = 4.0) -> None:
         self.bytes_per_token = bytes_per_token
+        self._prompts = 1  # the guess weighs as one
 
     def learn(self, size: int, tokens: int) -> None:
         """One prompt of `size` bytes had `tokens` tokens. Short prompts are mostly template and say little."""
         if tokens > 0 and size >= CHUNK:
-            self.bytes_per_token += 0.02 * (size / tokens - self.bytes_per_token)
+            self._prompts = min(50, self._prompts + 1)
+            self.bytes_per_token += (size / tokens - self.bytes_per_token) / self._prompts
 
 
 @dataclass(slots=True)
