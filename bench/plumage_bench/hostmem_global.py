@@ -36,7 +36,7 @@ REPLICAS: Final = 4
 _BATCH = 8
 _EVERY = 64  # requests of the pool between two words; at 6 a second that is the agents' ten seconds
 _CHUNK = 4  # blocks of 16 tokens that a chunk of 256 bytes covers
-_QUESTIONS = 2048
+_QUESTIONS = 1024
 _PHASES = 4
 _SPILL = 4  # requests more than the least busy replica's that a holder may have
 ROUTES = ("in turn", "by prefix")
@@ -223,13 +223,13 @@ def run(context: Context) -> Report:
     from plumage_engine.vllm.tiny_model import write_model
 
     names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
-    seeds = [context.seed + offset for offset in range(2 if context.quick else 4)]
+    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
     found: dict[tuple[str, str], dict[str, list[Counted]]] = {}
     with TemporaryDirectory() as folder, context.progress("pools", len(names) * len(seeds) * 4) as advance:
         model = write_model(Path(folder) / "tiny")
         for suite in names:
             # A suite of long answers takes a step a token: fewer questions do.
-            fewer = (2 if context.quick else 1) * (4 if FEWSHOT_SUITES[suite].output_tokens > 1 else 1)
+            fewer = (2 if context.quick else 1) * (2 if FEWSHOT_SUITES[suite].output_tokens > 1 else 1)
             shape = replace(FEWSHOT_SUITES[suite], questions=_QUESTIONS // fewer)
             prefixes = int(shape.subjects * shape.example_tokens / BLOCK)
             own = int(_BATCH * (shape.question_tokens * 2 + shape.output_tokens * 2) / BLOCK)

@@ -164,7 +164,7 @@ _ALL = (
         "hostmem-global",
         "host memory of four replicas in real vLLM, ranked by the pool's hotness and by each replica's own",
         quick_budget=180,
-        quick_omits="two of four suites, half of the questions, two of four seeds",
+        quick_omits="two of four suites, half of the questions, one of three seeds",
         needs_vllm=True,
     ),
     Benchmark(
