@@ -1,4 +1,4 @@
-"""Where a live object is not as it was applied. Pure.
+"""Where a live object is not as it was applied: plain JSON, dicts and lists. Pure.
 
 Only what we wrote is compared: the API server adds defaults, other controllers and people add fields of their own, and
 server-side apply leaves those alone. Lists whose items have an identity (containers, volumes, environment) are matched
@@ -29,10 +29,10 @@ def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(wanted: Any, live: Any, path: str, found: list[str]) -> None:
-    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+    if isinstance(wanted, dict) and isinstance(live, dict):
         for key, value in wanted.items():
             _compare(value, live.get(key), f"{path}.{key}" if path else key, found)
-    elif _is_list(wanted) and _is_list(live):
+    elif isinstance(wanted, list | tuple) and isinstance(live, list | tuple):
         _compare_lists(wanted, live, path, found)
     elif not _same(wanted, live):
         found.append(path)
@@ -47,20 +47,16 @@ def _compare_lists(wanted: Sequence[Any], live: Sequence[Any], path: str, found:
         for index, (one, other) in enumerate(zip(wanted, live, strict=True)):
             _compare(one, other, f"{path}[{index}]", found)
         return
-    by_identity = {item.get(identity): item for item in live if isinstance(item, Mapping)}
+    by_identity = {item.get(identity): item for item in live if isinstance(item, dict)}
     for one in wanted:
         _compare(one, by_identity.get(one[identity]), f"{path}[{one[identity]}]", found)
 
 
 def _identity(items: Sequence[Any]) -> str | None:
     """The field that tells the items apart, where each has it."""
-    if not items or not all(isinstance(item, Mapping) for item in items):
+    if not items or not all(isinstance(item, dict) for item in items):
         return None
     return next((name for name in _IDENTITIES if len({item.get(name) for item in items} - {None}) == len(items)), None)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _same(wanted: Any, live: Any) -> bool:

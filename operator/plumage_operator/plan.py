@@ -84,8 +84,10 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
         return pool.spec.initial_replicas
     if observed.scaling is not None:
         return observed.scaling.desired
-    told = status_of(observed.pool).get("desiredReplicas")
-    return pool.spec.initial_replicas if told is None else int(told)
+    told, bounds = status_of(observed.pool).get("desiredReplicas"), pool.spec.autoscaling
+    if told is None:
+        return pool.spec.initial_replicas
+    return max(bounds.min_replicas, min(bounds.max_replicas, int(told)))
 
 
 def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:

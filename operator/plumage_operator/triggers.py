@@ -44,7 +44,7 @@ INTEGRATIONS: Final[dict[str, Kind]] = {
 """Watched where the chart says that the operator may, and that the cluster has them."""
 _SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
 _RECONNECT = 1.0
-_WATCH_SECONDS = 300.0  # a watch is asked for anew after so long, so that a half-dead one can't last
+_WATCH_SECONDS = 300  # an integer, or the API server refuses it: a watch is asked for anew after so long, so that a half-dead one can't last
 
 
 def watched(integrations: Iterable[str]) -> tuple[Kind, ...]:

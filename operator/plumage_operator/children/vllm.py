@@ -19,7 +19,7 @@ PLUGIN_KEY: Final = "plugin.json"
 """Of the engine's ConfigMap: the plugin's settings, taken as an environment variable."""
 SHUTDOWN_SECONDS: Final = 15
 """After the drain, for what is still in flight; below the 30 s that the grace period has above the drain."""
-_CACHE = "/var/cache/plumage"
+_CACHE = "/var/cache/vllm"  # the default of hostMemory.disk.path lies beside it
 _GIB = 1 << 30
 
 

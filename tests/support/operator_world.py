@@ -1,0 +1,145 @@
+"""A cluster that is a value: what an API server and the Deployment controller make of the operator's actions."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from plumage.cluster import COMPONENT_LABEL, POOL_LABEL
+from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.observed import Observed, Scaling, key_of
+from plumage_operator.plan import plan
+from plumage_operator.site import Site
+
+SITE = Site(image="plumage:1", engine_image="engine:1")
+NOW = 1_800_000_000.0
+
+
+def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    """As the API server gives it."""
+    base = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "replicas": 2}
+    return {
+        "apiVersion": "inference.plumage.dev/v1alpha1",
+        "kind": "InferencePool",
+        "metadata": {
+            "name": "chat", "namespace": "default", "uid": "pool-uid", "generation": 1, "resourceVersion": "1", **metadata,
+        },
+        "spec": base if spec is None else spec,
+    }  # fmt: skip
+
+
+class World:
+    """`told`: all events. Objects carry what an API server adds, so that a plan that compares too much never ends."""
+
+    def __init__(self, pool: dict[str, Any] | None = None) -> None:
+        self.pool = pool or pool_object()
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.told: list[Tell] = []
+        self.scaling: Scaling | None = None
+        self._numbers = itertools.count(2)
+
+    def observed(self, **more: Any) -> Observed:
+        seen = Observed(
+            copy.deepcopy(self.pool),
+            copy.deepcopy(self.objects),
+            tuple(copy.deepcopy(list(self.pods.values()))),
+            scaling=self.scaling,
+        )
+        return Observed(**{**{name: getattr(seen, name) for name in Observed.__slots__}, **more})
+
+    def plan(self, site: Site = SITE, now: float = NOW, **more: Any) -> tuple[Action, ...]:
+        return plan(self.observed(**more), site, now)
+
+    def do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Apply(child, _):
+                    self._apply(child)
+                case Delete(kind, name, uid):
+                    if self.objects[kind, name]["metadata"]["uid"] == uid:
+                        del self.objects[kind, name]
+                case Annotate(pod, annotations):
+                    self.pods[pod]["metadata"].setdefault("annotations", {}).update(annotations)
+                case Tell():
+                    self.told.append(action)
+                case WriteStatus(status):
+                    self.pool["status"] = copy.deepcopy(dict(status))
+                    self.pool["metadata"]["resourceVersion"] = str(next(self._numbers))
+
+    def converge(self, site: Site = SITE, rounds: int = 10) -> None:
+        """Plans and does until there is nothing more to do."""
+        for _ in range(rounds):
+            self.run_controllers()
+            actions = self.plan(site)
+            if not actions:
+                return
+            self.do(actions)
+        raise AssertionError(f"still {self.plan(site)} after {rounds} rounds")
+
+    def _apply(self, child: Any) -> None:
+        key, new = key_of(child), copy.deepcopy(child)
+        old = self.objects.get(key)
+        generation = 1
+        if old is not None:
+            changed = {name: part for name, part in new.items() if name != "metadata" and old.get(name) != part}
+            generation = old["metadata"]["generation"] + bool(changed)
+        new["metadata"] |= {
+            "uid": old["metadata"]["uid"] if old else f"uid-{next(self._numbers)}",
+            "resourceVersion": str(next(self._numbers)),
+            "generation": generation,
+            "creationTimestamp": "2027-01-01T00:00:00Z",
+        }
+        new["status"] = copy.deepcopy((old or {}).get("status", {}))
+        self.objects[key] = new
+
+    def run_controllers(self, ready: bool = True) -> None:
+        """Every Deployment gets its pods. ready: they become so."""
+        for (kind, name), thing in self.objects.items():
+            if kind == "Deployment":
+                self._roll(name, thing, ready)
+
+    def _roll(self, name: str, deployment: dict[str, Any], ready: bool) -> None:
+        spec = deployment["spec"]
+        wanted = spec["replicas"]
+        for pod in [pod for pod in self.pods if pod.startswith(f"{name}-")]:
+            if ready or int(pod.rpartition("-")[2]) >= wanted:
+                del self.pods[pod]
+        for index in range(wanted):
+            if f"{name}-{index}" not in self.pods:
+                self.add_pod(f"{name}-{index}", spec["template"], ready)
+        there = [pod for pod in self.pods.values() if pod["metadata"]["name"].startswith(f"{name}-")]
+        good = sum(pod["status"]["conditions"][0]["status"] == "True" for pod in there)
+        deployment["status"] = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": len(there),
+            "updatedReplicas": len(there),
+            "readyReplicas": good,
+        }
+
+    def add_pod(self, name: str, template: dict[str, Any], ready: bool) -> None:
+        metadata = copy.deepcopy(template["metadata"]) | {"name": name, "namespace": "default", "uid": f"pod-{name}"}
+        condition = {"type": "Ready", "status": "True" if ready else "False"}
+        self.pods[name] = {"kind": "Pod", "metadata": metadata, "status": {"conditions": [condition]}}
+
+    def engine_pods(self) -> list[dict[str, Any]]:
+        return [pod for pod in self.pods.values() if pod["metadata"]["labels"][COMPONENT_LABEL] == "engine"]
+
+    def condition(self, type_: str) -> dict[str, Any]:
+        return next(one for one in self.pool["status"]["conditions"] if one["type"] == type_)
+
+    def reasons(self) -> dict[str, tuple[str, str]]:
+        return {one["type"]: (one["status"], one["reason"]) for one in self.pool["status"]["conditions"]}
+
+
+def pod_object(component: str = "engine", name: str = "chat-engine-0", **status: Any) -> dict[str, Any]:
+    """A pod that is not ready; status: its further fields."""
+    labels = {POOL_LABEL: "chat", COMPONENT_LABEL: component}
+    conditions = [{"type": "Ready", "status": "False"}, {"type": "PodScheduled", "status": "True"}]
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "status": {"conditions": conditions, **status},
+    }

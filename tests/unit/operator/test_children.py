@@ -1,0 +1,259 @@
+"""What the children say, held against those who read it: engine, agent and router take their files as they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.operator_world import SITE, pool_object
+
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.vllm.settings import read_settings
+from plumage_operator.children import CONFIG_HASH, Scene, build_children
+from plumage_operator.observed import key_of
+from plumage_operator.plan import read_pool
+from plumage_router.config import load_config
+
+SIMULATOR = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
+
+
+def children(
+    spec: dict[str, Any] | None = None, replicas: int = 2, **site: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
+    scene = Scene(read_pool(pool_object(spec or SIMULATOR)), replace(SITE, **site), replicas)
+    return {key_of(child): child for child in build_children(scene)}
+
+
+def vllm(engine: dict[str, Any] | None = None, model: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"model": model or {"uri": "hf://org/model"}, "engine": engine or {}}
+
+
+def pod(made: dict[tuple[str, str], dict[str, Any]], part: str = "engine") -> dict[str, Any]:
+    spec: dict[str, Any] = made["Deployment", f"chat-{part}"]["spec"]["template"]["spec"]
+    return spec
+
+
+def engine(made: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    (container,) = pod(made)["containers"]
+    return container
+
+
+def rolls(before: dict[str, Any], after: dict[str, Any], part: str = "engine") -> bool:
+    hashes = {
+        children(spec)["Deployment", f"chat-{part}"]["spec"]["template"]["metadata"]["annotations"][CONFIG_HASH]
+        for spec in (before, after)
+    }
+    return len(hashes) == 2
+
+
+def with_(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    changed = json.loads(json.dumps(spec))
+    *way, last = path.split(".")
+    inner = changed
+    for name in way:
+        inner = inner.setdefault(name, {})
+    inner[last] = value
+    return dict(changed)
+
+
+def test_engine_agent_and_router_take_their_files(tmp_path: Path) -> None:
+    made = children()
+    files = made["ConfigMap", "chat-engine"]["data"] | made["ConfigMap", "chat-router"]["data"]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    simulator = SimulatorConfig.read(tmp_path / "engine.json")
+    assert (simulator.host, simulator.port, simulator.model) == ("0.0.0.0", 8000, "tiny-chat")
+    told = json.loads(files["agent.json"])
+    (tmp_path / "agent.json").write_text(json.dumps({**told, "replica": "chat-engine-0"}))
+    agent = AgentConfig.read(tmp_path / "agent.json")
+    assert agent.directory_url == "redis://chat-directory.default.svc:6379"
+    assert agent.events_endpoint == simulator.events_endpoint
+    router = load_config(tmp_path / "router.json")
+    assert router.membership is not None
+    assert router.membership.endpoint_slices.service == "chat-engine"
+    assert json.loads(files["cordoned.json"]) == {"cordoned": []}
+
+
+def test_the_plugin_takes_its_settings() -> None:
+    data = children(vllm({"hostMemory": {"capacity": "4Gi"}}))["ConfigMap", "chat-engine"]["data"]
+    settings = read_settings(None, {"PLUMAGE_VLLM": data["plugin.json"]})
+    assert settings is not None
+    assert settings.feather is not None
+    assert str(settings.fleet.admin_token_file) == "/run/plumage/token"
+    assert "engine.json" not in data
+
+
+def test_vllm_is_told_what_the_manifest_says() -> None:
+    spec = vllm({"tensorParallelSize": 2, "hostMemory": {"capacity": "4Gi"}, "args": ["--max-num-seqs=8"]},
+                {"uri": "hf://org/model", "revision": "abc", "maxLength": 4096, "tokenRef": {"name": "hub", "key": "t"}})  # fmt: skip
+    container = engine(children(spec))
+    flags = dict(part.split("=", 1) for part in container["args"] if "=" in part)
+    assert (flags["--model"], flags["--served-model-name"], flags["--revision"]) == ("org/model", "model", "abc")
+    assert (flags["--tensor-parallel-size"], flags["--max-model-len"]) == ("2", "4096")
+    assert json.loads(flags["--kv-events-config"])["endpoint"] == "ipc:///run/plumage/events"
+    extra = json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"]
+    assert extra["cpu_bytes_to_use"] == 4 << 30
+    assert {"--enable-prompt-tokens-details", "--enable-force-include-usage"} <= set(container["args"])
+    assert container["args"][-1] == "--max-num-seqs=8"
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    token = next(one for one in container["env"] if one["name"] == "HF_TOKEN")
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "t"}
+    assert container["image"] == "engine:1"
+
+
+def test_the_host_tier_has_room_in_shared_memory() -> None:
+    volumes = {one["name"]: one for one in pod(children(vllm({"hostMemory": {"capacity": "4Gi"}})))["volumes"]}
+    assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
+    assert int(volumes["shm"]["emptyDir"]["sizeLimit"]) > 4 << 30
+    mounts = {one["mountPath"] for one in engine(children(vllm({"hostMemory": {"capacity": "4Gi"}})))["volumeMounts"]}
+    assert {"/dev/shm", "/run/plumage", "/tmp", "/var/cache/vllm", "/models/hub"} <= mounts
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "volume"),
+    [
+        ({"uri": "pvc://claim/llama/8b"}, "/models/model/llama/8b",
+         {"persistentVolumeClaim": {"claimName": "claim", "readOnly": True}}),
+        ({"uri": "oci://registry/llama:1"}, "/models/model",
+         {"image": {"reference": "registry/llama:1", "pullPolicy": "IfNotPresent"}}),
+    ],
+)  # fmt: skip
+def test_a_model_on_a_volume_is_mounted_for_engine_agent_and_router(
+    model: dict[str, Any], path: str, volume: dict[str, Any]
+) -> None:
+    made = children(vllm(model=model))
+    assert f"--model={path}" in engine(made)["args"]
+    for part in ("engine", "router"):
+        assert {"name": "model", **volume} in pod(made, part)["volumes"]
+    assert json.loads(made["ConfigMap", "chat-router"]["data"]["router.json"])["model"]["modelFolder"] == path
+    agent = pod(made)["initContainers"][-1]
+    assert {"name": "model", "mountPath": "/models/model", "readOnly": True} in agent["volumeMounts"]
+
+
+def test_volumes_and_mounts_belong_together_everywhere() -> None:
+    specs = [SIMULATOR, vllm(), vllm({"hostMemory": {"capacity": "1Gi", "disk": {"capacity": "1Gi"}}}),
+             vllm(model={"uri": "builtin://tiny-llama"}),
+             vllm(model={"uri": "s3://b/m", "tokenizer": "oci://r/t:1", "adapters": [{"name": "a", "uri": "pvc://c/a"}]}),
+             {**SIMULATOR, "directory": {"redisRef": {"url": "rediss://r:1", "passwordRef": {"name": "p", "key": "k"},
+                                                      "caRef": {"name": "c", "key": "k"}}},
+              "router": {"auth": {"apiKeysRef": {"name": "k", "key": "k"},
+                                  "adminKeyRef": {"name": "a", "key": "k"}}}}]  # fmt: skip
+    for spec in specs:
+        for (kind, _), thing in children(spec).items():
+            if kind != "Deployment":
+                continue
+            inside = thing["spec"]["template"]["spec"]
+            volumes = [one["name"] for one in inside["volumes"]]
+            containers = [*inside.get("initContainers", ()), *inside["containers"]]
+            mounted = {one["name"] for container in containers for one in container["volumeMounts"]}
+            assert len(volumes) == len(set(volumes)), spec
+            assert mounted == set(volumes), (spec, thing["metadata"]["name"])
+            for container in containers:
+                paths = [one["mountPath"] for one in container["volumeMounts"]]
+                assert len(paths) == len(set(paths))
+
+
+def test_every_pod_keeps_the_restricted_standard() -> None:
+    for spec in (SIMULATOR, vllm(), vllm(model={"uri": "builtin://tiny-llama"})):
+        for (kind, _), thing in children(spec).items():
+            if kind != "Deployment":
+                continue
+            inside = thing["spec"]["template"]["spec"]
+            assert inside["securityContext"]["runAsNonRoot"]
+            assert inside["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert inside["automountServiceAccountToken"] is False
+            for container in [*inside.get("initContainers", ()), *inside["containers"]]:
+                security = container["securityContext"]
+                assert security["readOnlyRootFilesystem"]
+                assert not security["allowPrivilegeEscalation"]
+                assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_engine_never_sees_a_token_of_the_api_server() -> None:
+    made = children()
+    assert {"identity", "api"}.isdisjoint(one["name"] for one in engine(made)["volumeMounts"])
+    agent = pod(made)["initContainers"][-1]
+    assert agent["restartPolicy"] == "Always"
+    assert {"identity", "api"} <= {one["name"] for one in agent["volumeMounts"]}
+
+
+def test_there_is_more_grace_than_the_drain_takes() -> None:
+    made = children(with_(SIMULATOR, "rollout.drainTimeoutSeconds", 77))
+    assert pod(made)["terminationGracePeriodSeconds"] > 77
+    hook = engine(made)["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook[1:3] == ["-m", "plumage_engine.agent.drain"]
+    assert "77" in hook
+
+
+def test_scheduling_fields_reach_the_pods() -> None:
+    fields = {
+        "nodeSelector": {"gpu": "h100"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "runtimeClassName": "nvidia",
+        "schedulerName": "other",
+        "imagePullSecrets": [{"name": "pull"}],
+    }
+    inside = pod(children(vllm(fields)))
+    for name, value in fields.items():
+        assert inside[name] == value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("engine.feather.policy", "Fcfs"),
+        ("router.policy", "RoundRobin"),
+        ("router.limits.maxInFlight", 7),
+        ("replicas", 5),
+        ("networkPolicy.enabled", False),
+        ("monitoring.enabled", True),
+    ],
+)
+def test_what_can_change_live_rolls_no_engine(path: str, value: Any) -> None:
+    assert not rolls(SIMULATOR, with_(SIMULATOR, path, value))
+    assert not rolls(vllm(), with_(vllm(), path, value))
+
+
+@pytest.mark.parametrize(("path", "value"), [("router.policy", "RoundRobin"), ("router.limits.maxInFlight", 7)])
+def test_policy_and_limits_roll_no_router_either(path: str, value: Any) -> None:
+    assert not rolls(SIMULATOR, with_(SIMULATOR, path, value), "router")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("engine.eviction.policy", "Lru"),
+        ("engine.image", "other:1"),
+        ("engine.env", [{"name": "A", "value": "b"}]),
+        ("model.maxLength", 100),
+        ("directory.warmup.maxTokens", 5),
+    ],
+)
+def test_what_a_process_reads_at_start_rolls_it(path: str, value: Any) -> None:
+    assert rolls(SIMULATOR, with_(SIMULATOR, path, value))
+    assert rolls(vllm(), with_(vllm(), path, value))
+
+
+def test_hostile_values_stay_values() -> None:
+    nasty = 'x"\n  - command: [rm, -rf, /] # {{ .Values }} $(POD_NAME)'
+    made = children(vllm({"args": [f"--note={nasty}"], "env": [{"name": "A", "value": nasty}]}))
+    assert engine(made)["args"][-1] == f"--note={nasty}"
+    assert {"name": "A", "value": nasty} in engine(made)["env"]
+    assert json.loads(json.dumps(made["ConfigMap", "chat-engine"]))["data"]
+
+
+def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() -> None:
+    made = children(with_(SIMULATOR, "networkPolicy.monitoringNamespaces", ["prometheus"]))
+    rules = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
+    assert all(rule["from"] for rule in rules)
+    assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]
+    told = json.dumps(rules)
+    assert all(word in told for word in ("prometheus", SITE.namespace, "router"))
+    assert not [key for key in children(network_policies=False) if key[0] == "NetworkPolicy"]

@@ -1,0 +1,258 @@
+"""What a pool says of itself, for every state that its cluster can be in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.operator_world import NOW, SITE, World, pod_object, pool_object
+
+from plumage_operator.actions import Tell, WriteStatus
+from plumage_operator.conditions import Fact, Reason, Type, set_condition
+from plumage_operator.diagnosis import diagnose, wants_events
+from plumage_operator.gateways import gateway_status
+from plumage_operator.observed import Refusal, Scaling, Trouble
+from plumage_operator.plan import plan_words
+
+
+def waiting(reason: str, message: str = "", container: str = "engine", **more: Any) -> dict[str, Any]:
+    state = {"state": {"waiting": {"reason": reason, "message": message}}}
+    return {"containerStatuses": [{"name": container, "image": "engine:1", "ready": False, **state, **more}]}
+
+
+def ended(code: int, reason: str = "Error", restarts: int = 3, message: str = "") -> dict[str, Any]:
+    last = {"lastState": {"terminated": {"exitCode": code, "reason": reason, "message": message}}}
+    return waiting("CrashLoopBackOff", "back-off", restartCount=restarts, **last)
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return {"conditions": [{"type": "Ready", "status": "False"}, condition]}
+
+
+CAUSES: list[tuple[dict[str, Any], Reason, str]] = [
+    (waiting("ImagePullBackOff", "Back-off pulling image"), Reason.IMAGE_PULL_FAILED, "imagePullSecrets"),
+    (waiting("ErrImagePull", "manifest unknown"), Reason.IMAGE_PULL_FAILED, "manifest unknown"),
+    (waiting("InvalidImageName", "couldn't parse"), Reason.IMAGE_PULL_FAILED, "engine:1"),
+    (waiting("CreateContainerConfigError", 'secret "hub" not found'), Reason.MISSING_SECRET, "Secret hub"),
+    (waiting("CreateContainerConfigError", "couldn't find key a in Secret ns/hub"), Reason.MISSING_SECRET, "key a"),
+    (waiting("CreateContainerConfigError", 'configmap "env" not found'), Reason.MISSING_CONFIG_MAP, "ConfigMap env"),
+    (waiting("CreateContainerConfigError", "container has runAsNonRoot and image will run as root"),
+     Reason.CONTAINER_REFUSED, "runAsNonRoot"),
+    (ended(137, "OOMKilled"), Reason.OUT_OF_MEMORY, "limits.memory"),
+    (ended(1, message="no such model"), Reason.CRASH_LOOP, "no such model"),
+    (ended(1), Reason.CRASH_LOOP, "kubectl logs chat-engine-0 -c engine --previous"),
+    (unscheduled("0/2 nodes are available: 2 Insufficient nvidia.com/gpu."), Reason.NO_GPU, "nvidia.com/gpu"),
+    (unscheduled("0/2 nodes are available: 2 Insufficient cpu."), Reason.UNSCHEDULABLE, "Insufficient cpu"),
+    (unscheduled('persistentvolumeclaim "models" not found.'), Reason.MISSING_VOLUME_CLAIM, "VolumeClaim models"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"), CAUSES, ids=[f"{reason}-{words}" for _, reason, words in CAUSES]
+)
+def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reason, words: str) -> None:
+    cause = diagnose([pod_object(**status)], None, [])
+    assert cause is not None
+    assert cause.reason is reason
+    assert words in cause.message
+    assert not cause.passes
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "words"),
+    [
+        ('MountVolume.SetUp failed for volume "keys" : secret "keys" not found', Reason.MISSING_SECRET, "Secret keys"),
+        ('configmap "plan" not found', Reason.MISSING_CONFIG_MAP, "ConfigMap plan"),
+        ("references non-existent secret key: token", Reason.MISSING_SECRET, "token"),
+        ("timed out waiting for the condition", Reason.VOLUME_FAILED, "timed out"),
+    ],
+)
+def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason, words: str) -> None:
+    pod = pod_object(**waiting("ContainerCreating"))
+    assert wants_events([pod]) == ["chat-engine-0"]
+    cause = diagnose([pod], None, [Trouble("chat-engine-0", "FailedMount", message)])
+    assert cause is not None
+    assert cause.reason is reason
+    assert words in cause.message
+
+
+def test_a_pod_that_merely_starts_has_no_cause() -> None:
+    assert diagnose([pod_object(**waiting("PodInitializing"))], None, []) is None
+    assert diagnose([pod_object(**waiting("ContainerCreating"))], None, []) is None
+
+
+def test_the_first_fetch_that_fails_names_the_model() -> None:
+    status = {"initContainerStatuses": ended(1, message="401")["containerStatuses"]}
+    status["initContainerStatuses"][0]["name"] = "tokenizer"
+    cause = diagnose([pod_object(**status)], None, [])
+    assert cause is not None
+    assert cause.reason is Reason.MODEL_FAILED
+    assert "tokenRef" in cause.message
+
+
+def test_quota_and_admission_are_told_from_the_deployment() -> None:
+    def failure(message: str) -> dict[str, Any]:
+        return {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
+
+    quota = diagnose([], failure('pods "x" is forbidden: exceeded quota: small, requested: pods=1'), [])
+    assert quota is not None
+    assert quota.reason is Reason.QUOTA_EXCEEDED
+    assert "small" in quota.message
+    refused = diagnose([], failure('violates PodSecurity "restricted:latest"'), [])
+    assert refused is not None
+    assert refused.reason is Reason.PODS_REFUSED
+
+
+def test_hard_causes_come_before_what_may_pass() -> None:
+    first_crash = pod_object(name="a", **ended(1, restarts=1) | {"containerStatuses": [
+        {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}},
+         "lastState": {"terminated": {"exitCode": 1}}}]})  # fmt: skip
+    no_image = pod_object(name="b", **waiting("ErrImagePull", "gone"))
+    cause = diagnose([first_crash, no_image], None, [])
+    assert cause is not None
+    assert cause.reason is Reason.IMAGE_PULL_FAILED
+
+
+def test_a_new_pool_starts_and_then_serves() -> None:
+    world = World()
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("False", "Starting")
+    assert world.reasons()["Progressing"] == ("True", "RollingOut")
+    world.converge()
+    assert world.reasons() == {
+        "Ready": ("True", "Serving"),
+        "Accepted": ("True", "Valid"),
+        "EngineReady": ("True", "Serving"),
+        "RouterReady": ("True", "Serving"),
+        "DirectoryReady": ("True", "Serving"),
+        "Progressing": ("False", "Settled"),
+        "Scaling": ("False", "Manual"),
+        "Paused": ("False", "NotPaused"),
+    }
+    status = world.pool["status"]
+    assert (status["replicas"], status["readyReplicas"], status["desiredReplicas"]) == (2, 2, 2)
+    assert status["selector"] == "app.kubernetes.io/component=engine,inference.plumage.dev/pool=chat"
+    assert status["address"] == "http://chat-router.default.svc:8000"
+
+
+def test_a_bad_image_halts_the_rollout_and_the_old_fleet_serves_on() -> None:
+    world = World()
+    world.converge()
+    world.pool["spec"]["engine"]["image"] = "nowhere:1"
+    world.pool["metadata"]["generation"] = 2
+    world.do(world.plan())
+    deployment = world.objects["Deployment", "chat-engine"]
+    deployment["status"] = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 2}
+    deployment["metadata"]["generation"] = 2
+    world.add_pod("chat-engine-9", deployment["spec"]["template"], ready=False)
+    world.pods["chat-engine-9"]["status"] |= waiting("ErrImagePull", "not found")
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    halted = world.condition("Progressing")
+    assert (halted["status"], halted["reason"]) == ("False", "RolloutHalted")
+    assert "the 2 replicas of before serve on" in halted["message"]
+    assert "nowhere" in deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert ("Warning", "RolloutHalted") in [(one.type, one.reason) for one in world.told]
+
+
+def test_replicas_that_warm_are_called_so() -> None:
+    world = World()
+    world.do(world.plan())
+    world.run_controllers(ready=False)
+    for pod in world.engine_pods():
+        pod["status"]["containerStatuses"] = [{"name": "engine", "ready": True, "state": {"running": {}}}]
+    world.do(world.plan())
+    assert world.reasons()["EngineReady"] == ("False", "Warming")
+
+
+def test_a_pool_of_no_replicas_is_as_it_should_be() -> None:
+    world = World(pool_object({**pool_object()["spec"], "replicas": 0}))
+    world.converge()
+    assert world.reasons()["EngineReady"] == ("True", "ScaledToZero")
+    assert world.reasons()["Ready"] == ("True", "ScaledToZero")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (Refusal("Service", "chat-router", Reason.NAME_TAKEN, "Service chat-router exists"), "NameTaken"),
+        (Refusal("Deployment", "chat-engine", Reason.NAMESPACE_ENDS, "is being deleted"), "NamespaceTerminating"),
+        (Refusal("ConfigMap", "chat-engine", Reason.QUOTA_EXCEEDED, "quota"), "QuotaExceeded"),
+    ],
+)
+def test_what_the_api_server_refuses_is_the_pools_condition(refusal: Refusal, reason: str) -> None:
+    world = World()
+    world.converge()
+    world.do(plan_words(world.observed(refusals=(refusal,)), SITE, NOW))
+    assert world.reasons()["Accepted"] == ("False", reason)
+    assert world.condition("Ready")["message"] == refusal.message
+
+
+def test_a_spec_that_only_an_older_schema_let_pass_changes_nothing() -> None:
+    world = World()
+    world.converge()
+    world.pool["spec"]["engine"]["fether"] = {}
+    world.pool["metadata"]["generation"] = 2
+    actions = world.plan()
+    assert {type(action) for action in actions} == {Tell, WriteStatus}
+    world.do(actions)
+    assert world.reasons()["Accepted"] == ("False", "InvalidSpec")
+    assert "fether" in world.condition("Accepted")["message"]
+    assert world.pool["status"]["readyReplicas"] == 2  # the figures stay
+    assert world.plan() == ()
+
+
+def test_a_model_without_a_tokenizer_is_refused_in_words() -> None:
+    world = World(pool_object({"model": {"uri": "s3://bucket/model"}}))
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("False", "InvalidSpec")
+    assert "spec.model.tokenizer" in world.condition("Ready")["message"]
+    assert not world.objects
+
+
+@pytest.mark.parametrize(("gateways", "reason"), [(frozenset(), "GatewayMissing"), (frozenset({"front"}), "NotServed")])
+def test_a_pool_behind_a_gateway_says_that_nothing_serves_it(gateways: frozenset[str], reason: str) -> None:
+    world = World(pool_object({**pool_object()["spec"], "router": {"gatewayRef": {"name": "front"}}}))
+    world.converge()
+    world.do(plan_words(world.observed(gateways=gateways), SITE, NOW))
+    assert world.reasons()["RouterReady"] == ("False", reason)
+
+
+def test_a_gateway_says_that_it_is_not_served_and_which_pool_is_missing() -> None:
+    spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}, {"poolRef": {"name": "b"}}]}]}
+    gateway = {**pool_object(spec), "kind": "InferenceGateway"}
+    status = gateway_status(gateway, {"a"}, NOW)
+    assert status is not None
+    told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in status["conditions"]}
+    assert told["Ready"][:2] == ("False", "NotServed")
+    assert told["Accepted"][:2] == ("False", "PoolMissing")
+    assert "InferencePool b " in told["Accepted"][2]
+    assert gateway_status({**gateway, "status": status}, {"a"}, NOW + 60) is None
+
+
+def test_a_time_changes_only_when_the_status_flips() -> None:
+    (first,) = set_condition((), Fact(Type.READY, "False", "Starting"), 1, NOW)
+    (same,) = set_condition([first], Fact(Type.READY, "False", "Warming"), 2, NOW + 60)
+    (other,) = set_condition([same], Fact(Type.READY, "True", "Serving"), 2, NOW + 60)
+    assert first["lastTransitionTime"] == same["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+    assert same["reason"] == "Warming"
+    assert other["lastTransitionTime"] == "2027-01-15T08:01:00Z"
+
+
+def test_a_hit_ratio_that_hardly_moves_is_not_written() -> None:
+    world = World()
+    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 80})
+    world.converge()
+    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 82})
+    assert world.plan() == ()
+    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 70})
+    (written,) = world.plan()
+    assert isinstance(written, WriteStatus)
+    assert written.status["hitRatioPercent"] == 70
+
+
+def test_every_reason_is_one_word() -> None:
+    assert all(reason.value.isalpha() and reason.value[0].isupper() for reason in Reason)
+    assert json.dumps([str(reason) for reason in Reason])  # they go out as plain text

@@ -1,0 +1,228 @@
+"""A plan that is cut short anywhere is made again, and ends where it would have ended."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.operator_world import NOW, World, pool_object
+
+from plumage_operator.actions import Apply, Delete, Tell, WriteStatus
+from plumage_operator.observed import Scaling, key_of
+from plumage_operator.plan import DELETION_COST
+
+SPECS: dict[str, dict[str, Any]] = {
+    "simulator": {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "replicas": 2},
+    "vllm": {
+        "model": {"uri": "hf://org/model", "tokenRef": {"name": "hub", "key": "token"}},
+        "engine": {"hostMemory": {"capacity": "2Gi"}, "tensorParallelSize": 2},
+        "autoscaling": {"maxReplicas": 3},
+    },
+    "everything": {
+        "model": {"uri": "pvc://models/chat", "name": "chat"},
+        "engine": {
+            "resources": {"limits": {"cpu": "1000m", "memory": "8192Mi"}},
+            "tolerations": [{"operator": "Exists"}],
+        },
+        "replicas": 1,
+        "router": {
+            "auth": {"apiKeysRef": {"name": "keys", "key": "k"}},
+            "ingress": {"host": "chat.example.com", "tlsSecretRef": {"name": "tls"}},
+            "httpRoute": {"parentRefs": [{"name": "front"}]},
+        },
+        "directory": {"redisRef": {"url": "rediss://cache:6379", "passwordRef": {"name": "r", "key": "p"}}},
+        "monitoring": {"enabled": True},
+        "networkPolicy": {"clientNamespaces": ["apps"]},
+    },
+    "gateway": {
+        "model": {"uri": "builtin://tiny-chat"},
+        "engine": {"runtime": "Simulator"},
+        "router": {"gatewayRef": {"name": "front"}},
+    },
+}
+
+
+def settled(spec: dict[str, Any]) -> World:
+    world = World(pool_object(spec))
+    world.converge()
+    return world
+
+
+def shape(world: World) -> dict[str, Any]:
+    """What must be the same whichever way it came about."""
+    return {
+        f"{kind}/{name}": {part: thing[part] for part in thing if part not in ("metadata", "status")}
+        for (kind, name), thing in world.objects.items()
+    } | {"reasons": world.reasons()}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_what_is_as_it_should_be_is_left_alone(spec: dict[str, Any]) -> None:
+    assert settled(spec).plan() == ()
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_crash_after_any_action_converges(spec: dict[str, Any]) -> None:
+    whole = shape(settled(spec))
+    count = len(World(pool_object(spec)).plan())
+    for cut in range(count):
+        world = World(pool_object(spec))
+        world.do(world.plan()[:cut])
+        world.converge()
+        assert shape(world) == whole, cut
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(SPECS)),
+    st.sampled_from(sorted(SPECS)),
+    st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=6),
+)
+def test_crashes_on_the_way_from_one_spec_to_another_converge(
+    before: str, after: str, cuts: list[tuple[int, bool]]
+) -> None:
+    world = World(pool_object(SPECS[before]))
+    world.do(world.plan()[: cuts[0][0]] if cuts else world.plan())
+    world.pool["spec"] = copy.deepcopy(SPECS[after])
+    world.pool["metadata"]["generation"] = 2
+    for cut, controllers in cuts:
+        world.do(world.plan()[:cut])
+        if controllers:
+            world.run_controllers()
+    world.converge()
+    reached, wanted = shape(world), shape(settled(SPECS[after]))
+    if "autoscaling" in SPECS[after]:  # it begins with the replicas there are
+        reached["Deployment/chat-engine"]["spec"].pop("replicas")
+        wanted["Deployment/chat-engine"]["spec"].pop("replicas")
+    assert reached == wanted
+    assert all(one["observedGeneration"] == 2 for one in world.pool["status"]["conditions"])
+
+
+def test_children_are_the_pools_own_and_labelled() -> None:
+    world = settled(SPECS["simulator"])
+    for thing in world.objects.values():
+        (owner,) = thing["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("InferencePool", "pool-uid", True)
+        assert thing["metadata"]["labels"]["inference.plumage.dev/pool"] == "chat"
+
+
+def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
+    world = settled(SPECS["simulator"])
+    del world.objects["Service", "chat-router"]
+    told, made = world.plan()
+    assert isinstance(told, Tell)
+    assert told.reason == "ChildRecreated"
+    assert isinstance(made, Apply)
+    assert not made.known  # what is there now may be somebody else's
+    world.converge()
+    assert ("Service", "chat-router") in world.objects
+
+
+def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None:
+    world = settled(SPECS["simulator"])
+    world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
+    told, made = world.plan()
+    assert isinstance(told, Tell)
+    assert (told.type, told.reason) == ("Warning", "ChildRepaired")
+    assert "Deployment chat-engine" in told.message
+    assert "spec.replicas" in told.message
+    assert isinstance(made, Apply)
+
+
+def test_what_others_add_to_a_child_is_left_alone() -> None:
+    world = settled(SPECS["simulator"])
+    deployment = world.objects["Deployment", "chat-engine"]
+    deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    deployment["spec"]["template"]["spec"]["dnsPolicy"] = "ClusterFirst"
+    deployment["spec"]["template"]["spec"]["containers"].append({"name": "mesh", "image": "mesh:1"})
+    assert world.plan() == ()
+
+
+def test_a_child_without_its_owner_is_looked_at_before_it_is_taken_back() -> None:
+    world = settled(SPECS["simulator"])
+    del world.objects["Service", "chat-engine"]["metadata"]["ownerReferences"]
+    (made,) = world.plan()
+    assert isinstance(made, Apply)
+    assert not made.known
+
+
+def test_what_the_spec_no_longer_asks_for_goes_by_its_uid() -> None:
+    world = settled(SPECS["simulator"])
+    uid = world.objects["Deployment", "chat-directory"]["metadata"]["uid"]
+    world.pool["spec"]["directory"] = {"redisRef": {"url": "redis://cache:6379"}}
+    world.pool["metadata"]["generation"] = 2
+    gone = {action for action in world.plan() if isinstance(action, Delete)}
+    assert Delete("Deployment", "chat-directory", uid) in gone
+    assert {action.name for action in gone} == {"chat-directory"}
+
+
+def test_others_objects_under_our_label_are_not_deleted() -> None:
+    world = settled(SPECS["simulator"])
+    labels = {"inference.plumage.dev/pool": "chat"}
+    world.objects["ConfigMap", "theirs"] = {"kind": "ConfigMap", "metadata": {"name": "theirs", "labels": labels}}
+    assert world.plan() == ()
+
+
+def test_a_pool_that_goes_is_left_to_the_garbage_collector() -> None:
+    world = settled(SPECS["simulator"])
+    world.objects.clear()
+    world.pool["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
+    assert world.plan() == ()
+
+
+def test_a_paused_pool_is_changed_in_nothing_and_says_so() -> None:
+    world = settled(SPECS["simulator"])
+    world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
+    world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
+    told, status = world.plan()
+    assert isinstance(told, Tell)
+    assert told.reason == "Paused"
+    assert isinstance(status, WriteStatus)
+    world.do([told, status])
+    assert world.reasons()["Paused"] == ("True", "Paused")
+    del world.pool["metadata"]["annotations"]
+    world.converge()
+    assert world.objects["Deployment", "chat-engine"]["spec"]["replicas"] == 2
+    assert world.reasons()["Paused"] == ("False", "NotPaused")
+
+
+def test_a_cordoned_replica_is_told_to_the_routers_and_rolls_nothing() -> None:
+    world = settled(SPECS["simulator"])
+    templates = {
+        name: thing["spec"]["template"] for (kind, name), thing in world.objects.items() if kind == "Deployment"
+    }
+    world.pods["chat-engine-1"]["metadata"]["annotations"]["inference.plumage.dev/cordoned"] = "true"
+    world.do(world.plan())
+    assert '"chat-engine-1"' in world.objects["ConfigMap", "chat-router"]["data"]["cordoned.json"]
+    assert templates == {
+        name: thing["spec"]["template"] for (kind, name), thing in world.objects.items() if kind == "Deployment"
+    }
+
+
+def test_the_coldest_are_marked_before_the_deployment_shrinks() -> None:
+    world = settled(SPECS["simulator"])
+    world.pool["spec"] = {**SPECS["simulator"], "autoscaling": {"maxReplicas": 3}}
+    del world.pool["spec"]["replicas"]
+    world.scaling = Scaling(1, "True", "ScaledDown", "1 is enough", {"chat-engine-1": -100})
+    actions = world.plan()
+    marked = next(index for index, one in enumerate(actions) if getattr(one, "pod", "") == "chat-engine-1")
+    shrunk = next(
+        index
+        for index, one in enumerate(actions)
+        if isinstance(one, Apply) and key_of(one.child) == ("Deployment", "chat-engine")
+    )
+    assert marked < shrunk
+    assert actions[marked].annotations == {DELETION_COST: "-100"}  # type: ignore[union-attr]
+
+
+def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
+    spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
+    world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
+    world.scaling = Scaling(4, "True", "ScaledUp", "4 are needed")
+    world.converge()
+    world.scaling = None  # a new operator has not asked anybody yet
+    assert not [action for action in world.plan(now=NOW + 60) if isinstance(action, Apply)]
+    assert world.pool["status"]["desiredReplicas"] == 4
