@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.needs import directory_server
 
-pytest_plugins = ["support.kube"]  # the fixture `api_server`
+pytest_plugins = ["support.kube", "support.crds"]  # the fixtures `api_server` and `kinds`
 
 # Real vLLM is in an environment of its own: scripts/test.sh runs these there, and says so where it can not.
 _vllm = find_spec("vllm")  # without an origin it is this folder, seen as a namespace

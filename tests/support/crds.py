@@ -1,0 +1,97 @@
+"""A real API server that knows Plumage's kinds, and a namespace of the test module's own on it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from cluster.api_only import ApiServer
+
+__all__ = ["CRDS", "Kinds", "Verdict", "kinds"]
+
+CRDS = Path(__file__).parents[2] / "crds"
+_PLURALS = {"InferencePool": "inferencepools", "InferenceGateway": "inferencegateways"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the server says of an object: its status, the object as it would keep it, or what it refuses."""
+
+    code: int
+    body: dict[str, Any]
+
+    @property
+    def accepted(self) -> bool:
+        return self.code in (200, 201)
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        """Each refusal: the field, as the server writes it, and what is said of it."""
+        causes = self.body.get("details", {}).get("causes", [])
+        return [(cause.get("field", ""), cause["message"]) for cause in causes]
+
+
+class Kinds:
+    """An administrator's plain HTTP to one namespace of a server that has the definitions."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self.server, self.namespace = server, namespace
+        trusted = ssl.create_default_context(cafile=str(server.ca_file))
+        headers = {"Authorization": f"Bearer {server.token}"}
+        self._client = httpx.Client(base_url=server.url, headers=headers, verify=trusted, timeout=30.0)
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> Any:
+        return self.server.kubectl("-n", self.namespace, *args, stdin=stdin, check=check)
+
+    def create(self, document: dict[str, Any], *, dry_run: bool = False) -> Verdict:
+        """As kubectl asks: a field that is unknown is refused."""
+        query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        return self._say("POST", self._path(document["kind"]), document, "application/json", query)
+
+    def judge(self, document: dict[str, Any]) -> Verdict:
+        """What a create would say; nothing is kept."""
+        return self.create(document, dry_run=True)
+
+    def patch(self, kind: str, name: str, change: dict[str, Any], *, part: str = "") -> Verdict:
+        """A merge patch of the object, or of its subresource `part`."""
+        return self._say("PATCH", self._path(kind, name, part), change, "application/merge-patch+json", {})
+
+    def get(self, kind: str, name: str, part: str = "") -> Verdict:
+        answer = self._client.get(self._path(kind, name, part))
+        return Verdict(answer.status_code, answer.json())
+
+    def _path(self, kind: str, name: str = "", part: str = "") -> str:
+        whole = f"/apis/inference.plumage.dev/v1alpha1/namespaces/{self.namespace}/{_PLURALS[kind]}/{name}/{part}"
+        return whole.rstrip("/")
+
+    def _say(self, method: str, path: str, body: Any, form: str, query: dict[str, str]) -> Verdict:
+        answer = self._client.request(
+            method, path, content=json.dumps(body), headers={"Content-Type": form}, params=query
+        )
+        return Verdict(answer.status_code, answer.json())
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def kinds(api_server: ApiServer) -> Iterator[Kinds]:
+    """The definitions stay, since they are everybody's; the namespace goes."""
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+    for plural in _PLURALS.values():
+        api_server.kubectl("wait", "--for=condition=Established", f"crd/{plural}.inference.plumage.dev")
+    namespace = f"crds-{secrets.token_hex(4)}"
+    api_server.kubectl("create", "namespace", namespace)
+    kinds = Kinds(api_server, namespace)
+    yield kinds
+    kinds.close()
+    api_server.kubectl("delete", "namespace", namespace, "--wait=false")
