@@ -19,6 +19,7 @@ from plumage.incluster.config import ApiServerConfig
 
 __all__ = ["ApiServer", "ApiServerError"]
 
+ACCEPTED: Final = "application/json, application/jwk-set+json"  # the keys come as the latter alone, else 406
 CONNECT: Final = 5.0  # seconds
 ANSWER: Final = 30.0
 SLACK: Final = 10.0  # seconds that a watch may outlive the time it asked for; then it is frozen
@@ -65,7 +66,7 @@ class ApiServer:
     async def _answer(
         self, path: str, params: Mapping[str, str], patience: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {"Authorization": f"Bearer {self._token()}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token()}", "Accept": ACCEPTED}
         connector = aiohttp.TCPConnector(ssl=self._trust(), force_close=True)
         try:
             async with (
