@@ -96,6 +96,12 @@ class WorkQueue(Generic[Key]):
         return len(self._due)
 
     @property
+    def overdue(self) -> float:
+        """Seconds that the next key is late, below 0 while it is not due; 0 where none waits."""
+        wait = self._until_due()
+        return -wait if self._heap else 0.0
+
+    @property
     def oldest(self) -> float:
         """Seconds that the key longest due has waited; 0 where none is due."""
-        return max(0.0, -self._until_due()) if self._heap else 0.0
+        return max(0.0, self.overdue)

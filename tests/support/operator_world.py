@@ -24,7 +24,8 @@ def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str
         "apiVersion": "inference.plumage.dev/v1alpha1",
         "kind": "InferencePool",
         "metadata": {
-            "name": "chat", "namespace": "default", "uid": "pool-uid", "generation": 1, "resourceVersion": "1", **metadata,
+            "name": "chat", "namespace": "default", "uid": "pool-uid", "generation": 1, "resourceVersion": "1",
+            **metadata,
         },
         "spec": base if spec is None else spec,
     }  # fmt: skip

@@ -89,7 +89,8 @@ def test_the_plugin_takes_its_settings() -> None:
 
 def test_vllm_is_told_what_the_manifest_says() -> None:
     spec = vllm({"tensorParallelSize": 2, "hostMemory": {"capacity": "4Gi"}, "args": ["--max-num-seqs=8"]},
-                {"uri": "hf://org/model", "revision": "abc", "maxLength": 4096, "tokenRef": {"name": "hub", "key": "t"}})  # fmt: skip
+                {"uri": "hf://org/model", "revision": "abc", "maxLength": 4096,
+                 "tokenRef": {"name": "hub", "key": "t"}})  # fmt: skip
     container = engine(children(spec))
     flags = dict(part.split("=", 1) for part in container["args"] if "=" in part)
     assert (flags["--model"], flags["--served-model-name"], flags["--revision"]) == ("org/model", "model", "abc")

@@ -1,0 +1,45 @@
+"""What counts as changed by somebody, and what the API server may add."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_operator.drift import drift
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
+def test_what_was_applied_is_not_drift(thing: dict[str, Any]) -> None:
+    assert drift(thing, copy.deepcopy(thing)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "paths"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, []),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, ["a.b"]),
+        ({"a": {"b": 1}}, {}, ["a"]),
+        ({"a": {}}, {}, []),
+        ({"a": []}, {"a": None}, []),
+        ({"args": ["x", "y"]}, {"args": ["y", "x"]}, ["args[0]", "args[1]"]),
+        ({"args": ["x"]}, {"args": ["x", "y"]}, ["args"]),
+        ({"limits": {"memory": "1024Mi", "cpu": "1000m"}}, {"limits": {"memory": "1Gi", "cpu": "1"}}, []),
+        ({"limits": {"memory": "1Gi"}}, {"limits": {"memory": "2Gi"}}, ["limits.memory"]),
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "B"}, {"name": "A", "value": "1"}]}, []),
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "2"}]}, ["env[A].value"]),
+        ({"env": [{"name": "A", "value": "1"}]}, {"env": []}, ["env[A]"]),
+        ({"ports": [{"port": 1}]}, {"ports": [{"port": 1, "protocol": "TCP"}]}, []),
+    ],
+)
+def test_drift(wanted: dict[str, Any], live: dict[str, Any], paths: list[str]) -> None:
+    assert drift(wanted, live) == paths

@@ -1,0 +1,105 @@
+"""A loop that falls silent fails the probe; an API server that is away does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from plumage_operator.errors import UnavailableError
+from plumage_operator.freshness import HEARTBEAT, Freshness
+from plumage_operator.liveness import Heartbeats
+from plumage_operator.store import Store
+from plumage_operator.web import health_app
+
+
+class Cluster:
+    """An API server that knows one pool."""
+
+    def __init__(self) -> None:
+        self.version = 5
+        self.away = False
+
+    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+        if self.away:
+            raise UnavailableError("away")
+        return [pool(self.version)] if plural == "inferencepools" else []
+
+
+def pool(version: int) -> dict[str, Any]:
+    metadata = {"namespace": "default", "name": "chat", "resourceVersion": str(version)}
+    return {"kind": "InferencePool", "metadata": metadata}
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def probe(heartbeats: Heartbeats) -> tuple[int, str]:
+    async with TestClient(TestServer(health_app(heartbeats))) as client:
+        answer = await client.get("/healthz")
+        return answer.status, await answer.text()
+
+
+async def test_silence_fails_the_probe_and_says_who_is_silent() -> None:
+    time = Time()
+    heartbeats = Heartbeats(time)
+    heartbeats.expect("queue", 60)
+    heartbeats.expect("event loop", 60)
+    time.now = 50
+    heartbeats.beat("queue")
+    assert await probe(heartbeats) == (200, "ok")
+    time.now = 100
+    status, words = await probe(heartbeats)
+    assert status == 503
+    assert "event loop: no sign of life for 100 s" in words
+    assert "queue" not in words
+
+
+async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
+    """What is silent after so many looks, each a minute after the other."""
+    time = Time()
+    heartbeats = Heartbeats(time)
+    heartbeats.expect(HEARTBEAT, 240)
+    freshness = Freshness(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    for _ in range(count):
+        time.now += 60
+        await freshness.look()
+    return heartbeats.stale()
+
+
+async def test_a_watch_that_tells_nothing_is_found_frozen() -> None:
+    cluster, store = Cluster(), Store()
+    store.put(pool(4))  # the watch told version 4, and then no more
+    assert await looks(cluster, store, 3) == []
+    (words,) = await looks(cluster, store, 8)
+    assert words.startswith("watches: no sign of life")
+
+
+async def test_a_watch_that_keeps_up_lives() -> None:
+    cluster, store = Cluster(), Store()
+    store.put(pool(5))
+    assert await looks(cluster, store, 8) == []
+
+
+async def test_a_watch_that_is_merely_late_lives() -> None:
+    cluster, store = Cluster(), Store()
+    time = Time()
+    heartbeats = Heartbeats(time)
+    heartbeats.expect(HEARTBEAT, 240)
+    freshness = Freshness(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    for number in range(8):
+        time.now += 60
+        cluster.version = number + 10
+        await freshness.look()  # always a version behind, never the same one twice
+        store.put(pool(cluster.version))
+    assert heartbeats.stale() == []
+
+
+async def test_an_api_server_that_is_away_proves_nothing_against_the_watch() -> None:
+    cluster, store = Cluster(), Store()
+    cluster.away = True
+    assert await looks(cluster, store, 8) == []

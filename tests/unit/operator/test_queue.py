@@ -1,0 +1,106 @@
+"""The queue: each key once at a time, later where it failed, earlier where that was asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from plumage_operator.queue import WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def queue(clock: Clock) -> WorkQueue[str]:
+    return WorkQueue(clock, lambda: 1.0)
+
+
+async def ready(queue: WorkQueue[str]) -> str | None:
+    """What is due now."""
+    try:
+        return await asyncio.wait_for(queue.take(), 0.05)
+    except TimeoutError:
+        return None
+
+
+async def test_a_key_waits_once(queue: WorkQueue[str]) -> None:
+    for _ in range(3):
+        queue.add("a")
+    assert (await ready(queue), await ready(queue)) == ("a", None)
+
+
+async def test_a_key_that_is_looked_at_is_looked_at_again_afterwards(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    assert await ready(queue) == "a"
+    queue.add("a")
+    assert await ready(queue) is None  # never two at a time
+    queue.done("a")
+    assert await ready(queue) == "a"
+
+
+async def test_the_earlier_time_counts(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add("a", 60)
+    queue.add("a", 5)
+    queue.add("a", 30)
+    assert await ready(queue) is None
+    clock.now = 5
+    assert await ready(queue) == "a"
+    queue.done("a")
+    clock.now = 100
+    assert await ready(queue) is None
+
+
+async def test_failures_wait_twice_as_long_each_time_up_to_a_minute(queue: WorkQueue[str], clock: Clock) -> None:
+    waits = []
+    queue.add("a")
+    for _ in range(10):
+        assert await ready(queue) == "a"
+        queue.done("a", failed=True)
+        wait = -queue.overdue
+        clock.now += wait
+        waits.append(wait)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    queue.forget("a")
+
+
+async def test_a_success_forgets_the_failures(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add("a")
+    for _ in range(3):
+        await ready(queue)
+        queue.done("a", failed=True)
+        clock.now += -queue.overdue
+    await ready(queue)
+    queue.done("a")
+    queue.add("a")
+    await ready(queue)
+    queue.done("a", failed=True)
+    assert queue.overdue == -0.5
+
+
+async def test_a_servers_wish_to_wait_is_kept(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add("a")
+    assert await ready(queue) == "a"
+    queue.done("a", failed=True, after=30)
+    clock.now = 29
+    assert await ready(queue) is None
+    clock.now = 30
+    assert await ready(queue) == "a"
+
+
+async def test_how_long_the_next_is_overdue(queue: WorkQueue[str], clock: Clock) -> None:
+    assert queue.oldest == 0
+    queue.add("a")
+    clock.now = 7
+    assert (queue.oldest, queue.waiting) == (7, 1)
