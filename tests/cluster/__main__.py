@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from cluster import lifecycle, programs
+from cluster import images, lifecycle, programs
 from cluster.cache import bin_folder, say
 from cluster.errors import ClusterError
 
@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     inside = commands.add_parser("exec", help="run a command where pods and Services are reached")
     inside.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     inside.set_defaults(run=_exec)
+    bring = commands.add_parser("import", help="make images that docker, podman or buildah built images of the nodes")
+    bring.add_argument("names", nargs="+", metavar="IMAGE")
+    bring.set_defaults(run=_import)
     make = commands.add_parser("programs", help="download or build the programs into the cache")
     make.add_argument("set", choices=programs.SETS)
     make.set_defaults(run=_programs)
@@ -63,6 +66,12 @@ def _exec(options: argparse.Namespace) -> int:
         raise ClusterError(f"none runs in {lifecycle.default_run()}: make cluster")
     command = cluster.enter(options.words or [os.environ.get("SHELL", "/bin/sh")])
     os.execvp(command[0], command)
+
+
+def _import(options: argparse.Namespace) -> int:
+    for name in options.names:
+        images.import_image(name, lifecycle.images_folder())
+    return 0
 
 
 def _programs(options: argparse.Namespace) -> int:

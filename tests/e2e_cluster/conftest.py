@@ -1,0 +1,81 @@
+"""The cluster of these tests: one of their own, or, with PLUMAGE_E2E=kubeconfig, the one that KUBECONFIG names, whose
+nodes can pull PLUMAGE_E2E_IMAGE. The first test to ask for it starts it, and the last one's end is its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from cluster import images, lifecycle, programs, requirements
+from cluster.errors import ClusterError, NotHereError
+from cluster.runs import run_folder
+from support.kube_access import Access
+from support.needs import missing
+
+_ROOT = Path(__file__).parents[2]
+_LIMIT_S = 900  # a test here waits for pods; the first one for the cluster too
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(_LIMIT_S))
+
+
+@pytest.fixture(scope="session")
+def access() -> Iterator[Access]:
+    """The cluster, with the plumage image on its nodes."""
+    which = os.environ.get("PLUMAGE_E2E", "own")
+    assert which in ("own", "kubeconfig"), f"PLUMAGE_E2E must be own or kubeconfig, and is {which!r}"
+    with ExitStack() as stack:
+        yield _named() if which == "kubeconfig" else _own(stack)
+
+
+@pytest.fixture(scope="session")
+def own(access: Access) -> lifecycle.Cluster:
+    """The test cluster, for what a test does to nodes and processes."""
+    if access.own is None:
+        pytest.skip("freezes nodes and kills processes, which it does to a cluster of its own only (PLUMAGE_E2E=own)")
+    return access.own
+
+
+def _named() -> Access:
+    kubeconfig = os.environ.get("KUBECONFIG")
+    image = os.environ.get("PLUMAGE_E2E_IMAGE")
+    if not kubeconfig or not image:
+        missing("KUBECONFIG and PLUMAGE_E2E_IMAGE", "make images, push it where your nodes pull, name it")
+    found = {name: Path(place) for name in ("kubectl", "helm") if (place := shutil.which(name))}
+    if len(found) < 2:
+        missing("kubectl and helm on the PATH", "https://kubernetes.io/docs/tasks/tools, https://helm.sh")
+    return Access(Path(kubeconfig), found, image, None)
+
+
+def _own(stack: ExitStack) -> Access:
+    image = os.environ.get("PLUMAGE_E2E_IMAGE", f"localhost/plumage:{_version()}")
+    try:
+        requirements.check(requirements.NODES.items())
+        found = programs.required(programs.SETS["nodes"])
+        images.import_image(image, lifecycle.images_folder())
+    except NotHereError as error:
+        missing("what the test cluster is made of", str(error))
+    except ClusterError as error:
+        missing(f"the image {image}", f"make images IMAGES=plumage ({error})")
+    run = stack.enter_context(run_folder("plumage-e2e-")) / "cluster"
+    stack.callback(_stop, run)
+    cluster = lifecycle.start(run, nodes=2, attached=True)
+    return Access(cluster.kubeconfig, found, image, cluster)
+
+
+def _stop(run: Path) -> None:
+    with suppress(ClusterError):
+        lifecycle.stop(run)
+
+
+def _version() -> str:
+    told: str = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return told

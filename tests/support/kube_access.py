@@ -1,0 +1,116 @@
+"""What a test does with a cluster, whichever it is: kubectl, helm, a client that runs inside, and what it has to wait
+for. Only `own` is of the test cluster alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.lifecycle import Cluster
+
+__all__ = ["Access", "until"]
+
+_COMMAND_S, _CLIENT_S, _POLL_S = 600.0, 300.0, 0.5
+_RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+
+
+def until(condition: Callable[[], bool], what: str, within_s: float = 300.0) -> None:
+    """Waits for a condition; its absence is a failure that says `what`."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, f"not so after {within_s:.0f} s: {what}"
+        time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True)
+class Access:
+    """`image` is a name of the plumage image that nodes can run; `own` is None on somebody else's cluster."""
+
+    kubeconfig: Path
+    programs: Mapping[str, Path]
+    image: str
+    own: Cluster | None
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
+        """What it printed; a failure is one of the test, with what it said."""
+        return self._run("kubectl", args, stdin, check).stdout
+
+    def refused(self, *args: str, stdin: str | None = None) -> str:
+        """What kubectl said when it failed, which it must."""
+        ran = self._run("kubectl", args, stdin, check=False)
+        assert ran.returncode != 0, f"kubectl {' '.join(args)} did not fail"
+        return ran.stderr
+
+    def get(self, kind: str, name: str, namespace: str) -> dict[str, Any]:
+        """An object; empty if it is not there."""
+        told = self.kubectl("-n", namespace, "get", kind, name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] = json.loads(told) if told.strip() else {}
+        return found
+
+    def helm(self, *args: str) -> str:
+        return self._run("helm", args, None, True).stdout
+
+    def namespace(self, name: str) -> None:
+        """Makes one in which only restricted pods may run, with its service account."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        told = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(told))
+        until(lambda: bool(self.get("serviceaccount", "default", name)), f"{name} has its service account")
+
+    def inside(self, namespace: str, script: str, *args: str, image: str | None = None) -> str:
+        """Runs a Python script in a pod, which reaches Services by name as any client in the cluster, and returns what it
+        printed. A script that fails fails the test, with its output."""
+        name = f"client-{uuid.uuid4().hex[:8]}"
+        pod = _client(name, image or self.image, script, args)
+        self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
+        try:
+            ended = ("Succeeded", "Failed")
+            until(lambda: self._phase(namespace, name) in ended, f"{name} in {namespace} ended", _CLIENT_S)
+            printed = self.kubectl("-n", namespace, "logs", name)
+            assert self._phase(namespace, name) == "Succeeded", printed
+            return printed
+        finally:
+            self.kubectl("-n", namespace, "delete", "pod", name, "--wait=false", check=False)
+
+    def _phase(self, namespace: str, name: str) -> str:
+        return str(self.get("pod", name, namespace).get("status", {}).get("phase"))
+
+    def _run(
+        self, program: str, args: tuple[str, ...], stdin: str | None, check: bool
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        command = [str(self.programs[program]), *args]
+        ran = subprocess.run(
+            command, input=stdin, env=environment, capture_output=True, text=True, timeout=_COMMAND_S, check=False
+        )
+        assert not check or ran.returncode == 0, f"{program} {' '.join(args)}: {ran.stderr}{ran.stdout}"
+        return ran
+
+
+def _client(name: str, image: str, script: str, args: tuple[str, ...]) -> dict[str, Any]:
+    container = {
+        "name": "client",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-c", script, *args],
+        "securityContext": _RESTRICTED,
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "client"}}, "spec": spec}
