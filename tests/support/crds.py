@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CRDS", "Kinds", "Verdict", "kinds"]
 
 CRDS = Path(__file__).parents[2] / "crds"
+_EXPLAINED_TRIES = 120
 _PLURALS = {"InferencePool": "inferencepools", "InferenceGateway": "inferencegateways"}
 
 
@@ -89,6 +91,10 @@ def kinds(api_server: ApiServer) -> Iterator[Kinds]:
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
     for plural in _PLURALS.values():
         api_server.kubectl("wait", "--for=condition=Established", f"crd/{plural}.inference.plumage.dev")
+    for _ in range(_EXPLAINED_TRIES):  # what describes the kinds to kubectl is published a little later
+        if api_server.kubectl("explain", "ppool", check=False).returncode == 0:
+            break
+        time.sleep(0.5)
     namespace = f"crds-{secrets.token_hex(4)}"
     api_server.kubectl("create", "namespace", namespace)
     kinds = Kinds(api_server, namespace)

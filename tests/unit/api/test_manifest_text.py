@@ -102,6 +102,14 @@ def test_null_means_absent() -> None:
     assert pool.spec.autoscaling is None
 
 
+def test_numbers_are_what_kubectl_takes_for_numbers() -> None:
+    text = "a: [1e3, 1.5e3, .5e1, 0o17, -0o7, 017, 1_000, 0x1f, 12e4567, 1e, e3, '1e3', .inf]"
+    read = read_documents(text, "numbers")[0].content
+    assert read == {"a": [1000.0, 1500.0, 5.0, 15, -7, 15, 1000, 31, "12e4567", "1e", "e3", "1e3", float("inf")]}
+    commit = POOL.replace('"builtin://tiny-chat"', '"builtin://tiny-chat", revision: 1e3')
+    assert refused(commit) == ["spec.model.revision: must be a string, got 1000.0"]
+
+
 def test_what_an_api_server_adds_is_accepted() -> None:
     added = POOL.replace(
         "{name: chat}", "{name: chat, uid: u-1, generation: 3, resourceVersion: '7', managedFields: []}"

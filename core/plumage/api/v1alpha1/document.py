@@ -6,8 +6,10 @@ nothing there, while what it expands to ("a billion laughs") would cost everythi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 import yaml
@@ -22,7 +24,27 @@ MAX_DEPTH = 64
 MAX_NODES = 100_000  # aliases expanded
 
 _OPEN = (0, 0)  # a node that is being measured
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Reads numbers as kubectl does, which knows YAML 1.2's forms too: `1e3` is no text there, nor is `0o17`."""
+
+    def construct_yaml_int(self, node: Any) -> int:
+        text = self.construct_scalar(node)
+        return int(text, 8) if "0o" in text else int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: Any) -> float | str:
+        """What is too large for a float is text, such as a commit's `12e4567`."""
+        text, number = str(self.construct_scalar(node)), float(super().construct_yaml_float(node))
+        return text if isinf(number) and "inf" not in text.lower() else number
+
+
+_FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, "-+.0123456789")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?0o[0-7]+$"), "-+0")
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 @dataclass(frozen=True, slots=True)

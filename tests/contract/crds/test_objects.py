@@ -1,0 +1,250 @@
+"""What a person meets of these kinds on a real API server: defaults, explanations, columns, scaling, hostile values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.crds import CRDS, Kinds
+from support.manifest_mistakes import gateway, pool, put
+
+from plumage.api.v1alpha1 import (
+    API_VERSION,
+    InferenceGateway,
+    InferencePool,
+    load_pool,
+    parse_manifest,
+    parse_pool,
+)
+from plumage.errors import ManifestError
+
+EXAMPLES = sorted((CRDS.parent / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_are_accepted(kinds: Kinds, path: Path) -> None:
+    ours = ("InferencePool", "InferenceGateway")
+    for document in yaml.safe_load_all(path.read_text()):
+        if document["kind"] in ours:
+            verdict = kinds.judge({**document, "metadata": {**document["metadata"], "namespace": kinds.namespace}})
+            assert verdict.accepted, verdict.body
+
+
+def test_the_server_fills_in_what_the_models_say(kinds: Kinds) -> None:
+    """One meaning, whether the server's defaults are written out or the models' are taken."""
+    written = {**pool(), "spec": {"model": {"uri": "hf://Qwen/Qwen3-8B"}}}
+    kept = kinds.judge(written).body
+    assert kept["spec"]["engine"]["eviction"]["hotness"]["priority"] == "frequency + clock / length"
+    assert kept["spec"]["rollout"] == {"maxSurge": 1, "maxUnavailable": 0, "drainTimeoutSeconds": 120}
+    assert parse_pool(kept, "kept").spec == parse_pool(written, "written").spec
+    assert parse_manifest(kinds.judge(gateway()).body, "kept").spec == parse_manifest(gateway(), "written").spec
+    scaled = {**pool(), "spec": {**pool()["spec"], "autoscaling": {"maxReplicas": 3}}}
+    behavior = kinds.judge(scaled).body["spec"]["autoscaling"]["behavior"]
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 300
+    assert behavior["scaleUp"]["policies"][0] == {"type": "Pods", "value": 4, "periodSeconds": 60}
+
+
+def test_what_is_told_by_being_written_is_never_filled_in(kinds: Kinds) -> None:
+    kept = kinds.judge(pool()).body["spec"]
+    assert kept["router"] == {}
+    assert "managed" not in kept["directory"]
+    assert "simulator" not in kept["engine"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("ppool", "A pool of engines for one model"),
+        ("ppool.spec.engine", "What runs in each replica|The engine of each replica"),
+        ("ppool.spec.engine.feather.policy", "ENUM:|Who decides when a batch is closed"),
+        ("ppool.spec.router.policy", "Lbgr when absent."),
+        ("ppool.spec.autoscaling.metrics", "Signals; the one that wants most replicas counts."),
+        ("ppool.status.conditions", "Ready, and what it rests on."),
+        ("pgw.spec.models", "Models, and the pools that serve them."),
+    ],
+)
+def test_explain_reads_well(kinds: Kinds, path: str, words: str) -> None:
+    told = " ".join(kinds.kubectl("explain", path).stdout.split())
+    assert any(word in told for word in words.split("|")), told
+    assert "<no description>" not in told
+
+
+def test_every_field_has_a_description_and_a_bound() -> None:
+    for path in CRDS.glob("*.yaml"):
+        schema = yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for way, node in fields(schema):
+            if way == ".metadata":
+                continue
+            assert "$ref" not in node
+            assert node.get("description") or "[]" in way, way
+            assert is_bounded(node), way
+            assert "anyOf" not in node or node.get("x-kubernetes-int-or-string"), way
+
+
+FREE_FORM = (".spec.engine.affinity", ".spec.engine.topologySpreadConstraints[]")
+
+
+def test_only_the_pods_own_free_forms_keep_what_is_unknown() -> None:
+    found = []
+    for path in CRDS.glob("*.yaml"):
+        schema = yaml.safe_load(path.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        found += [way for way, node in fields(schema) if node.get("x-kubernetes-preserve-unknown-fields")]
+    assert tuple(sorted(found)) == FREE_FORM
+
+
+def fields(node: dict[str, Any], way: str = "") -> list[tuple[str, dict[str, Any]]]:
+    below = [(f"{way}.{name}", held) for name, held in node.get("properties", {}).items()]
+    below += [(f"{way}[]", node["items"])] if "items" in node else []
+    below += [(f"{way}[]", node["additionalProperties"])] if isinstance(node.get("additionalProperties"), dict) else []
+    return [found for name, held in below for found in [(name, held), *fields(held, name)]]
+
+
+def is_bounded(node: dict[str, Any]) -> bool:
+    match node.get("type"):
+        case "string":
+            return "maxLength" in node or "enum" in node or node["description"].startswith(("Group", "This kind"))
+        case "integer":
+            return {"minimum", "maximum"} <= set(node)
+        case "array":
+            return "maxItems" in node and "x-kubernetes-list-type" in node
+        case "object":
+            return "properties" in node or "maxProperties" in node
+        case None:
+            return "maxLength" in node
+    return node["type"] == "boolean"
+
+
+HOSTILE: list[tuple[str, Any]] = [
+    ("spec.engine.args", ["x" * 200_000]),
+    ("spec.engine.args", ["--a"] * 65),
+    ("spec.engine.env", [{"name": "A", "value": "x" * 200_000}]),
+    ("spec.engine.nodeSelector", {"k" * 318: "v"}),
+    ("spec.engine.nodeSelector", {f"k{n}": "v" for n in range(65)}),
+    ("spec.engine.hostPath", "/etc"),
+    ("spec.engine.securityContext", {"privileged": True}),
+    ("spec.engine.resources", {"limits": {"cpu": "-1"}}),
+    ("spec.engine.resources", {"limits": {"cpu": "1; rm -rf /"}}),
+    ("spec.engine.hostMemory", {"capacity": "1" * 41}),
+    ("spec.engine.image", ""),
+    ("spec.model.name", "a\nb"),
+    ("spec.model.uri", "hf://org/model\nx"),
+    ("spec.model.uri", "hf://org/" + "m" * 2048),
+    ("spec.directory.redisRef", {"url": "redis://host:6379\n"}),
+    ("spec.replicas", 2**63),
+    ("spec.replicas", "{{ .Values }}"),
+    ("spec.rollout.maxSurge", "1e9%"),
+    ("spec.router.service.port", 65_536),
+    ("metadata.name", "x" * 254),
+    ("metadata.name", "../../etc"),
+    ("metadata.name", "-chat"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), HOSTILE, ids=[f"{path} {str(value)[:40]}" for path, value in HOSTILE])
+def test_hostile_values_are_refused_by_both(kinds: Kinds, path: str, value: Any) -> None:
+    document = pool()
+    put(path, value)(document)
+    with pytest.raises(ManifestError):
+        parse_manifest(document, "hostile")
+    verdict = kinds.judge(document)
+    assert verdict.code in (400, 422), verdict.body
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "{model: {uri: no}}",
+        "{model: {uri: 'hf://a/b'}, replicas: 1_000}",
+        "{model: {uri: 'hf://a/b'}, replicas: 0o17}",
+        "{model: {uri: 'hf://a/b'}, replicas: 017}",
+        "{model: {uri: 'hf://a/b'}, replicas: !!str 3}",
+        "{model: {uri: 'hf://a/b'}, replicas: ~}",
+        "{model: {uri: 'hf://a/b', name: on}}",
+        "{model: {uri: 'hf://a/b', revision: 1e3}}",
+        "{model: {uri: 'hf://a/b', revision: 1.5e3}}",
+        "{model: {uri: 'hf://a/b', revision: 12e4567}}",
+        "{model: &a {uri: *a}}",
+    ],
+)
+def test_yaml_that_reads_otherwise_than_it_looks(kinds: Kinds, spec: str) -> None:
+    """What kubectl makes of it is refused by both, or means the same to both."""
+    text = f"apiVersion: {API_VERSION}\nkind: InferencePool\nmetadata: {{name: tricks}}\nspec: {spec}\n"
+    done = kinds.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=text, check=False)
+    try:
+        ours = load_pool(text, "tricks")
+    except ManifestError:
+        assert done.returncode != 0, done.stdout
+        return
+    assert done.returncode == 0, done.stderr
+    assert parse_pool(json.loads(done.stdout), "kept").spec == ours.spec
+
+
+def test_get_shows_the_columns(kinds: Kinds) -> None:
+    named = {**pool(), "metadata": {"name": "shown"}}
+    assert kinds.create(named).accepted
+    condition = {
+        "type": "Ready", "status": "False", "reason": "Starting", "message": "", "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    status = {
+        "replicas": 3, "readyReplicas": 2, "desiredReplicas": 3, "hitRatioPercent": 87, "model": "Qwen3-8B",
+        "selector": "inference.plumage.dev/pool=shown", "conditions": [condition],
+    }  # fmt: skip
+    assert kinds.patch("InferencePool", "shown", {"status": status}, part="status").accepted
+    head, row = kinds.kubectl("get", "ppool", "shown").stdout.splitlines()
+    assert head.split() == ["NAME", "READY", "REPLICAS", "HIT", "RATIO", "MODEL", "AGE"]
+    assert row.split()[:5] == ["shown", "False", "2", "87", "Qwen3-8B"]
+    wide = kinds.kubectl("get", "ppool", "shown", "-o", "wide").stdout
+    assert "Starting" in wide
+    assert "hf://Qwen/Qwen3-8B" in wide
+    assert kinds.create(gateway()).accepted
+    assert "inferencegateway.inference.plumage.dev/front" in kinds.kubectl("get", "plumage", "-o", "name").stdout
+    assert kinds.kubectl("get", "pgw", "front").returncode == 0
+
+
+def test_a_status_out_of_bounds_is_refused(kinds: Kinds) -> None:
+    assert kinds.create({**pool(), "metadata": {"name": "told"}}).accepted
+    verdict = kinds.patch("InferencePool", "told", {"status": {"hitRatioPercent": 101}}, part="status")
+    assert verdict.causes[0][0] == "status.hitRatioPercent"
+    spec = kinds.patch("InferencePool", "told", {"status": {"replicas": 7}})
+    assert "status" not in spec.body, "a status is written where statuses are written"
+
+
+def test_scale_reads_and_writes_the_number_of_replicas(kinds: Kinds) -> None:
+    assert kinds.create({**pool(), "metadata": {"name": "sized"}}).accepted
+    status = {"replicas": 1, "selector": "inference.plumage.dev/pool=sized"}
+    assert kinds.patch("InferencePool", "sized", {"status": status}, part="status").accepted
+    kinds.kubectl("scale", "ppool", "sized", "--replicas=3")
+    scale = kinds.get("InferencePool", "sized", "scale").body
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 1, "selector": "inference.plumage.dev/pool=sized"}
+    assert kinds.get("InferencePool", "sized").body["spec"]["replicas"] == 3
+
+
+def test_scale_is_refused_where_the_autoscaler_decides(kinds: Kinds) -> None:
+    scaled = {**pool(), "metadata": {"name": "auto"}, "spec": {**pool()["spec"], "autoscaling": {"maxReplicas": 3}}}
+    assert kinds.create(scaled).accepted
+    done = kinds.kubectl("scale", "ppool", "auto", "--replicas=3", check=False)
+    assert done.returncode != 0
+    assert "must be absent when autoscaling is set" in done.stderr
+
+
+def test_who_applies_a_part_of_a_list_changes_that_part_alone(kinds: Kinds) -> None:
+    def apply(manager: str, name: str, value: str) -> None:
+        document = {**pool(), "metadata": {"name": "shared"}}
+        document["spec"] = {"model": {"uri": "hf://a/b"}, "engine": {"env": [{"name": name, "value": value}]}}
+        told = json.dumps(document)
+        kinds.kubectl("apply", "--server-side", f"--field-manager={manager}", "-f", "-", stdin=told)
+
+    apply("one", "A", "1")
+    apply("two", "B", "2")
+    held = kinds.get("InferencePool", "shared").body["spec"]["engine"]["env"]
+    assert {one["name"]: one["value"] for one in held} == {"A": "1", "B": "2"}
+
+
+def test_both_kinds_are_there() -> None:
+    kinds = {yaml.safe_load(path.read_text())["spec"]["names"]["kind"] for path in CRDS.glob("*.yaml")}
+    assert kinds == {InferencePool.__name__, InferenceGateway.__name__}
