@@ -166,4 +166,3 @@ def _plot(figure: Any, runs: Mapping[str, Sequence[Look]]) -> None:
         panel.set(title=name, ylabel="replicas", ylim=(0, MOST + 1))
     panels[-1].set(xlabel="virtual seconds")
     figure.set_size_inches(8, 2 * len(runs))
-    figure.tight_layout()

@@ -2,13 +2,15 @@
 
 Both of a pair are the same fleet under the same load up to then: groups of prompts whose popularity falls as Zipf's
 law, routed by LBGR to where they are cached. Hotness is what agents report: the uses, pool-wide, of all that a replica
-holds. The hit ratio is that of the next half minute's answers, by the whole fleet.
+holds. The hit ratio is that of the next minute's answers, by the whole fleet. Two fleets: one that grew by two replicas
+a minute ago, for a peak that has passed, which is when an autoscaler shrinks; and one of six since the beginning, whose
+caches a router has made about equally hot.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -16,21 +18,25 @@ from typing import Any
 from plumage.autoscaling import coldest_first
 from plumage_bench.autoscale import BLOCK, Phase, arrivals, engine
 from plumage_bench.contenders import OURS
-from plumage_bench.elastic import ElasticFleet
-from plumage_bench.harness import Context, Report, ResultTable
-from plumage_bench.pairs import paired_ratio
+from plumage_bench.elastic import START, ElasticFleet
+from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
 
-__all__ = ["Pair", "after_loss", "run"]
+__all__ = ["FLEETS", "Pair", "after_loss", "run"]
 
 REPLICAS = 6
-AFTER = 30.0
+AFTER = 60.0
+FLEETS: Mapping[str, int] = {"grown": 4, "steady": REPLICAS}
+"""Replicas at first; the others come in time to serve for a minute."""
+_SERVED = 60.0
 _TOKENS = 2048
 _ZIPF = 0.9
+_RATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Hit ratios: in the half minute before, and after the loss of either replica."""
+    """Hit ratios: in the minute before, and after the loss of either replica."""
 
     seed: int
     before: float
@@ -38,12 +44,12 @@ class Pair:
     random: float
 
 
-def after_loss(seed: int, *, warm: float, coldest: bool) -> tuple[float, float]:
-    """Hit ratio before and after one replica went."""
-    fleet = ElasticFleet(engine(), OURS.make(seed, BLOCK), REPLICAS, seed=seed)
+def after_loss(seed: int, *, first: int, warm: float, coldest: bool) -> tuple[float, float]:
+    """Hit ratio before and after one replica went, `warm` seconds from the start. first: replicas there are then."""
+    fleet = ElasticFleet(engine(), OURS.make(seed, BLOCK), first, seed=seed)
     marks: list[tuple[float, float]] = []
 
-    def lose(_: float) -> None:
+    def lose() -> None:
         if coldest:
             victim = int(coldest_first(fleet.heats())[0])
         else:
@@ -52,46 +58,61 @@ def after_loss(seed: int, *, warm: float, coldest: bool) -> tuple[float, float]:
 
     for at in (warm - AFTER, warm, warm + AFTER):
         fleet.fleet.call_at(at, lambda: marks.append((fleet.cached, fleet.answered)))
-    fleet.fleet.call_at(warm, lambda: lose(warm))
-    fleet.serve(arrivals([Phase(warm + AFTER, 3.0, 96)], _TOKENS, seed, zipf=_ZIPF), warm + AFTER)
+    fleet.fleet.call_at(warm - _SERVED - START, lambda: fleet.resize(REPLICAS))
+    fleet.fleet.call_at(warm, lose)
+    fleet.serve(arrivals([Phase(warm + AFTER, _RATE, 96)], _TOKENS, seed, zipf=_ZIPF), warm + AFTER)
     (cached, answered), (cached_then, answered_then), (cached_last, answered_last) = marks
     before = (cached_then - cached) / (answered_then - answered)
     return before, (cached_last - cached_then) / (answered_last - answered_then)
 
 
 def run(context: Context) -> Report:
-    """coldest, random: mean hit ratio of the half minute after; ratio: of the first to the second, within pairs."""
-    warm, count = (150.0, 10) if context.quick else (300.0, 20)
-    pairs = []
-    with context.progress("victim", count) as advance:
-        for seed in range(context.seed, context.seed + count):
-            before, cold = after_loss(seed, warm=warm, coldest=True)
-            pairs.append(Pair(seed, before, cold, after_loss(seed, warm=warm, coldest=False)[1]))
-            advance(1)
+    """For each fleet: mean hit ratio of the minute after the coldest or a random one went, and their paired ratio."""
+    warm, count = (180.0, 10) if context.quick else (300.0, 20)
+    pairs: dict[str, list[Pair]] = {}
+    with context.progress("victim", count * len(FLEETS)) as advance:
+        for name, first in FLEETS.items():
+            pairs[name] = []
+            for seed in range(context.seed, context.seed + count):
+                before, cold = after_loss(seed, first=first, warm=warm, coldest=True)
+                other = after_loss(seed, first=first, warm=warm, coldest=False)[1]
+                pairs[name].append(Pair(seed, before, cold, other))
+                advance(1)
     rng = random.Random(context.seed)
-    gain = paired_ratio([pair.coldest for pair in pairs], [pair.random for pair in pairs], rng)
-    keys = {
-        "pairs": len(pairs),
-        "before": round(fmean(pair.before for pair in pairs), 4),
-        "coldest": round(fmean(pair.coldest for pair in pairs), 4),
-        "random": round(fmean(pair.random for pair in pairs), 4),
-        "ratio": round(gain.ratio, 4),
-        "ratio_low": round(gain.low, 4),
+    gains = {
+        name: paired_ratio([one.coldest for one in found], [one.random for one in found], rng)
+        for name, found in pairs.items()
     }
-    rows = [[pair.seed, round(pair.before, 4), round(pair.coldest, 4), round(pair.random, 4)] for pair in pairs]
-    table = ResultTable(
-        f"Hit ratio of {REPLICAS} replicas, and right after one of them went",
+    keys: dict[str, Figure] = {"pairs": count}
+    for name, found in pairs.items():
+        keys |= {
+            f"{name}_before": round(fmean(one.before for one in found), 4),
+            f"{name}_coldest": round(fmean(one.coldest for one in found), 4),
+            f"{name}_random": round(fmean(one.random for one in found), 4),
+            f"{name}_ratio": round(gains[name].ratio, 4),
+            f"{name}_low": round(gains[name].low, 4),
+        }
+    tables = [_table(name, found, gains[name]) for name, found in pairs.items()]
+    data = {name: [[one.seed, one.before, one.coldest, one.random] for one in found] for name, found in pairs.items()}
+    return Report(keys, tables, lambda figure: _plot(figure, pairs), data)
+
+
+def _table(name: str, pairs: Sequence[Pair], gain: PairedRatio) -> ResultTable:
+    rows: list[list[Figure]] = [
+        [one.seed, round(one.before, 4), round(one.coldest, 4), round(one.random, 4)] for one in pairs
+    ]
+    return ResultTable(
+        f"A {name} fleet of {REPLICAS} loses one: hit ratio",
         ("seed", "before", "coldest went", "a random one went"),
         rows,
         f"coldest ÷ random: {gain}",
     )
-    data = {"pairs": [[pair.seed, pair.before, pair.coldest, pair.random] for pair in pairs]}
-    return Report(keys, [table], lambda figure: _plot(figure, pairs), data)
 
 
-def _plot(figure: Any, pairs: Sequence[Pair]) -> None:
-    axes = figure.subplots()
-    for pair in pairs:
-        axes.plot([0, 1, 2], [pair.before, pair.coldest, pair.random], marker="o", alpha=0.5)
-    axes.set(ylabel="hit ratio", xticks=[0, 1, 2])
-    axes.set_xticklabels(["before", "coldest went", "a random one went"])
+def _plot(figure: Any, pairs: Mapping[str, Sequence[Pair]]) -> None:
+    panels = figure.subplots(1, len(pairs), sharey=True)
+    for axes, (name, found) in zip(panels, pairs.items(), strict=True):
+        for one in found:
+            axes.plot([0, 1, 2], [one.before, one.coldest, one.random], marker="o", alpha=0.5)
+        axes.set(title=name, ylabel="hit ratio", xticks=[0, 1, 2])
+        axes.set_xticklabels(["before", "coldest", "random"])

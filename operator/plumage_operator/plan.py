@@ -164,7 +164,15 @@ def _told(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: f
     for fact in facts:
         if fact.type in _TOLD and _is_news(observed.pool, fact):
             yield Tell(_kind(fact), fact.reason, fact.message or str(fact.type))
+    yield from _resized(observed, status)
     yield WriteStatus(status)
+
+
+def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:
+    """The autoscaler's own words where it chose another size than the status tells."""
+    said, before = observed.scaling, status_of(observed.pool).get("desiredReplicas")
+    if said is not None and "autoscaling" in said.fields and before not in (None, status.get("desiredReplicas")):
+        yield Tell("Normal", said.reason, said.message)
 
 
 def _is_news(pool: Object, fact: Fact) -> bool:

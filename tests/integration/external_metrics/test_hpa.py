@@ -207,7 +207,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
         await reaches(6)
         # On the curve's plateau more cache cures nothing.
         fleet.replicas, fleet.measured = 8, 0.8
-        assert (await ask(api_server, "plumage_cache_miss_ratio_curable"))["items"][0]["value"] == "0"
+        assert (await ask(api_server, "plumage_cache_miss_ratio_curable"))["items"][0]["value"] == "0m"
         await reaches(1)
         # Tokens a second, of the pool, against a target for one replica.
         await kubectl(api_server, "-n", NAMESPACE, "delete", "hpa", "chat")
@@ -233,7 +233,7 @@ async def test_the_api_server_lists_and_selects(api_server: ApiServer, tmp_path:
         listed = json.loads(await kubectl(api_server, "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1"))
         assert "plumage_tokens_per_second" in {one["name"] for one in listed["resources"]}
         items = (await ask(api_server, "plumage_tokens_per_second", f"pool%3D{POOL}"))["items"]
-        assert [one["value"] for one in items] == ["2k"]
+        assert [one["value"] for one in items] == ["2000000m"]
         assert items[0]["metricLabels"]["pool"] == POOL
         assert (await ask(api_server, "plumage_tokens_per_second", "pool%3Dnobody"))["items"] == []
         unknown = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{NAMESPACE}/nonsense"

@@ -1,0 +1,54 @@
+"""A plan acts on the autoscaler's word: the Deployment's size, costs before it, an event with the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from support.fleets import START, observed, pod
+
+from plumage.autoscaling import Decision
+from plumage_operator.actions import Action, Annotate, Apply, Tell, WriteStatus
+from plumage_operator.autoscale.word import decided
+from plumage_operator.observed import Observed, Scaling
+from plumage_operator.plan import plan_changes, plan_words
+from plumage_operator.site import Site
+
+SPEC = {"autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TokensPerSecond", "target": 100}]}}
+SITE = Site("plumage:test", "engine:test")
+
+
+def word(before: int, after: int, reason: Any, **costs: int) -> Scaling:
+    decision = Decision(before, after, after, reason, f"{before} → {after} replicas: because.")
+    return decided(decision, hit_ratio=0.5, last_scale_time=None, costs=costs)
+
+
+def seen(desired: int, scaling: Scaling) -> Observed:
+    found = observed(SPEC, [pod("e0"), pod("e1")], desired)
+    found.pool["status"] = {"desiredReplicas": desired}  # type: ignore[index]
+    return replace(found, scaling=scaling)
+
+
+def engines(actions: tuple[Action, ...]) -> Any:
+    [child] = [one.child for one in actions if isinstance(one, Apply) and one.child["kind"] == "Deployment"
+               and one.child["metadata"]["name"] == "chat-engine"]  # fmt: skip
+    return child["spec"]["replicas"]
+
+
+def test_a_decision_becomes_a_deployments_size_a_status_and_one_event() -> None:
+    grown = seen(2, word(2, 5, "ScaledUp"))
+    assert engines(plan_changes(grown, SITE)) == 5
+    words = plan_words(grown, SITE, START)
+    assert Tell("Normal", "ScaledUp", "2 → 5 replicas: because.") in words
+    [status] = [one.status for one in words if isinstance(one, WriteStatus)]
+    assert (status["desiredReplicas"], status["hitRatioPercent"]) == (5, 50)
+    assert status["autoscaling"]["decision"] == "2 → 5 replicas: because."
+    told = seen(5, word(2, 5, "ScaledUp"))
+    assert not [one for one in plan_words(told, SITE, START) if isinstance(one, Tell) and one.reason == "ScaledUp"]
+
+
+def test_costs_are_written_before_the_deployment_shrinks() -> None:
+    shrunk = plan_changes(seen(2, word(2, 1, "ScaledDown", e1=-1)), SITE)
+    assert isinstance(shrunk[0], Annotate)
+    assert (shrunk[0].pod, dict(shrunk[0].annotations)) == ("e1", {"controller.kubernetes.io/pod-deletion-cost": "-1"})
+    assert engines(shrunk) == 1
