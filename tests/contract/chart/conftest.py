@@ -34,7 +34,7 @@ def render(chart: Any) -> Any:
     return rendered
 
 
-@pytest.fixture(params=["default", "everything", "namespaced"])
+@pytest.fixture(params=["default", "everything", "external-metrics", "namespaced"])
 def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Each of the chart's own sample values, by its name."""
     path = Path(CHART) / "ci" / f"{request.param}-values.yaml"

@@ -1,0 +1,44 @@
+"""Helm 3 renders the chart too: it uses only what Helm 3.14 knows, and nothing of Helm 4's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+from support.charts import CHART
+
+GO = {"and", "or", "not", "eq", "ne", "gt", "lt", "ge", "le", "index", "len", "print", "printf", "println"}
+KEYWORDS = {"if", "else", "end", "range", "with", "define", "template", "block", "break", "continue", "nil"}
+# Of Sprig 3.2, as Helm 3.14 has it, those that one may use here; and Helm 3's own.
+SPRIG = {
+    "append", "b64enc", "contains", "default", "dict", "dig", "fail", "first", "genCA", "genSignedCert", "get",
+    "indent", "int", "join", "list", "merge", "nindent", "quote", "replace", "ternary", "toJson", "trimSuffix", "trunc",
+}  # fmt: skip
+HELM = {"include", "lookup", "required", "toYaml", "tpl"}
+KNOWN = GO | KEYWORDS | SPRIG | HELM | {"true", "false"}
+
+
+def test_templates_use_what_helm_3_knows() -> None:
+    used = {word for path in CHART.glob("templates/**/*") if path.is_file() for word in _words(path.read_text())}
+    assert used - KNOWN == set()
+    assert {"include", "toYaml", "lookup"} <= used  # words are found at all
+
+
+def test_the_chart_is_of_the_form_that_both_read() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["apiVersion"] == "v2"
+    assert set(chart) <= {
+        "apiVersion", "name", "description", "type", "version", "appVersion", "kubeVersion", "keywords", "maintainers",
+        "annotations", "home", "sources", "icon", "dependencies",
+    }  # fmt: skip
+    assert not (CHART / "crds").exists()  # Helm never upgrades those
+
+
+def _words(text: str) -> Iterator[str]:
+    """Names of functions and keywords in the actions of a template."""
+    for action in re.findall(r"\{\{-?(.*?)-?\}\}", text, re.DOTALL):
+        if action.strip().startswith("/*"):
+            continue
+        bare = re.sub(r'"(?:\\.|[^"\\])*"|`[^`]*`', " ", action)
+        yield from re.findall(r"(?<![\w.$])[a-zA-Z]\w*", bare)

@@ -1,0 +1,101 @@
+"""Alerts and dashboard ask for metrics that there are, of the parts that have them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import yaml
+from support.charts import CHART, ROOT
+
+OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
+SOURCES = {
+    "plumage_router_": "router/plumage_router",
+    "plumage_agent_": "engine/plumage_engine/agent",
+    "plumage_operator_": "operator/plumage_operator",
+    "vllm:": "engine/plumage_engine/simulator",
+}
+FORMS = ("_total", "_bucket", "_sum", "_count")
+
+
+def test_each_metric_that_is_asked_for_exists() -> None:
+    asked = {name for expression in _expressions() for name in OURS.findall(expression)}
+    assert len(asked) > 20
+    assert [name for name in sorted(asked) if not _exported(name)] == []
+
+
+def test_a_metric_that_is_no_longer_there_would_be_found() -> None:
+    assert _exported("plumage_router_requests_total")
+    assert not _exported("plumage_router_requests_gone_total")
+
+
+def test_alerts_have_what_a_person_needs() -> None:
+    for rule in _rules():
+        assert re.fullmatch(r"Plumage[A-Za-z]+", rule["alert"])
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        by = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"] + rule["annotations"]["description"]))
+        told = {label for labels in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in labels.split(", ")}
+        assert by <= told, rule["alert"]
+
+
+def test_rules_in_the_chart_are_the_files_own(render: Any) -> None:
+    """Their braces are Prometheus', not Helm's; the job is the Service's name."""
+    values = {"monitoring": {"prometheusRule": {"enabled": True}}, "fullnameOverride": "fleet"}
+    spec = render(values).one("PrometheusRule")["spec"]
+    written = yaml.safe_load(
+        (CHART / "files" / "alerts.yaml").read_text().replace('plumage-operator"}', 'fleet-operator"}')
+    )
+    assert spec == written
+
+
+def test_the_dashboard_is_one_and_its_panels_do_not_overlap() -> None:
+    board = json.loads((CHART / "files" / "dashboard.json").read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    covered = [spot for panel in board["panels"] for spot in _spots(panel["gridPos"])]
+    assert len(covered) == len(set(covered))
+    assert all(panel["description"] and panel["targets"] for panel in board["panels"])
+
+
+def test_the_dashboard_in_the_chart_is_the_file(render: Any) -> None:
+    data = render({"monitoring": {"dashboard": {"enabled": True}}}).one("ConfigMap")["data"]
+    assert json.loads(data["plumage.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
+
+
+def _spots(place: dict[str, int]) -> Iterator[tuple[int, int]]:
+    assert place["x"] + place["w"] <= 24
+    for x in range(place["x"], place["x"] + place["w"]):
+        for y in range(place["y"], place["y"] + place["h"]):
+            yield x, y
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def _expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in _rules())
+    board = json.loads((CHART / "files" / "dashboard.json").read_text())
+    for panel in board["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+
+
+def _exported(name: str) -> bool:
+    """Whether a part's source has the name as a string, with or without the prefix that its pages put before it."""
+    prefix = next(prefix for prefix in SOURCES if name.startswith(prefix))
+    base = name
+    for form in FORMS:
+        base = base.removesuffix(form)
+    bare = base.removeprefix(prefix)
+    told = {base, bare, bare.removeprefix("replica_")}
+    return bool(told & _strings(SOURCES[prefix]))
+
+
+@cache
+def _strings(folder: str) -> frozenset[str]:
+    text = "".join(path.read_text() for path in (ROOT / folder).rglob("*.py"))
+    return frozenset(re.findall(r'"([a-z_:]+)"', text))

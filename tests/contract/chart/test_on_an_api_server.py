@@ -1,0 +1,189 @@
+"""The chart on a real API server: each object is accepted as it is, and real Helm installs, upgrades and removes it.
+
+The server is one of its own, since Helm takes over no CRD that somebody else has put there. It has no nodes: that pods
+start is the cluster's end-to-end tests' matter.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from support.charts import CHART, pod_specs
+from support.needs import missing
+
+if TYPE_CHECKING:
+    from cluster.api_only import ApiServer
+
+SYSTEM = "plumage-system"
+ON = {"externalMetrics": {"enabled": True}}
+METRICS = "v1beta1.external.metrics.k8s.io"
+NOT_THERE = ("monitoring.coreos.com/v1",)  # kinds of the Prometheus operator, which this server does not know
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    from cluster import api_only
+    from cluster.errors import NotHereError
+
+    with ExitStack() as stack:
+        try:
+            own = stack.enter_context(api_only.api_server())
+        except NotHereError as error:
+            missing("an API server's programs", str(error))
+        for name in (SYSTEM, "team-a", "team-b"):
+            own.kubectl("create", "namespace", name)
+        own.kubectl("label", "namespace", SYSTEM, "pod-security.kubernetes.io/enforce=restricted")
+        yield own
+
+
+@pytest.fixture
+def release(helm: Any, server: ApiServer) -> Iterator[Any]:
+    """Helm with the system's namespace; what a test installed goes, the kept CRDs too."""
+    with helm.Config(kubeconfig_path=server.kubeconfig, namespace=SYSTEM) as config:
+        yield config
+        config.uninstall("plumage", ignore_not_found=True)
+    server.kubectl("delete", "crd", "--all")
+
+
+def test_every_object_is_accepted(server: ApiServer, render: Any, case: tuple[str, dict[str, Any]]) -> None:
+    """Strictly: an unknown or doubled field is an error."""
+    objects = [one for one in render(case[1]).objects if one["apiVersion"] not in NOT_THERE]
+    text = yaml.dump_all(objects, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))
+    done = server.kubectl(
+        "create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", "-", stdin=text, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(objects)
+
+
+def test_pod_security_admits_the_pods_where_it_is_enforced(
+    server: ApiServer, render: Any, case: tuple[str, dict[str, Any]]
+) -> None:
+    for name, spec in pod_specs(render({**case[1], "operator": {}, "imagePullSecrets": []}).objects):
+        # Admission looks the account up; here it is about the pod.
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "one", "namespace": SYSTEM},
+            "spec": {**spec, "serviceAccountName": "default", "automountServiceAccountToken": False},
+        }
+        done = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod), check=False)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        refused = {**pod, "spec": {**pod["spec"], "hostNetwork": True}}
+        done = server.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(refused), check=False)
+        assert "violates PodSecurity" in done.stderr
+
+
+def test_install_upgrade_rollback_uninstall(server: ApiServer, release: Any) -> None:
+    before = _everything(server)
+    release.install(CHART, "plumage")
+    assert _deployment(server)["spec"]["replicas"] == 1
+    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+
+    release.upgrade(CHART, "plumage", {"operator": {"replicas": 2}, "integrations": {"ingress": True}})
+    assert _deployment(server)["spec"]["replicas"] == 2
+    assert "ingresses" in server.kubectl("get", "clusterrole", "plumage-operator", "-o", "yaml").stdout
+
+    release.rollback("plumage", version=1)
+    assert _deployment(server)["spec"]["replicas"] == 1
+    assert "ingresses" not in server.kubectl("get", "clusterrole", "plumage-operator", "-o", "yaml").stdout
+
+    release.uninstall("plumage")
+    left = _everything(server) - before
+    assert left == {
+        "customresourcedefinition.apiextensions.k8s.io/inferencegateways.inference.plumage.dev",
+        "customresourcedefinition.apiextensions.k8s.io/inferencepools.inference.plumage.dev",
+    }
+
+
+def test_a_pool_that_is_there_survives_uninstall_and_a_new_install_takes_it_up(
+    server: ApiServer, release: Any, render: Any
+) -> None:
+    release.install(CHART, "plumage")
+    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    pool = render().notes.partition("<<POOL\n")[2].partition("  POOL\n")[0]
+    server.kubectl("apply", "-n", "team-a", "-f", "-", stdin=pool)
+    release.uninstall("plumage")
+    assert "inferencepool" in server.kubectl("get", "inferencepools", "-n", "team-a", "-o", "name").stdout
+    release.install(CHART, "plumage")  # the CRDs still carry this release's name
+    server.kubectl("delete", "inferencepools", "--all", "-n", "team-a", "--timeout=30s")  # nothing holds it
+
+
+def test_held_to_namespaces(server: ApiServer, release: Any) -> None:
+    release.install(CHART, "plumage", {"watchNamespaces": ["team-a", "team-b"]})
+    account = f"--as=system:serviceaccount:{SYSTEM}:plumage-operator"
+
+    def may(*what: str) -> bool:
+        return server.kubectl("auth", "can-i", *what, account, check=False).returncode == 0
+
+    assert may("list", "inferencepools.inference.plumage.dev", "-n", "team-b")
+    assert may("create", "deployments.apps", "-n", "team-a")
+    assert not may("list", "inferencepools.inference.plumage.dev", "-n", "default")
+    assert not may("get", "secrets", "-n", "team-a")
+
+
+def test_the_operator_may_bind_the_routers_role_and_no_other(server: ApiServer, release: Any) -> None:
+    """In one namespace by its Role: `bind` is asked in the namespace of the binding."""
+    release.install(CHART, "plumage", {"watchNamespaces": ["team-a"]})
+
+    def bind(role: str) -> subprocess.CompletedProcess[str]:
+        account = f"--as=system:serviceaccount:{SYSTEM}:plumage-operator"
+        told = ("--clusterrole", role, "--serviceaccount", "team-a:chat-router", "--dry-run=server")
+        return server.kubectl("create", "rolebinding", "chat-router", "-n", "team-a", *told, account, check=False)
+
+    assert bind("plumage-router").returncode == 0
+    assert "is attempting to grant RBAC permissions not currently held" in bind("cluster-admin").stderr
+
+
+def test_another_providers_registration_is_never_taken_over(server: ApiServer, release: Any, helm: Any) -> None:
+    theirs = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": METRICS},
+        "spec": {
+            "group": "external.metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {"name": "keda-metrics-apiserver", "namespace": "keda"},
+            "insecureSkipTLSVerify": True,
+        },
+    }
+    server.kubectl("create", "-f", "-", stdin=json.dumps(theirs))
+    try:
+        with pytest.raises(helm.HelmError, match="served by keda/keda-metrics-apiserver"):
+            release.install(CHART, "plumage", ON)
+    finally:
+        server.kubectl("delete", "apiservice", METRICS)
+
+
+def test_the_charts_certificate_stays_over_an_upgrade(server: ApiServer, release: Any) -> None:
+    def certificate() -> str:
+        return server.kubectl(
+            "get", "secret", "-n", SYSTEM, "plumage-operator-external-metrics", "-o", "jsonpath={.data.tls\\.crt}"
+        ).stdout
+
+    release.install(CHART, "plumage", ON)
+    first = certificate()
+    release.upgrade(CHART, "plumage", {**ON, "operator": {"logLevel": "debug"}})
+    assert certificate() == first != ""
+
+
+def _deployment(server: ApiServer) -> Any:
+    return json.loads(server.kubectl("get", "deployment", "-n", SYSTEM, "plumage-operator", "-o", "json").stdout)
+
+
+def _everything(server: ApiServer) -> set[str]:
+    """What a release could leave, by name; not what controllers make of it and take away a moment later."""
+    kinds = "crd,clusterrole,clusterrolebinding,apiservice"
+    named = server.kubectl("get", kinds, "-o", "name", "-l", "app.kubernetes.io/part-of=plumage").stdout
+    in_spaces = "deployment,service,serviceaccount,configmap,secret,role,rolebinding,networkpolicy,pdb"
+    template = "{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{'\\n'}{end}"
+    own = server.kubectl("get", in_spaces, "-A", "-o", f"jsonpath={template}").stdout
+    return {*named.split(), *own.split()}

@@ -1,0 +1,125 @@
+"""The rights that the chart gives, verb by verb: this table is what an administrator is asked to grant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+CHILD = {"create", "delete", "get", "list", "patch", "watch"}
+OPERATOR = {
+    "inference.plumage.dev/inferencepools": {"list", "watch"},
+    "inference.plumage.dev/inferencegateways": {"list", "watch"},
+    "inference.plumage.dev/inferencepools/status": {"patch"},
+    "inference.plumage.dev/inferencegateways/status": {"patch"},
+    "/configmaps": CHILD,
+    "/serviceaccounts": CHILD,
+    "/services": CHILD,
+    "apps/deployments": CHILD,
+    "networking.k8s.io/networkpolicies": CHILD,
+    "policy/poddisruptionbudgets": CHILD,
+    "rbac.authorization.k8s.io/rolebindings": CHILD,
+    "rbac.authorization.k8s.io/clusterroles=plumage-router": {"bind"},
+    "/pods": {"list", "patch", "watch"},
+    "/events": {"create", "list", "patch"},
+}
+SWITCHES = {
+    "gatewayApi": "gateway.networking.k8s.io/httproutes",
+    "ingress": "networking.k8s.io/ingresses",
+    "podMonitors": "monitoring.coreos.com/podmonitors",
+}
+LEASE = {
+    "coordination.k8s.io/leases": {"create"},
+    "coordination.k8s.io/leases=plumage-operator": {"get", "update"},
+}
+ROUTER = {"discovery.k8s.io/endpointslices": {"get", "list", "watch"}}
+
+
+def test_the_operator_in_the_whole_cluster(render: Any) -> None:
+    rendered = render()
+    assert _rights(rendered.one("ClusterRole", "plumage-operator")) == OPERATOR
+    assert _rights(rendered.one("Role")) == LEASE
+    assert _rights(rendered.one("ClusterRole", "plumage-router")) == ROUTER
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_grants_its_kind_and_tells_the_operator(render: Any, switch: str) -> None:
+    rendered = render({"integrations": {switch: True}})
+    assert _rights(rendered.one("ClusterRole", "plumage-operator")) == {**OPERATOR, SWITCHES[switch]: CHILD}
+    container = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "PLUMAGE_INTEGRATIONS", "value": switch} in container["env"]
+
+
+def test_held_to_namespaces_it_has_no_right_beyond_them(render: Any) -> None:
+    values = {"watchNamespaces": ["team-a", "team-b"], "rbac": {"routerRole": "team-router", "aggregate": False}}
+    rendered = render(values)
+    held = {**OPERATOR, "rbac.authorization.k8s.io/clusterroles=team-router": {"bind"}}
+    del held["rbac.authorization.k8s.io/clusterroles=plumage-router"]
+    roles = {(one["metadata"]["namespace"], one["metadata"]["name"]): _rights(one) for one in rendered.of("Role")}
+    assert roles == {
+        ("team-a", "plumage-operator"): held,
+        ("team-b", "plumage-operator"): held,
+        ("plumage-system", "plumage-operator-lease"): LEASE,
+    }
+    assert [one["metadata"]["name"] for one in rendered.of("ClusterRole")] == ["team-router"]
+    assert rendered.of("ClusterRoleBinding") == []
+
+
+def test_every_binding_binds_a_role_of_the_chart_to_an_account_of_the_release(render: Any) -> None:
+    for values in ({}, {"watchNamespaces": ["team-a"]}, {"externalMetrics": {"enabled": True}}):
+        rendered = render(values)
+        roles = rendered.of("Role") + rendered.of("ClusterRole")
+        names = {(one["kind"], one["metadata"]["name"]) for one in roles}
+        names.add(("Role", "extension-apiserver-authentication-reader"))  # Kubernetes' own, in kube-system
+        accounts = {("plumage-operator", "plumage-system"), ("horizontal-pod-autoscaler", "kube-system")}
+        for one in rendered.of("RoleBinding") + rendered.of("ClusterRoleBinding"):
+            assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in names
+            assert {(subject["name"], subject["namespace"]) for subject in one["subjects"]} <= accounts
+
+
+def test_people_get_pools_by_the_clusters_own_roles(render: Any) -> None:
+    rendered = render()
+    edit, view = (rendered.one("ClusterRole", f"plumage-{role}") for role in ("edit", "view"))
+    assert {name for name in edit["metadata"]["labels"] if "aggregate" in name} == {
+        "rbac.authorization.k8s.io/aggregate-to-edit",
+        "rbac.authorization.k8s.io/aggregate-to-admin",
+    }
+    assert {name for name in view["metadata"]["labels"] if "aggregate" in name} == {
+        "rbac.authorization.k8s.io/aggregate-to-view"
+    }
+    assert _rights(view)["inference.plumage.dev/inferencepools"] == {"get", "list", "watch"}
+    assert "patch" in _rights(edit)["inference.plumage.dev/inferencepools/scale"]
+    for one in (edit, view):  # status is the operator's
+        assert _rights(one)["inference.plumage.dev/inferencepools/status"] == {"get"}
+
+
+def test_nobody_gets_a_verb_on_secrets_nor_a_wildcard(render: Any, case: tuple[str, dict[str, Any]]) -> None:
+    rendered = render({**case[1], "integrations": dict.fromkeys(SWITCHES, True)})
+    for one in rendered.of("Role") + rendered.of("ClusterRole"):
+        for kind, verbs in _rights(one).items():
+            group, _, resource = kind.partition("/")
+            assert "secrets" not in resource
+            assert "*" not in verbs | {group}
+            assert resource != "*" or group == "external.metrics.k8s.io"
+
+
+def test_without_rbac_there_are_neither_roles_nor_bindings(render: Any) -> None:
+    rendered = render({"rbac": {"create": False}, "externalMetrics": {"enabled": True}})
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {one["kind"] for one in rendered.objects}
+
+
+def _rights(role: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Verbs by GROUP/RESOURCE, with =NAME where the rule names objects."""
+    found: dict[str, set[str]] = {}
+    for kind, verbs in _each(role["rules"]):
+        found.setdefault(kind, set()).update(verbs)
+    return found
+
+
+def _each(rules: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Iterable[str]]]:
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for name in rule.get("resourceNames", [""]):
+                    yield f"{group}/{resource}" + (f"={name}" if name else ""), rule["verbs"]
