@@ -44,7 +44,8 @@ INTEGRATIONS: Final[dict[str, Kind]] = {
 """Watched where the chart says that the operator may, and that the cluster has them."""
 _SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
 _RECONNECT = 1.0
-_WATCH_SECONDS = 300  # an integer, or the API server refuses it: a watch is asked for anew after so long, so that a half-dead one can't last
+# A watch is asked for anew after so long, so that a half-dead one can't last; an integer, or it is refused.
+_WATCH_SECONDS = 300
 
 
 def watched(integrations: Iterable[str]) -> tuple[Kind, ...]:
@@ -102,6 +103,7 @@ def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = 20.0
     settings.queueing.idle_timeout = 1.0  # a worker an object: ten thousand must not stay
     settings.queueing.exit_timeout = 1.0
+    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13, 21, *[30] * 1000)  # an API server may be away for long
     settings.watching.server_timeout = _WATCH_SECONDS
     settings.watching.client_timeout = _WATCH_SECONDS + 30
     settings.watching.connect_timeout = 10.0

@@ -36,20 +36,25 @@ class Recorder:
         count = self._counts.get(name, 0) + 1
         namespace = str(meta(thing)["namespace"])
         try:
-            if count == 1:
-                await self._create(thing, namespace, name, said)
-            else:
-                await self._count(namespace, name, count)
-        except ConflictError:  # told by an operator before this one
-            await self._count(namespace, name, count + 1)
-            count += 1
-        except GoneError:  # Kubernetes forgets events after an hour
-            self._counts.pop(name, None)
-            await self._create(thing, namespace, name, said)
-            count = 1
-        except RefusedError:
+            count = await self._tell(thing, namespace, name, said, count)
+        except (GoneError, RefusedError):
             return
         self._remember(name, count)
+
+    async def _tell(self, thing: Object, namespace: str, name: str, said: Tell, count: int) -> int:
+        """How often it was told now."""
+        if count > 1:
+            try:
+                await self._count(namespace, name, count)
+                return count
+            except GoneError:  # Kubernetes forgets events after an hour
+                count = 1
+        try:
+            await self._create(thing, namespace, name, said)
+        except ConflictError:  # an operator before this one told it
+            count = 2
+            await self._count(namespace, name, count)
+        return count
 
     async def _create(self, thing: Object, namespace: str, name: str, said: Tell) -> None:
         now = timestamp(self._clock())

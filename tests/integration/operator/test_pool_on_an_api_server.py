@@ -1,0 +1,165 @@
+"""A pool's life on a real API server, under exactly the operator's role. Nothing runs there: pods stay Pending, and
+tests write the status that kubelets would."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.operator_fleet import children, condition, events, made, pool
+
+
+@pytest.fixture
+def apply(fleet, namespace):
+    def applied(spec: str = "  replicas: 2", name: str = "chat") -> None:
+        fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(spec, name))
+
+    return applied
+
+
+def test_a_pool_becomes_its_children_and_they_are_its_own(fleet, namespace, apply) -> None:
+    apply()
+    found = made(fleet, namespace)
+    assert {kind for kind, _ in found} == {
+        "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "RoleBinding", "Service", "ServiceAccount",
+    }  # fmt: skip
+    assert len(found) == 17
+    uid = fleet.get(namespace, "ppool", "chat")["metadata"]["uid"]
+    for child in found.values():
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (uid, True)
+    applied = fleet.get(namespace, "deployment", "chat-engine", "--show-managed-fields")["metadata"]["managedFields"]
+    assert {one["manager"] for one in applied if one["operation"] == "Apply"} == {"plumage"}
+    status = fleet.get(namespace, "ppool", "chat")["status"]
+    assert status["observedGeneration"] == 1
+    assert condition(fleet, namespace, "Ready")["reason"] == "Starting"
+    assert "finalizers" not in fleet.get(namespace, "ppool", "chat")["metadata"]
+
+
+def test_a_quiet_pool_is_not_written_to(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"].get("replicas") == 2)
+
+    def versions() -> dict[Any, str]:
+        things = {**children(fleet, namespace), "pool": fleet.get(namespace, "ppool", "chat")}
+        return {key: thing["metadata"]["resourceVersion"] for key, thing in things.items()}
+
+    before = versions()
+    fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "look=again")  # a look without a reason to change
+    fleet.kubectl("-n", namespace, "label", "configmap", "chat-router", "theirs=kept")
+    fleet.until(lambda: versions()["ConfigMap", "chat-router"] != before["ConfigMap", "chat-router"])
+    after = versions()
+    different = {key for key in before if before[key] != after[key]}
+    assert different == {"pool", ("ConfigMap", "chat-router")}  # by this test alone
+    assert children(fleet, namespace)["ConfigMap", "chat-router"]["metadata"]["labels"]["theirs"] == "kept"
+
+
+def test_what_somebody_edits_or_deletes_is_repaired_and_said(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    fleet.kubectl("-n", namespace, "scale", "deployment", "chat-engine", "--replicas=7")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2)
+    fleet.until(lambda: any(reason == "ChildRepaired" and "spec.replicas" in said
+                            for reason, said in events(fleet, namespace)))  # fmt: skip
+    fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
+    fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
+    fleet.until(lambda: any(reason == "ChildRecreated" for reason, _ in events(fleet, namespace)))
+
+
+def test_scale_goes_through_the_subresource(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
+    fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"].get("desiredReplicas") == 3)
+    told = json.loads(
+        fleet.kubectl(
+            "get", "--raw", f"/apis/inference.plumage.dev/v1alpha1/namespaces/{namespace}/inferencepools/chat/scale"
+        )
+    )
+    assert told["status"]["selector"] == "app.kubernetes.io/component=engine,inference.plumage.dev/pool=chat"
+
+
+def test_a_deleted_pool_leaves_nothing(fleet, namespace, apply) -> None:
+    apply()
+    assert made(fleet, namespace)
+    fleet.kubectl("-n", namespace, "delete", "ppool", "chat", "--timeout=30s")
+    fleet.until(lambda: not children(fleet, namespace))
+
+
+def test_what_the_spec_drops_is_removed(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    apply("  replicas: 2\n  directory: {redisRef: {url: 'redis://cache:6379'}}\n  networkPolicy: {enabled: false}")
+    fleet.until(lambda: ("Deployment", "chat-directory") not in children(fleet, namespace))
+    fleet.until(lambda: not [key for key in children(fleet, namespace) if key[0] == "NetworkPolicy"])
+    fleet.until(lambda: condition(fleet, namespace, "DirectoryReady").get("reason") == "External")
+
+
+def test_an_object_of_somebody_elses_is_not_taken_over(fleet, namespace, apply) -> None:
+    fleet.kubectl("-n", namespace, "create", "configmap", "chat-router", "--from-literal=theirs=1")
+    apply()
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "NameTaken")
+    assert "ConfigMap chat-router" in condition(fleet, namespace, "Ready")["message"]
+    theirs = fleet.get(namespace, "configmap", "chat-router")
+    assert theirs["data"] == {"theirs": "1"}
+    assert "ownerReferences" not in theirs["metadata"]
+    assert ("Deployment", "chat-engine") in children(fleet, namespace)  # the others are made all the same
+
+
+def test_a_paused_pool_is_left_alone(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "inference.plumage.dev/paused=true")
+    fleet.until(lambda: condition(fleet, namespace, "Paused").get("status") == "True")
+    fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
+    fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "inference.plumage.dev/paused-")
+    fleet.until(lambda: condition(fleet, namespace, "Paused").get("status") == "False")
+    fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
+
+
+def test_quota_and_its_remedy_are_named(fleet, namespace, apply) -> None:
+    fleet.kubectl("-n", namespace, "create", "quota", "small", "--hard=pods=1")
+    apply()
+    fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "QuotaExceeded"
+                or condition(fleet, namespace, "RouterReady").get("reason") == "QuotaExceeded")  # fmt: skip
+    told = condition(fleet, namespace, "Ready")["message"]
+    assert "quota small" in told
+    assert "Raise the quota" in told
+
+
+def test_a_gateway_is_told_to_be_unserved(fleet, namespace, apply) -> None:
+    apply("  router: {gatewayRef: {name: front}}")
+    fleet.until(lambda: condition(fleet, namespace, "RouterReady").get("reason") == "GatewayMissing")
+    gateway = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferenceGateway
+metadata: {name: front}
+spec: {models: [{name: chat, pools: [{poolRef: {name: chat}}]}]}"""
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=gateway)
+    fleet.until(lambda: condition(fleet, namespace, "RouterReady").get("reason") == "NotServed")
+    found = fleet.until(lambda: fleet.get(namespace, "pgw", "front").get("status", {}).get("conditions"))
+    assert {one["type"]: one["reason"] for one in found} == {"Ready": "NotServed", "Accepted": "Valid"}
+
+
+def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    fleet.kubectl("delete", "namespace", namespace, "--timeout=60s")
+    assert "should not happen" not in fleet.log()
+
+
+def test_a_long_name_and_a_long_argument_are_no_trouble(fleet, namespace) -> None:
+    name = "p" + "o" * 51 + "l"  # 53: the longest that leaves room for -directory
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(name=name))
+    fleet.until(lambda: fleet.get(namespace, "ppool", name).get("status", {}).get("conditions"))
+    listed = fleet.get(namespace, "deployments", "-l", f"inference.plumage.dev/pool={name}")["items"]
+    assert len(listed) == 3
+
+
+def test_in_all_of_this_nothing_was_refused_for_want_of_rights(fleet, namespace, apply) -> None:
+    apply()
+    made(fleet, namespace)
+    assert "orbidden" not in "".join(fleet.log(name) for name in fleet.operators)

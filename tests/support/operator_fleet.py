@@ -1,0 +1,157 @@
+"""The operator as a process against a real API server, with exactly the rights of its role and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support.ports import free_ports
+
+from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, ROUTER_ROLE, Rule
+
+__all__ = ["Fleet", "children", "condition", "events", "made", "pool"]
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = "plumage-system"
+BUSY_S = 90.0  # seconds that a busy machine may need for what takes one
+CHILDREN = "deployments,services,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,rolebindings"
+
+
+class Fleet:
+    """A cluster with the CRDs and the operator's rights, and operators that a test starts and ends."""
+
+    def __init__(self, server: Any, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.operators: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, tuple[int, int]] = {}
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
+        done = self.server.kubectl(*args, stdin=stdin, check=False)
+        assert not check or done.returncode == 0, done.stderr
+        return str(done.stdout if done.returncode == 0 else done.stderr)
+
+    def get(self, namespace: str, *what: str) -> dict[str, Any]:
+        """An object, or a list of them; empty where there is none."""
+        done = self.server.kubectl("-n", namespace, "get", *what, "-o", "json", check=False)
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+    def install(self) -> None:
+        self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        self.kubectl("create", "namespace", SYSTEM)
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
+
+    def start(self, name: str = "first", **environment: str) -> None:
+        """An operator; ready when it answers."""
+        health, metrics = free_ports(2)
+        self.ports[name] = (health, metrics)
+        told = {
+            "KUBECONFIG": str(self._kubeconfig()), "POD_NAME": name, "POD_NAMESPACE": SYSTEM,
+            "PLUMAGE_IMAGE": "plumage:1", "PLUMAGE_ENGINE_IMAGE": "engine:1",
+            "PLUMAGE_INTEGRATIONS": "ingress",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "plumage_operator", f"--health-port={health}", f"--metrics-port={metrics}"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.operators[name] = subprocess.Popen(
+                command, env={**os.environ, **told, **environment}, stdout=log, stderr=log, cwd=ROOT
+            )
+
+    def stop(self, name: str = "first", *, kill: bool = False) -> int:
+        operator = self.operators.pop(name)
+        operator.kill() if kill else operator.terminate()
+        return operator.wait(30)
+
+    def log(self, name: str = "first") -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def until(self, holds: Callable[[], Any], what: str = "") -> Any:
+        """What `holds` answers once it is true."""
+        end = time.monotonic() + BUSY_S
+        while not (found := holds()):
+            assert time.monotonic() < end, what or f"never so; operators said:\n{self._logs()}"
+            time.sleep(0.2)
+        return found
+
+    def _logs(self) -> str:
+        return "\n".join(f"-- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
+
+    def _kubeconfig(self) -> Path:
+        """The operator's service account's."""
+        path = self.folder / "operator.kubeconfig"
+        if not path.exists():
+            token = self.kubectl("-n", SYSTEM, "create", "token", "plumage-operator", "--duration=1h").strip()
+            content = yaml.safe_load(self.server.kubeconfig.read_text())
+            content["users"][0]["user"] = {"token": token}
+            path.write_text(yaml.safe_dump(content))
+        return path
+
+
+def _rights() -> list[dict[str, Any]]:
+    account = {"kind": "ServiceAccount", "name": "plumage-operator", "namespace": SYSTEM}
+    reads = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}]
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "plumage-operator", "namespace": SYSTEM}},
+        _role("ClusterRole", "plumage-operator", [_rule(rule) for rule in IN_POOLS]),
+        _role("ClusterRole", ROUTER_ROLE, reads),
+        _role("Role", "plumage-operator", [_rule(rule) for rule in IN_SYSTEM], SYSTEM),
+        _binding("ClusterRoleBinding", "ClusterRole", account),
+        _binding("RoleBinding", "Role", account, SYSTEM),
+    ]
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    names = {"resourceNames": list(rule.names)} if rule.names else {}
+    return {"apiGroups": [rule.group], "resources": list(rule.resources), "verbs": list(rule.verbs), **names}
+
+
+def _role(kind: str, name: str, rules: list[dict[str, Any]], namespace: str | None = None) -> dict[str, Any]:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": rules}
+
+
+def _binding(kind: str, role: str, account: dict[str, str], namespace: str | None = None) -> dict[str, Any]:
+    metadata = {"name": "plumage-operator", **({"namespace": namespace} if namespace else {})}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": "plumage-operator"}
+    bound = {"metadata": metadata, "roleRef": reference, "subjects": [account]}
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, **bound}
+
+
+def pool(spec: str = "", name: str = "chat") -> str:
+    return f"""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {{name: {name}}}
+spec:
+  model: {{uri: builtin://tiny-chat}}
+  engine: {{runtime: Simulator}}
+{spec}"""
+
+
+def children(fleet: Fleet, namespace: str) -> dict[tuple[str, str], dict[str, Any]]:
+    listed = fleet.get(namespace, CHILDREN, "-l", "inference.plumage.dev/pool=chat").get("items", [])
+    return {(one["kind"], one["metadata"]["name"]): one for one in listed}
+
+
+def condition(fleet: Fleet, namespace: str, type_: str) -> dict[str, Any]:
+    found = fleet.get(namespace, "ppool", "chat").get("status", {}).get("conditions", [])
+    return next((one for one in found if one["type"] == type_), {})
+
+
+def made(fleet: Fleet, namespace: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """All children, once the status was written, which comes last."""
+    fleet.until(lambda: condition(fleet, namespace, "Ready"))
+    return children(fleet, namespace)
+
+
+def events(fleet: Fleet, namespace: str) -> list[tuple[str, str]]:
+    listed = fleet.get(namespace, "events").get("items", [])
+    own = [one for one in listed if one["involvedObject"]["kind"] == "InferencePool"]
+    return [(one["reason"], one["message"]) for one in own]
