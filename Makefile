@@ -45,7 +45,8 @@ cluster-down: setup  ## end it
 cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
 	@BIN="$(BIN)" bash scripts/cluster.sh programs $(SET)
 
-e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (docs in tests/e2e_cluster)
+e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
+	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage; }
 	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
 
 images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)

@@ -14,9 +14,23 @@ case " $* " in
 esac
 if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
 
+# What a real API server and the test cluster are made of is built beside the unit tests. A test that misses it then says
+# why, and is skipped, in CI failed; this log says what became of it.
+made="$(mktemp)"
+trap 'rm -f "$made"' EXIT
+cluster() { BIN="$bin" bash scripts/cluster.sh "$@"; }
+make_cluster() {
+  cluster programs api && [ "$(id -u)" = 0 ] && cluster programs nodes && bash scripts/make_images.sh plumage
+}
+[ ! -d tests/e2e_cluster ] || { make_cluster >"$made" 2>&1 & making=$!; }
+
 failed=0 summary=""
-for part in unit contract integration e2e vllm; do
+for part in unit contract integration e2e e2e_cluster vllm; do
   [ -d "tests/$part" ] || continue
+  case "$part" in
+    contract) cluster programs api || true ;;
+    e2e_cluster) wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$made"; } >&2 ;;
+  esac
   echo "== test: $part"
   start=$SECONDS skipped=""
   if [ "$part" != vllm ]; then "$bin/python" -m pytest -q "tests/$part" || failed=1

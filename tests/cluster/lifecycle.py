@@ -33,6 +33,7 @@ __all__ = ["Cluster", "default_run", "images_folder", "running", "start", "stop"
 _START_S, _END_S, _POLL_S = 180.0, 20.0, 0.05
 _STARTER = "starter.pid"  # in a run folder: the process whose end ends the cluster
 _TESTS = Path(__file__).parent.parent
+_attached: dict[Path, subprocess.Popen[bytes]] = {}  # this process's own, by run folder
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,8 @@ def stop(run: Path) -> bool:
         with suppress(ProcessLookupError):
             os.kill(cluster.starter, signal.SIGKILL)  # the kernel ends the rest
         _until_ended(cluster)
+    if (process := _attached.pop(run, None)) is not None:
+        process.wait(_END_S)
     _clear(run)
     memory_groups.sweep()
     return cluster is not None
@@ -181,14 +184,15 @@ def _launch(run: Path, relay_fd: int, *, attached: bool) -> Cluster:
     cluster = running(run)
     if cluster is None:
         raise ClusterError(f"the cluster ended at once; logs are in {run}")
-    process.returncode = 0 if not attached else process.returncode  # another process may end it: this one won't wait
+    if attached:
+        _attached[run] = process
+    else:
+        process.returncode = 0  # not this process's to wait for
     say(f"its log files are in {run}")
     return cluster
 
 
 def _until_ended(cluster: Cluster) -> None:
-    with suppress(psutil.Error):
-        psutil.Process(cluster.starter).wait(_END_S)
     end = time.monotonic() + _END_S
     while psutil.pid_exists(cluster.first) and time.monotonic() < end:
         time.sleep(_POLL_S)

@@ -59,7 +59,7 @@ def test_fields_are_explained(access: Access, pool: str) -> None:
 def test_a_chat_is_streamed_through_the_router_s_name(access: Access, pool: str) -> None:
     port = access.get("service", f"{pool}-router", _NAMESPACE)["spec"]["ports"][0]["port"]
     url = f"http://{pool}-router.{_NAMESPACE}.svc.cluster.local:{port}/v1/chat/completions"
-    *events, end = access.inside(_NAMESPACE, _CHAT, url, pool).splitlines()
+    *events, end = access.inside(_NAMESPACE, _CHAT, url, "tiny-chat").splitlines()
     assert end == "[DONE]"
     pieces = [json.loads(event)["choices"][0]["delta"].get("content") for event in events if "content" in event]
     assert len([piece for piece in pieces if piece]) > 1

@@ -69,7 +69,7 @@ class Access:
         until(lambda: bool(self.get("serviceaccount", "default", name)), f"{name} has its service account")
 
     def inside(self, namespace: str, script: str, *args: str, image: str | None = None) -> str:
-        """Runs a Python script in a pod, which reaches Services by name as any client in the cluster, and returns what it
+        """Runs a Python script in a pod, which reaches Services by name as any client there does, and returns what it
         printed. A script that fails fails the test, with its output."""
         name = f"client-{uuid.uuid4().hex[:8]}"
         pod = _client(name, image or self.image, script, args)
