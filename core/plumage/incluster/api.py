@@ -1,7 +1,7 @@
 """The API server over plain REST: one GET, one watch, with the pod's own token and the cluster's CA.
 
 Two calls in a minute at most go out, so each opens a connection of its own: a rotated token or CA is then simply read,
-and no pooled connection can be half open. (The generated client would be another 23 MB and 0.4 s of CPU in each router.)
+and no pooled connection can be half open. (The generated client would be another 23 MB and 0.4 s of CPU a router.)
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ApiServer:
 async def _refusal(answer: aiohttp.ClientResponse, path: str) -> str:
     """The API server's own words (a Status object), with what to do."""
     try:
-        said = str(json.loads(await answer.content.read(65_536))["message"])[:500]
+        said = " ".join(str(json.loads(await answer.content.read(65_536))["message"]).split())[:500]
     except (ValueError, KeyError, TypeError):
         said = f"it answered {answer.status} to {path}"
     hints = {401: "; the pod's token is not accepted: is its volume mounted, and are the clocks right?"}

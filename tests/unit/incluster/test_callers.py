@@ -1,0 +1,112 @@
+"""Who is let in while the API server tells its keys, is away, or changes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from plumage.errors import RefusedError
+from plumage.incluster import callers as module
+from plumage.incluster.api import ApiServerError
+from plumage.incluster.callers import Callers
+
+NOW = 1_800_000_000.0
+NAME = "system:serviceaccount:shop:chat-router"
+
+
+class Api:
+    """An API server's keys, asked for through the one call that callers make."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, Any] = {}
+        self.away = False
+        self.asked = 0
+
+    def add(self, kid: str) -> str:
+        """A new key; a bearer header that it signed."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        self.keys[kid] = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": kid}
+        claims = {"sub": NAME, "aud": ["plumage"], "exp": NOW + 600, "nbf": NOW}
+        return "Bearer " + jwt.encode(claims, key, "ES256", headers={"kid": kid})
+
+    async def get(self, path: str, params: Any = None) -> Any:
+        assert path == "/openid/v1/jwks"
+        self.asked += 1
+        if self.away:
+            raise ApiServerError(0, "the API server can't be reached: no answer in time")
+        return {"keys": list(self.keys.values())}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Seconds that the callers' keys age by."""
+
+    class Clock:
+        now = 1000.0
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+async def refused(callers: Callers, header: str) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await callers.check(header)
+    return caught.value
+
+
+async def test_keys_are_asked_for_once_and_again_by_the_hour(clock: Any) -> None:
+    api: Any = Api()
+    header = api.add("one")
+    callers = Callers(api, [NAME], lambda: NOW)
+    for _ in range(5):
+        assert await callers.check(header) == NAME
+    assert api.asked == 1
+    clock.now += 3600
+    assert await callers.check(header) == NAME
+    assert api.asked == 2
+
+
+async def test_a_new_key_is_found_and_nonsense_makes_nobody_ask_often(clock: Any) -> None:
+    api: Any = Api()
+    first = api.add("one")
+    callers = Callers(api, [NAME], lambda: NOW)
+    await callers.check(first)
+    second = api.add("two")
+    for _ in range(50):
+        assert (await refused(callers, second)).status == 401
+    assert api.asked == 1
+    clock.now += module.SELDOM
+    assert await callers.check(second) == NAME
+    assert api.asked == 2
+
+
+async def test_while_the_api_server_is_away_known_keys_count_on(clock: Any) -> None:
+    api: Any = Api()
+    header = api.add("one")
+    api.away = True
+    callers = Callers(api, [NAME], lambda: NOW)
+    nobody = await refused(callers, header)
+    assert nobody.status == 503
+    assert "can't be reached" in str(nobody)
+    api.away = False
+    clock.now += module.SELDOM
+    await callers.check(header)
+    api.away = True
+    clock.now += 7200
+    assert await callers.check(header) == NAME
+
+
+async def test_only_those_on_the_list_and_only_bearers(clock: Any) -> None:
+    api: Any = Api()
+    header = api.add("one")
+    stranger = await refused(Callers(api, ["system:serviceaccount:shop:other"], lambda: NOW), header)
+    assert stranger.status == 403
+    assert NAME in str(stranger)
+    callers = Callers(api, [NAME], lambda: NOW)
+    for given in ("", "Basic eDp5", header.removeprefix("Bearer "), "Bearer ", "Bearer x"):
+        assert (await refused(callers, given)).status == 401
+    assert await callers.check(header.replace("Bearer", "bearer")) == NAME
