@@ -5,6 +5,10 @@ device (`vllm_pretend`): hits and bytes are counted, time is not. The device's p
 beside what a batch needs of its own; host memory holds all prefixes, or half of them. Eight requests at a time, in the
 suite's order.
 
+`decode_slowdown` is the CPU time that promotion adds to a step of the engine, of a step that takes 10 ms on its device:
+plans are made between two steps, copies run beside the next ones and are not charged. The mean of the worst suite's
+seeds, and its worst seed (`decode_slowdown_high`).
+
 `lru` is vLLM without host memory; E its eviction by hotness. `all` is vLLM's offloading, which stores every block;
 `threshold k` the same with its `store_threshold`. A is selective admission, P promotion. The suites draw subjects
 evenly, where no policy can know which is next; with `zipf` some are asked for more often than others.
@@ -31,6 +35,7 @@ BLOCK = 16
 _BATCH = 8
 _SEEDS = (1, 2, 3)
 _QUESTIONS = 4096
+_STEP_US = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +220,10 @@ def _report(found: dict[tuple[str, float], dict[str, list[Counted]]]) -> Report:
         "eap_gain_zipf": min(_ratio(rows, "E+A+P", "lru", "device_ratio") for rows in skewed),
         "over_ranks": min(_ratio(rows, "A+P", rank, "device_ratio") for rows in skewed for rank in ranks),
         "step_us": max(one.step_us for rows in even + skewed for one in rows["A+P"]),
+        "decode_slowdown": max(fmean(one.step_us for one in rows["A+P"]) for rows in even + skewed) / _STEP_US,
+        "decode_slowdown_high": max(one.step_us for rows in even + skewed for one in rows["A+P"]) / _STEP_US,
     }
-    rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in keys.items()}
+    rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in keys.items()}
     return Report(rounded, tables, data={f"{suite} {zipf:g}": _plain(rows) for (suite, zipf), rows in found.items()})
 
 

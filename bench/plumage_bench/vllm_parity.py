@@ -35,6 +35,7 @@ __all__ = [
     "Outcome",
     "Variant",
     "compare",
+    "missed",
     "prompts",
     "run",
     "serve",
@@ -200,7 +201,7 @@ def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict
         outcome = Outcome(variant, preemptions=done.preemptions, steps=done.steps)
         outcome.failed += _off(engine)
         outcome.counted = _counted(engine)
-        outcome.failed += [f"no {what.replace('_', ' ')}" for what in variant.about if not outcome.counted.get(what)]
+        outcome.failed += missed(variant, outcome.counted)
         if engine.pool.get_num_free_blocks() != engine.pool.num_gpu_blocks - 1:  # vLLM keeps a null block
             outcome.failed.append("blocks are still taken")
     outcome.aborted = sum(not answer.finished for answer in done.answers.values())
@@ -210,6 +211,11 @@ def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict
         if one.abort is None and len(answer.tokens) != one.answer:
             outcome.failed.append(f"{one.name} got {len(answer.tokens)} of {one.answer} tokens")
     return done.answers, outcome
+
+
+def missed(variant: Variant, counted: Mapping[str, int]) -> list[str]:
+    """What the setting is about and did not happen."""
+    return [f"no {what.replace('_', ' ')}" for what in variant.about if not counted.get(what)]
 
 
 def _off(engine: Engine) -> list[str]:
