@@ -5,24 +5,27 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from plumage.errors import PlumageError
 
-__all__ = ["COMMANDS", "app", "extra_of", "main"]
+__all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
 _ONLY_BENCH = ("libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
+_ONLY_KUBE = ("aiohttp", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
     "validate": "Check manifests and name every mistake in them.",
     "up": "Run a pool on this machine, in the foreground.",
-    "status": "Show a pool that is up.",
+    "status": "Show a pool that is up, here or in a cluster.",
+    "get": "Show the pools of a cluster.",
     "scale": "Change the number of replicas of a pool that is up.",
     "explain": "Say why a request went where it went.",
-    "doctor": "Say what is wrong with this machine, or with a pool that is up.",
+    "doctor": "Say what is wrong with this machine and its pools, or with a cluster and its.",
     "demo": "Run a pool, load it, kill an engine, and compare with round robin and LRU.",
     "bench": "Run a benchmark.",
     "trace": "Fetch, convert and describe request traces.",
@@ -32,11 +35,13 @@ COMMANDS = {
 class LazyGroup(TyperGroup):
     """Knows its subcommands by name and one line of help; each lies in `plumage_cli.commands.NAME` as `app`."""
 
+    commands_by_name: ClassVar[Mapping[str, str]] = COMMANDS
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(self.commands_by_name)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.commands_by_name:
             return None
         module = importlib.import_module(f"plumage_cli.commands.{cmd_name}")
         return typer.main.get_command(module.app)
@@ -50,7 +55,7 @@ class LazyGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(self.commands_by_name.items()))
 
 
 app = typer.Typer(
@@ -82,9 +87,14 @@ def _root(
 
 
 def main() -> None:
-    """The entry point: an expected error is one message and status 1, never a traceback."""
+    """The entry point of `plumage`."""
+    run(app)
+
+
+def run(app: typer.Typer, obj: Any = None) -> None:
+    """An expected error is one message and status 1, never a traceback. obj: what commands find in their context."""
     try:
-        app()
+        app(obj=obj)
     except PlumageError as error:
         _end(str(error))
     except ModuleNotFoundError as error:
@@ -111,6 +121,8 @@ def _drop_output() -> None:
 
 def extra_of(module: str) -> str:
     """The extra to install for a module that is missing."""
+    if module in _ONLY_KUBE:
+        return "kube"
     return "bench" if module in _ONLY_BENCH else "local"
 
 

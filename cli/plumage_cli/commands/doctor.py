@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plumage.errors import PlumageError
+from plumage_cli.cluster.options import AllNamespaces, ClusterFlag, Context, Kubeconfig, Namespace, Target, target
 
 if TYPE_CHECKING:
     from plumage_cli.checks import Finding
@@ -18,11 +19,24 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def doctor(
+    ctx: typer.Context,
     pool: Annotated[str | None, typer.Argument(help="A pool that is up; all of them else.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port that plumage up should use.")] = 8000,
+    cluster: ClusterFlag = False,
+    namespace: Namespace = None,
+    everywhere: AllNamespaces = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Say what is wrong with this machine, and with pools that are up. Status 1 when something can't work."""
-    from plumage_cli.checks import Verdict, check_machine, check_pool
+    """Say what is wrong with this machine and the pools that are up on it, or with a cluster and its pools. Status 1
+    when something can't work."""
+    there = target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))
+    _tell(_here(pool, port) if there is None else _there(pool, there))
+
+
+def _here(pool: str | None, port: int) -> list[Finding]:
+    """This machine."""
+    from plumage_cli.checks import check_machine, check_pool
     from plumage_cli.local.control import find_pool
     from plumage_cli.local.folder import base_folder
 
@@ -33,6 +47,22 @@ def doctor(
     for view in up:
         if pool in (None, view["pool"]):
             findings += check_pool(view, base_folder() / view["pool"])
+    return findings
+
+
+def _there(pool: str | None, there: Target) -> list[Finding]:
+    """A cluster."""
+    from datetime import UTC, datetime
+
+    from plumage_cli.cluster.checks import check_cluster
+    from plumage_cli.cluster.client import connect
+
+    return list(check_cluster(connect(there), pool, there.everywhere, datetime.now(UTC)))
+
+
+def _tell(findings: list[Finding]) -> None:
+    from plumage_cli.checks import Verdict
+
     colors = {Verdict.GOOD: typer.colors.GREEN, Verdict.WARNING: typer.colors.YELLOW, Verdict.BAD: typer.colors.RED}
     for finding in findings:
         typer.secho(f"{finding.verdict.value:>4}  ", fg=colors[finding.verdict], nl=False)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from plumage_cli.cluster.options import AllNamespaces, ClusterFlag, Context, Kubeconfig, Namespace, Target, target
+
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -14,10 +16,21 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def status(
+    ctx: typer.Context,
     pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
+    cluster: ClusterFlag = False,
+    namespace: Namespace = None,
+    everywhere: AllNamespaces = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show a pool that is up: its endpoint, replicas and processes."""
+    """Show a pool that is up: its endpoint, replicas and processes; in a cluster its conditions and pods."""
+    if (there := target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))) is not None:
+        from plumage_cli.commands.get import show
+
+        show(pool, there, as_json)
+        return
     from plumage_cli.local.control import ask, find_pool
 
     view = ask(find_pool(pool), {"do": "status"}, timeout=5.0)

@@ -1,0 +1,189 @@
+"""What `plumage doctor` looks at in a cluster: definitions, operator, rights, pools, who serves external metrics, GPUs.
+
+Each look is its own: what one may not see, another still tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from plumage.api.crd import FINGERPRINT, definition, definition_name
+from plumage.api.v1alpha1 import InferenceGateway, InferencePool
+from plumage_cli.checks import Finding, Verdict
+from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.pools import condition, is_paused, one_pool, pools, root_causes
+from plumage_cli.cluster.rights import check_rights
+from plumage_cli.errors import CliError
+from plumage_operator.permissions import LEASE, ROUTER_ROLE
+
+__all__ = ["check_cluster"]
+
+_OPERATORS = {"labelSelector": "app.kubernetes.io/component=operator,app.kubernetes.io/name=plumage"}
+_EXTERNAL = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
+_STALE_S = 60.0  # the Lease's holder renews it every few seconds
+_INSTALL = "helm install plumage charts/plumage --namespace plumage-system --create-namespace"
+
+
+def check_cluster(cluster: Cluster, pool: str | None, everywhere: bool, now: datetime) -> Iterator[Finding]:
+    """Everything; `pool`: one of the namespace alone. `now` has a time zone."""
+    try:
+        version = cluster.get("/version").get("gitVersion", "of an unknown version")
+    except ApiError as error:
+        yield Finding(Verdict.BAD, str(error), "see whether kubectl get namespaces works with this context")
+        return
+    yield Finding(Verdict.GOOD, f"the API server of {cluster.name} answers, {version}")
+    yield from _seen("the definitions", lambda: _definitions(cluster))
+    yield from _seen("the operator", lambda: _operators(cluster, now))
+    yield from _seen("the pools", lambda: _pools(cluster, pool, everywhere))
+    yield from _seen("who serves external metrics", lambda: _external_metrics(cluster))
+
+
+def _seen(what: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """A look, or what keeps it from seeing."""
+    try:
+        yield from list(look())
+    except ApiError as error:
+        refused = error.status in (401, 403)
+        remedy = "ask as somebody who may read that" if refused else "try again"
+        yield Finding(Verdict.WARNING, f"can't see {what}: {error}", remedy)
+    except CliError as error:
+        yield Finding(Verdict.BAD, str(error))
+
+
+def _definitions(cluster: Cluster) -> Iterator[Finding]:
+    for kind in (InferencePool, InferenceGateway):
+        name = definition_name(kind)
+        found = cluster.find(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        if found is None:
+            yield Finding(
+                Verdict.BAD, f"the cluster does not know {kind.__name__}", f"kubectl apply -f crds/, or {_INSTALL}"
+            )
+            continue
+        held = (found["metadata"].get("annotations") or {}).get(FINGERPRINT, "unknown")
+        served = ", ".join(version["name"] for version in found["spec"]["versions"] if version["served"])
+        ours = definition(kind)["metadata"]["annotations"][FINGERPRINT]
+        if held == ours:
+            yield Finding(Verdict.GOOD, f"{kind.__name__} is known as {served}, as this version of plumage writes it")
+        else:
+            what = (
+                f"{kind.__name__} is known as {served}, by a definition of another version (schema {held}, not {ours})"
+            )
+            yield Finding(
+                Verdict.WARNING, what, "kubectl apply --server-side -f crds/ of the version that is installed"
+            )
+
+
+def _operators(cluster: Cluster, now: datetime) -> Iterator[Finding]:
+    found = cluster.get("/apis/apps/v1/deployments", _OPERATORS)["items"]
+    if not found:
+        yield Finding(Verdict.BAD, "no operator is installed: nothing acts on pools", _INSTALL)
+    for operator in found:
+        meta = operator["metadata"]
+        where = f"{meta['namespace']}/{meta['name']}"
+        version = (meta.get("labels") or {}).get("app.kubernetes.io/version", "of an unknown version")
+        if (operator.get("status") or {}).get("readyReplicas"):
+            yield Finding(Verdict.GOOD, f"operator {where} is up, {version}")
+        else:
+            yield Finding(
+                Verdict.BAD, f"operator {where} is not ready", f"kubectl -n {meta['namespace']} describe pods"
+            )
+        yield from _lease(cluster, meta["namespace"], _setting(operator, "PLUMAGE_LEASE", LEASE), now)
+        watched = [name for name in _setting(operator, "PLUMAGE_WATCH_NAMESPACES", "").split(",") if name]
+        yield from check_rights(cluster, operator, watched, _setting(operator, "PLUMAGE_ROUTER_ROLE", ROUTER_ROLE))
+
+
+def _setting(operator: Mapping[str, Any], name: str, default: str) -> str:
+    """What the operator's container is told by its environment."""
+    variables = operator["spec"]["template"]["spec"]["containers"][0].get("env") or []
+    return next((one["value"] for one in variables if one["name"] == name and one.get("value")), default)
+
+
+def _lease(cluster: Cluster, namespace: str, name: str, now: datetime) -> Iterator[Finding]:
+    lease = cluster.find(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+    spec = (lease or {}).get("spec") or {}
+    if not spec.get("holderIdentity") or not spec.get("renewTime"):
+        yield Finding(Verdict.WARNING, f"no operator holds the Lease {namespace}/{name} yet", "wait a few seconds")
+        return
+    idle = (now - datetime.fromisoformat(spec["renewTime"]).astimezone(UTC)).total_seconds()
+    if idle > _STALE_S:
+        what = f"{spec['holderIdentity']} has not renewed the Lease {namespace}/{name} for {idle:.0f} s: nobody acts"
+        yield Finding(Verdict.BAD, what, f"kubectl -n {namespace} logs deploy -l app.kubernetes.io/component=operator")
+    else:
+        yield Finding(Verdict.GOOD, f"{spec['holderIdentity']} is the active operator")
+
+
+def _pools(cluster: Cluster, name: str | None, everywhere: bool) -> Iterator[Finding]:
+    found = [one_pool(cluster, name)] if name is not None else pools(cluster, everywhere)
+    if not found:
+        place = "the cluster" if everywhere else f"namespace {cluster.namespace}"
+        yield Finding(Verdict.GOOD, f"no pool in {place}")
+    for pool in found:
+        yield from _pool(pool)
+    yield from _seen("the nodes", lambda: _gpus(cluster, found))
+
+
+def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
+    meta, status = pool["metadata"], pool.get("status") or {}
+    who = f"pool {meta['namespace']}/{meta['name']}"
+    if is_paused(pool):
+        remedy = f"kubectl -n {meta['namespace']} annotate ppool {meta['name']} inference.plumage.dev/paused-"
+        yield Finding(Verdict.WARNING, f"{who} is paused: nothing is changed or mended", remedy)
+    if condition(pool, "Ready") is None:
+        yield Finding(Verdict.BAD, f"{who}: no operator has looked at it", "see what is said of the operator above")
+        return
+    if status.get("observedGeneration", 0) < meta.get("generation", 0):
+        yield Finding(Verdict.WARNING, f"{who}: the operator has not seen its last change", "wait, or see its log")
+    causes = list(root_causes(pool))
+    for cause in causes:
+        unready = cause["type"] != "Progressing"
+        told = f"{who}: {cause['type']} is {cause['status']}, {cause.get('reason', '')}: {cause.get('message', '')}"
+        yield Finding(Verdict.BAD if unready else Verdict.WARNING, told.rstrip(": "))
+    if not causes:
+        ready, wanted = status.get("readyReplicas", 0), status.get("desiredReplicas", 0)
+        yield Finding(Verdict.GOOD, f"{who} serves {status.get('model', '')} with {ready} of {wanted} replicas")
+
+
+def _gpus(cluster: Cluster, found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    nodes = cluster.get("/api/v1/nodes")["items"]
+    held = [_gpu_count((node.get("status") or {}).get("allocatable") or {}) for node in nodes]
+    asked = {f"{one['metadata']['namespace']}/{one['metadata']['name']}": _gpus_of(one) for one in found}
+    most = max(asked.values(), default=0)
+    told = f"{sum(held)} GPU(s) on {sum(count > 0 for count in held)} of {len(nodes)} node(s)"
+    if most > max(held, default=0):
+        pool = max(asked, key=lambda name: asked[name])
+        what = f"{told}; a replica of {pool} needs {most} on one node"
+        yield Finding(Verdict.BAD, what, "install the device plugin of your GPUs, or add nodes that have so many")
+    else:
+        yield Finding(Verdict.GOOD, told)
+
+
+def _gpus_of(pool: Mapping[str, Any]) -> int:
+    """Of one replica: what its limits name, else what tensor parallelism asks for."""
+    engine = pool["spec"].get("engine") or {}
+    if engine.get("runtime", "VLLM") != "VLLM":
+        return 0
+    named = _gpu_count((engine.get("resources") or {}).get("limits") or {})
+    return named or int(engine.get("tensorParallelSize", 1))
+
+
+def _gpu_count(amounts: Mapping[str, Any]) -> int:
+    """GPUs among a node's or container's resources: `nvidia.com/gpu`, `amd.com/gpu`, …; always whole numbers."""
+    return sum(int(amount) for name, amount in amounts.items() if name.endswith("/gpu") and str(amount).isdigit())
+
+
+def _external_metrics(cluster: Cluster) -> Iterator[Finding]:
+    found = cluster.find(_EXTERNAL)
+    if found is None:
+        yield Finding(Verdict.GOOD, "nobody serves external.metrics.k8s.io; Plumage's own autoscaler needs nobody to")
+        return
+    service = found["spec"].get("service") or {}
+    owner = f"{service.get('namespace', '?')}/{service.get('name', '?')}"
+    conditions = (found.get("status") or {}).get("conditions") or []
+    available: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Available"), {})
+    if available.get("status") == "True":
+        yield Finding(Verdict.GOOD, f"external.metrics.k8s.io is served by {owner}")
+    else:
+        said = available.get("message", "it was not asked yet")
+        what = f"external.metrics.k8s.io is served by {owner}, which does not answer: {said}"
+        yield Finding(Verdict.WARNING, what, "an HPA on these metrics does nothing until it does")

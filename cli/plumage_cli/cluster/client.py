@@ -1,0 +1,122 @@
+"""GET and POST to a cluster's API server, with the credentials of a kubeconfig.
+
+The kubeconfig is read by Kubernetes' own client, which knows certificates, tokens and login programs; what is asked is
+plain paths, so that no kind needs a class and no version of that client matters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+import yaml
+from kubernetes import config
+from kubernetes.client import Configuration
+
+from plumage_cli.cluster.options import Target
+from plumage_cli.errors import CliError
+
+__all__ = ["ApiError", "Cluster", "connect"]
+
+_NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)  # what its reader makes of another YAML file
+_PATIENCE = urllib3.Timeout(connect=5.0, read=20.0)  # seconds
+
+
+class ApiError(CliError):
+    """The API server did not do it. `status`: its HTTP status, 0 where there was no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Cluster:
+    """One cluster. `name`: its context; `namespace`: where to look unless told otherwise."""
+
+    def __init__(self, credentials: Configuration, name: str, namespace: str) -> None:
+        self._credentials, self.name, self.namespace = credentials, name, namespace
+        self._pool = _pool(credentials)
+
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The JSON at `path`; ApiError else."""
+        return self._ask("GET", path + (f"?{urlencode(params)}" if params else ""), None)
+
+    def find(self, path: str) -> Any | None:
+        """The same; None where there is no such thing."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """What the API server answers to `body`, for questions such as an access review."""
+        return self._ask("POST", path, json.dumps(body).encode())
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers |= {one["key"]: one["value"] for one in self._credentials.auth_settings().values()}
+        url = self._credentials.host.rstrip("/") + path
+        try:
+            answer = self._pool.request(method, url, body=body, headers=headers)
+            said = json.loads(answer.data)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(0, f"the API server of {self.name} can't be reached: {_brief(error)}") from None
+        except ValueError:
+            raise ApiError(0, f"what answers at {self.name} is no API server: its answer is no JSON") from None
+        if answer.status >= 400:
+            raise ApiError(answer.status, _refusal(said, answer.status))
+        return said
+
+
+def connect(target: Target) -> Cluster:
+    """CliError says what is wrong with the kubeconfig."""
+    file = str(target.kubeconfig) if target.kubeconfig is not None else None
+    if file is not None and not Path(file).is_file():
+        raise CliError(f"there is no kubeconfig {file}")
+    credentials = Configuration()
+    try:
+        listed: Any = config.list_kube_config_contexts  # neither is typed
+        contexts, current = listed(config_file=file)
+        chosen = next((one for one in contexts if one["name"] == target.context), None) if target.context else current
+        if chosen is None:
+            names = ", ".join(sorted(one["name"] for one in contexts))
+            raise CliError(f"the kubeconfig has no context {target.context}; there are: {names}")
+        load: Any = config.load_kube_config
+        load(config_file=file, context=chosen["name"], client_configuration=credentials)
+    except (config.ConfigException, OSError, yaml.YAMLError, *_NO_KUBECONFIG) as error:
+        raise CliError(f"no cluster: {_brief(error)}; set KUBECONFIG, or give --kubeconfig") from None
+    namespace = target.namespace or chosen["context"].get("namespace") or "default"
+    return Cluster(credentials, chosen["name"], namespace)
+
+
+def _pool(credentials: Configuration) -> urllib3.PoolManager:
+    """A person waits: a server that is away is said so at once, without a second try."""
+    settings: dict[str, Any] = {
+        "cert_reqs": "CERT_REQUIRED" if credentials.verify_ssl else "CERT_NONE",
+        "ca_certs": credentials.ssl_ca_cert,
+        "cert_file": credentials.cert_file,
+        "key_file": credentials.key_file,
+        "timeout": _PATIENCE,
+        "retries": False,
+    }
+    if name := getattr(credentials, "tls_server_name", None):
+        settings |= {"server_hostname": name, "assert_hostname": name}
+    if credentials.proxy:
+        return urllib3.ProxyManager(credentials.proxy, proxy_headers=credentials.proxy_headers, **settings)
+    return urllib3.PoolManager(**settings)
+
+
+def _refusal(said: Any, status: int) -> str:
+    """The API server's own words."""
+    told = said.get("message") if isinstance(said, dict) else None
+    return str(told or f"the API server answered with status {status}")
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,116 @@
+"""Pools of a cluster as tables, as the operator's status tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from plumage.cluster import COMPONENT_LABEL, CORDON
+from plumage_cli.cluster.pools import condition, is_paused
+
+__all__ = ["age", "pool_details", "pools_table"]
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
+
+
+def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: bool) -> Table:
+    """One row a pool. `now` has a time zone."""
+    names = [*(["namespace"] if everywhere else []), "pool", "ready", "replicas", "hit ratio", "model", "why", "age"]
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        right = name in ("replicas", "hit ratio", "age")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for pool in pools:
+        meta, status = pool["metadata"], pool.get("status") or {}
+        ready = condition(pool, "Ready") or {}
+        cells = [
+            meta["name"],
+            str(ready.get("status", "Unknown")),
+            f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', '–')}",
+            _percent(status.get("hitRatioPercent")),
+            str(status.get("model") or pool["spec"]["model"]["uri"]),
+            "Paused" if is_paused(pool) else str(ready.get("reason", "NotSeen")),
+            age(str(meta.get("creationTimestamp", "")), now),
+        ]
+        table.add_row(*map(Text, [*([meta["namespace"]] if everywhere else []), *cells]))
+    return table
+
+
+def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
+    """One pool: what it rests on, its pods, what the autoscaler decided."""
+    status = pool.get("status") or {}
+    parts: list[RenderableType] = [pools_table([pool], now, everywhere=True)]
+    if status.get("address"):
+        parts.append(Text(f"\nreached at {status['address']}"))
+    parts += ["", _conditions(pool, now), "", _pods(pods, now)]
+    decision = (status.get("autoscaling") or {}).get("decision")
+    if decision:
+        parts.append(Text(f"\nautoscaling: {decision}"))
+    return Group(*parts)
+
+
+def _conditions(pool: Mapping[str, Any], now: datetime) -> Table:
+    table = _plain("condition", "status", "reason", "since", "message")
+    for one in (pool.get("status") or {}).get("conditions") or []:
+        since = age(str(one.get("lastTransitionTime", "")), now)
+        table.add_row(*map(Text, (one["type"], one["status"], one.get("reason", ""), since, one.get("message", ""))))
+    return table
+
+
+def _pods(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
+    table = _plain("pod", "part", "ready", "state", "restarts", "node", "age")
+    for pod in pods:
+        meta, spec = pod["metadata"], pod.get("spec") or {}
+        containers = list(_containers(pod))
+        ready = f"{sum(bool(one.get('ready')) for one in containers)}/{len(containers)}"
+        restarts = sum(int(one.get("restartCount", 0)) for one in containers)
+        part = (meta.get("labels") or {}).get(COMPONENT_LABEL, "")
+        born = age(str(meta.get("creationTimestamp", "")), now)
+        cells = (meta["name"], part, ready, _state(pod), str(restarts or ""), spec.get("nodeName", "–"), born)
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _state(pod: Mapping[str, Any]) -> str:
+    """The nearest cause: leaving, cordoned, what a container waits for, else the phase."""
+    meta = pod["metadata"]
+    if meta.get("deletionTimestamp"):
+        return "Draining"
+    waiting = [one.get("state", {}).get("waiting", {}).get("reason") for one in _containers(pod)]
+    cause = next((reason for reason in waiting if reason), None)
+    state = str(cause or (pod.get("status") or {}).get("phase", "Unknown"))
+    cordoned = str((meta.get("annotations") or {}).get(CORDON, "")).lower() == "true"
+    return f"{state}, cordoned" if cordoned else state
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What the kubelet says of those that run on: the containers, and sidecars among the first ones."""
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    sidecars = {one["name"] for one in spec.get("initContainers") or [] if one.get("restartPolicy") == "Always"}
+    yield from (one for one in status.get("initContainerStatuses") or [] if one["name"] in sidecars)
+    yield from status.get("containerStatuses") or []
+
+
+def _plain(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _percent(value: int | None) -> str:
+    return "–" if value is None else f"{value} %"
+
+
+def age(timestamp: str, now: datetime) -> str:
+    """How long ago an RFC 3339 time was, as kubectl shows it: its largest unit."""
+    try:
+        seconds = int((now - datetime.fromisoformat(timestamp)).total_seconds())
+    except (ValueError, TypeError):
+        return "–"
+    return next((f"{seconds // size}{unit}" for size, unit in _UNITS if seconds >= size), f"{max(seconds, 0)}s")

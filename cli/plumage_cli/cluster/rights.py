@@ -1,0 +1,68 @@
+"""Whether an operator may do what it does, asked of the API server: the list is the operator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plumage_cli.checks import Finding, Verdict
+from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, Rule
+
+__all__ = ["check_rights"]
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+# Kinds that not every cluster has, and that the chart gives rights to only where it is told so.
+_ON_REQUEST = ("httproutes", "ingresses", "podmonitors")
+_SHOWN = 4
+
+
+def check_rights(
+    cluster: Cluster, operator: Mapping[str, Any], namespaces: Sequence[str], role: str
+) -> Iterator[Finding]:
+    """operator: its Deployment; namespaces: those that it watches, none is all; role: what routers are bound to."""
+    home = operator["metadata"]["namespace"]
+    account = operator["spec"]["template"]["spec"].get("serviceAccountName", "default")
+    user = f"system:serviceaccount:{home}:{account}"
+    try:
+        places = namespaces or [""]
+        missing = [one for place in places for one in _missing(cluster, user, IN_POOLS, place, role)]
+        missing += _missing(cluster, user, IN_SYSTEM, home, role)
+    except ApiError as error:
+        yield Finding(Verdict.WARNING, f"can't ask what {user} may do: {error}", "ask as a cluster administrator")
+        return
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        what = f"{user} may not {', '.join(missing[:_SHOWN])}{more}"
+        yield Finding(Verdict.BAD, what, "helm upgrade with rbac.create=true, or give its role what is missing")
+    else:
+        yield Finding(Verdict.GOOD, f"{user} may do all that the operator does")
+
+
+def _missing(cluster: Cluster, user: str, rules: Sequence[Rule], namespace: str, role: str) -> list[str]:
+    """What `user` may not do there, in words. A rule's first verb stands for it: a role has all of them or none."""
+    found = []
+    for rule in rules:
+        for resource in rule.resources:
+            if resource in _ON_REQUEST:
+                continue
+            names = (role,) if resource == "clusterroles" else rule.names or ("",)
+            asked = _asked(rule.group, resource, rule.verbs[0], "" if resource == "clusterroles" else namespace)
+            if not all(_allowed(cluster, user, {**asked, **({"name": name} if name else {})}) for name in names):
+                found.append(f"{rule.verbs[0]} {resource}" + (f" in {namespace}" if namespace else ""))
+    return found
+
+
+def _asked(group: str, resource: str, verb: str, namespace: str) -> dict[str, str]:
+    kind, _, part = resource.partition("/")
+    asked = {"group": group, "resource": kind, "verb": verb}
+    return asked | ({"subresource": part} if part else {}) | ({"namespace": namespace} if namespace else {})
+
+
+def _allowed(cluster: Cluster, user: str, asked: Mapping[str, str]) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": ["system:serviceaccounts"], "resourceAttributes": asked},
+    }
+    return bool(cluster.post(_REVIEWS, review)["status"].get("allowed"))

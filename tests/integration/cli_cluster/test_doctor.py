@@ -1,0 +1,218 @@
+"""`plumage doctor` against a cluster: what is missing or wrong is named, with what to do; status 1 where it matters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.cluster_cli import HALTED, NO_GPU, SERVING, STUCK, Plumage, keep
+from support.crds import Kinds
+from support.ports import free_ports
+
+from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, Rule
+
+ACCOUNT = "plumage-operator"
+
+
+@pytest.fixture(scope="module")
+def operator(kinds: Kinds) -> Iterator[str]:
+    """The Deployment of an operator that can't start here, in the module's namespace."""
+    labels = {"app.kubernetes.io/name": "plumage", "app.kubernetes.io/component": "operator"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "plumage-operator", "labels": {**labels, "app.kubernetes.io/version": "0.1.0"}},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"serviceAccountName": ACCOUNT, "containers": [{"name": "operator", "image": "none:1"}]},
+            },
+        },
+    }
+    kinds.kubectl("create", "-f", "-", stdin=json.dumps(deployment))
+    yield ACCOUNT
+    kinds.kubectl("delete", "deployment", "plumage-operator", "--wait=false")
+
+
+def test_a_cluster_without_an_operator(plumage: Plumage) -> None:
+    done = plumage("doctor")
+    assert done.returncode == 1
+    assert "ok  InferencePool is known as v1alpha1, as this version of plumage writes it" in done.stdout
+    assert "bad  no operator is installed: nothing acts on pools → helm install" in done.stdout
+    assert "ok  nobody serves external.metrics.k8s.io" in done.stdout
+
+
+def test_pools_are_told_by_their_causes(plumage: Plumage, kinds: Kinds) -> None:
+    keep(kinds, "well", SERVING)
+    keep(kinds, "stuck", STUCK)
+    keep(kinds, "unseen")
+    keep(kinds, "halted", HALTED)
+    kinds.kubectl("annotate", "ppool", "well", "inference.plumage.dev/paused=true")
+    told = plumage("doctor").stdout
+    pool = f"pool {kinds.namespace}"
+    assert f"warn  {pool}/well is paused: nothing is changed or mended" in told
+    assert f"ok  {pool}/well serves Qwen3-8B with 2 of 2 replicas" in told
+    assert f"bad  {pool}/stuck: EngineReady is False, NoGpu: {NO_GPU}" in told
+    assert f"bad  {pool}/unseen: no operator has looked at it" in told
+    assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in told
+    one = plumage("doctor", "stuck").stdout
+    assert f"{pool}/well" not in one
+
+
+def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds) -> None:
+    crd = "crd/inferencegateways.inference.plumage.dev"
+    held = "inference.plumage.dev/schema"
+    ours = yaml.safe_load(kinds.kubectl("get", crd, "-o", "yaml").stdout)["metadata"]["annotations"][held]
+    kinds.kubectl("annotate", crd, f"{held}=older", "--overwrite")
+    try:
+        assert f"by a definition of another version (schema older, not {ours})" in plumage("doctor").stdout
+    finally:
+        kinds.kubectl("annotate", crd, f"{held}={ours}", "--overwrite")
+
+
+def test_an_operator_is_judged_by_its_pods_its_lease_and_its_rights(
+    plumage: Plumage, kinds: Kinds, operator: str
+) -> None:
+    told = plumage("doctor").stdout
+    assert f"bad  operator {kinds.namespace}/plumage-operator is not ready" in told
+    assert f"warn  no operator holds the Lease {kinds.namespace}/plumage-operator yet" in told
+    account = f"system:serviceaccount:{kinds.namespace}:{operator}"
+    assert f"bad  {account} may not list inferencegateways, list inferencepools" in told
+    lease(kinds, datetime.now(UTC))
+    grant(kinds, operator)
+    try:
+        told = plumage("doctor").stdout
+        assert "ok  pod-1 is the active operator" in told
+        assert f"ok  {account} may do all that the operator does" in told
+    finally:
+        for kind in ("clusterrole", "clusterrolebinding"):
+            kinds.kubectl("delete", kind, f"{kinds.namespace}-operator")
+    lease(kinds, datetime.now(UTC) - timedelta(minutes=5))
+    told = plumage("doctor").stdout
+    assert "bad  pod-1 has not renewed the Lease" in told
+    assert "nobody acts" in told
+
+
+def lease(kinds: Kinds, renewed: datetime) -> None:
+    spec = {
+        "holderIdentity": "pod-1",
+        "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "leaseDurationSeconds": 15,
+    }
+    told = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "plumage-operator"},
+        "spec": spec,
+    }
+    kinds.kubectl("apply", "-f", "-", stdin=json.dumps(told))
+
+
+def grant(kinds: Kinds, account: str) -> None:
+    """All that the operator's own list names."""
+
+    def plain(rule: Rule) -> dict[str, Any]:
+        names = {"resourceNames": list(rule.names)} if rule.names else {}
+        return {"apiGroups": [rule.group], "resources": list(rule.resources), "verbs": list(rule.verbs), **names}
+
+    api, name = "rbac.authorization.k8s.io", f"{kinds.namespace}-operator"
+    role = {
+        "apiVersion": f"{api}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": [plain(rule) for rule in (*IN_POOLS, *IN_SYSTEM)],
+    }
+    binding = {
+        "apiVersion": f"{api}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": kinds.namespace}],
+    }
+    for document in (role, binding):
+        kinds.kubectl("create", "-f", "-", stdin=json.dumps(document))
+
+
+def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Plumage, kinds: Kinds) -> None:
+    keep(kinds, "two-gpus", SERVING, engine={"tensorParallelSize": 2})
+    name = f"{kinds.namespace}-node"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    kinds.kubectl("create", "-f", "-", stdin=json.dumps(node))
+    try:
+        for count, told in ((1, "bad  1 GPU(s) on 1 of "), (2, "ok  2 GPU(s) on 1 of ")):
+            status = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": str(count)}}})
+            kinds.kubectl("patch", "node", name, "--subresource=status", "-p", status)
+            assert told in plumage("doctor", "two-gpus").stdout
+    finally:
+        kinds.kubectl("delete", "node", name)
+
+
+def test_who_serves_external_metrics_is_named(plumage: Plumage, kinds: Kinds) -> None:
+    name = "v1beta1.external.metrics.k8s.io"
+    spec = {
+        "group": "external.metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+        "insecureSkipTLSVerify": True, "service": {"name": "keda", "namespace": kinds.namespace},
+    }  # fmt: skip
+    service = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    kinds.kubectl("create", "-f", "-", stdin=json.dumps(service))
+    try:
+        told = plumage("doctor").stdout
+        assert f"external.metrics.k8s.io is served by {kinds.namespace}/keda, which does not answer: " in told
+    finally:
+        kinds.kubectl("delete", "apiservice", name)
+
+
+def test_who_may_see_nothing_is_told_so(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
+    nobody = changed(kinds, tmp_path, lambda config: config["users"][0].update(user={}))
+    done = plumage("doctor", kubeconfig=nobody)
+    assert 'warn  can\'t see the operator: deployments.apps is forbidden: User "system:anonymous"' in done.stdout
+    assert "→ ask as somebody who may read that" in done.stdout
+    refused = plumage("get", kubeconfig=nobody)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("plumage: inferencepools.inference.plumage.dev is forbidden")
+
+
+def test_a_cluster_that_does_not_answer(plumage: Plumage, kinds: Kinds, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    away = changed(
+        kinds, tmp_path, lambda config: config["clusters"][0]["cluster"].update(server=f"https://127.0.0.1:{port}")
+    )
+    done = plumage("doctor", kubeconfig=away)
+    assert done.returncode == 1
+    assert done.stdout.startswith(" bad  the API server of ")
+    assert "can't be reached" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_what_is_wrong_with_a_kubeconfig_is_said(plumage: Plumage, tmp_path: Path) -> None:
+    assert "there is no kubeconfig" in plumage("get", "--kubeconfig", str(tmp_path / "none")).stderr
+    assert "has no context nope; there are: " in plumage("get", "--context", "nope").stderr
+    broken = tmp_path / "broken"
+    broken.write_text("[")
+    other = tmp_path / "other"
+    other.write_text("[1, 2]")
+    for path in (broken, other, tmp_path / "none"):
+        done = plumage("get", kubeconfig=path)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "set KUBECONFIG, or give --kubeconfig" in done.stderr
+
+
+def changed(kinds: Kinds, folder: Path, change: Any) -> Path:
+    """The administrator's kubeconfig with one thing otherwise."""
+    config = yaml.safe_load(kinds.server.kubeconfig.read_text())
+    change(config)
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path

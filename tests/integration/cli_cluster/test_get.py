@@ -1,0 +1,93 @@
+"""`plumage get` and `plumage status` of a cluster, and the same as kubectl's plugin."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from support.cluster_cli import NO_GPU, SERVING, STUCK, Plumage, keep
+from support.crds import CRDS, Kinds
+
+
+def test_a_namespace_without_pools_says_what_to_do(plumage: Plumage) -> None:
+    done = plumage("get")
+    assert done.returncode == 0
+    assert "no pool in namespace crds-" in done.stdout
+    assert "kubectl apply -f" in done.stdout
+
+
+def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kinds) -> None:
+    keep(kinds, "well", SERVING)
+    keep(kinds, "stuck", STUCK)
+    keep(kinds, "unseen")
+    rows = {row.split()[0]: row.split()[1:6] for row in plumage("get").stdout.splitlines()[1:]}
+    assert rows["well"] == ["True", "2/2", "87", "%", "Qwen3-8B"]
+    assert rows["stuck"][:2] == ["False", "0/1"]
+    assert rows["unseen"][:2] == ["Unknown", "0/–"]
+    told = plumage("get", "stuck").stdout
+    assert NO_GPU in told
+    assert "NoGpu" in told
+    well = plumage("status", "well").stdout
+    assert "reached at http://well-router.crds.svc:8000/v1" in well
+    assert "autoscaling: 2 replicas" in well
+    everywhere = plumage("get", "-A", namespace=False).stdout
+    assert f"{kinds.namespace}  well" in " ".join(everywhere.split("\n")).replace("   ", "  ")
+    assert {one["metadata"]["name"] for one in json.loads(plumage("get", "--json").stdout)} == {
+        "well",
+        "stuck",
+        "unseen",
+    }
+
+
+def test_a_pool_that_is_not_there(plumage: Plumage) -> None:
+    done = plumage("get", "nope")
+    assert done.returncode == 1
+    assert "there is no pool nope in namespace crds-" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pods_are_shown_with_what_they_wait_for(plumage: Plumage, kinds: Kinds) -> None:
+    keep(kinds, "podded", SERVING)
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "podded-engine-0",
+            "labels": {"inference.plumage.dev/pool": "podded", "app.kubernetes.io/component": "engine"},
+            "annotations": {"inference.plumage.dev/cordoned": "true"},
+        },
+        "spec": {"automountServiceAccountToken": False, "containers": [{"name": "engine", "image": "none:1"}]},
+    }
+    kinds.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+    row = next(row for row in plumage("get", "podded").stdout.splitlines() if row.startswith("podded-engine-0"))
+    assert row.split()[:3] == ["podded-engine-0", "engine", "0/0"]
+    assert "Pending, cordoned" in row
+
+
+def test_kubectl_runs_it_as_a_plugin(kinds: Kinds, tmp_path: Path) -> None:
+    """The program that the wheel installs, as kubectl finds programs: by its name on the PATH."""
+    project = tomllib.loads((CRDS.parent / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["kubectl-plumage"].partition(":")
+    program = tmp_path / "kubectl-plumage"
+    program.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "KUBECONFIG": str(kinds.server.kubeconfig),
+    }
+    kubectl = kinds.server.plane.programs["kubectl"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(kubectl), "plumage", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+
+    assert "there is no pool nope in namespace default" in run("status", "nope").stderr, "never this machine"
+    assert "no operator is installed" in run("doctor").stdout
+    help_text = run("--help").stdout
+    assert "Usage: kubectl-plumage" in help_text or "Usage: kubectl plumage" in help_text
+    assert "bench" not in help_text
