@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from plumage.models import resolve
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
@@ -32,11 +33,11 @@ class DeviceConfig(Section):
 class SimulatorConfig(Section):
     """One engine.
 
-    model: the name it serves; adapters: LoRA names it serves beside. events_endpoint, replay_endpoint: where the KV
-    events are published, `ipc://…` in a folder that only the fleet can enter, because they carry prompts. api_key_file:
-    the bearer key of /v1; admin_token_file: of /v1/plumage; without the latter the server must listen on a loopback
-    address. answer_tokens: mean length of an answer that nothing else ends. dev_mode: what VLLM_SERVER_DEV_MODE is to
-    vLLM: `POST /reset_prefix_cache`, open to whoever reaches the port.
+    model: the name it serves; model_folder: a folder, or builtin://NAME; adapters: LoRA names it serves beside.
+    events_endpoint, replay_endpoint: where the KV events are published, `ipc://…` in a folder that only the fleet can
+    enter, because they carry prompts. api_key_file: the bearer key of /v1; admin_token_file: of /v1/plumage; without
+    the latter the server must listen on a loopback address. answer_tokens: mean length of an answer that nothing else
+    ends. dev_mode: what VLLM_SERVER_DEV_MODE is to vLLM: `POST /reset_prefix_cache`, open to whoever reaches the port.
     """
 
     model: str = Field(min_length=1)
@@ -67,6 +68,12 @@ class SimulatorConfig(Section):
     max_body_bytes: int = Field(16 * 2**20, ge=1024)
     dev_mode: bool = False
     shutdown_seconds: float = Field(10.0, ge=0, le=3600)
+
+    @field_validator("model_folder", mode="before")
+    @classmethod
+    def _found(cls, value: object) -> object:
+        """A pod is told a built-in model's name, for only its own image knows where that lies."""
+        return resolve(value) if isinstance(value, str) and value.startswith("builtin://") else value
 
     @model_validator(mode="after")
     def _check(self) -> SimulatorConfig:

@@ -6,7 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.cluster import DIRECTORY_PORT, selector_of
-from plumage_operator.children.pods import TMP_MOUNT, container_security, deployment, pod_security, scratch_volume
+from plumage_operator.children.pods import (
+    TELLS_WHY,
+    TMP_MOUNT,
+    container_security,
+    deployment,
+    pod_security,
+    scratch_volume,
+)
 from plumage_operator.children.scene import Child, Scene
 
 __all__ = ["build_deployment", "build_service"]
@@ -49,6 +56,7 @@ def _pod(scene: Scene) -> dict[str, Any]:
         },
         "volumeMounts": [TMP_MOUNT],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }
     return {
         "serviceAccountName": scene.name("directory"),

@@ -18,6 +18,7 @@ from plumage_operator.children.pods import (
     CONFIG_MOUNT,
     IDENTITY_MOUNT,
     POD_NAME,
+    TELLS_WHY,
     TMP_MOUNT,
     api_volume,
     config_volume,
@@ -122,6 +123,7 @@ def _agent(scene: Scene) -> dict[str, Any]:
             *tokenizer_place(scene).mounts, *settings.directory_mounts(scene),
         ],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }  # fmt: skip
 
 
@@ -141,6 +143,7 @@ def _engine(scene: Scene) -> dict[str, Any]:
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
         "volumeMounts": [_RUN_MOUNT, TMP_MOUNT, *differs["volumeMounts"]],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from plumage_operator.children.pods import TMP_MOUNT, container_security
+from plumage_operator.children.pods import TELLS_WHY, TMP_MOUNT, container_security
 from plumage_operator.children.scene import Scene
 
 __all__ = ["Place", "adapter_places", "hub_variables", "model_mistakes", "tokenizer_place", "weights_place"]
@@ -114,6 +114,7 @@ def _random_weights(scene: Scene) -> Place:
         "env": [{"name": "HOME", "value": "/tmp"}],
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }
     return Place(f"{folder}/tiny-llama", ({"name": "model", "emptyDir": {}},), (mount,), (fetch,))
 
@@ -130,5 +131,6 @@ def _fetched(scene: Scene, uri: str, revision: str | None) -> Place:
         "env": [{"name": "HOME", "value": "/tmp"}, *hub_variables(scene)],
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }
     return Place(folder, ({"name": "tokenizer", "emptyDir": {"sizeLimit": "1Gi"}},), (mount,), (fetch,))

@@ -14,6 +14,7 @@ __all__ = [
     "CONFIG_MOUNT",
     "IDENTITY_MOUNT",
     "POD_NAME",
+    "TELLS_WHY",
     "TMP_MOUNT",
     "USER",
     "api_volume",
@@ -92,6 +93,10 @@ def scratch_volume(name: str = "tmp", limit: str | None = "1Gi") -> dict[str, An
 
 def memory_volume(name: str, limit: str) -> dict[str, Any]:
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+TELLS_WHY: Final = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+"""A container that ends says why in its status, by its log's last lines, and the pool's condition repeats it."""
 
 
 def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> dict[str, Any]:

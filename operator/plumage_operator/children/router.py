@@ -13,6 +13,7 @@ from plumage_operator.children.pods import (
     API_MOUNT,
     CONFIG_MOUNT,
     POD_NAME,
+    TELLS_WHY,
     TMP_MOUNT,
     api_volume,
     config_volume,
@@ -101,6 +102,7 @@ def _container(scene: Scene) -> dict[str, Any]:
             *tokenizer_place(scene).mounts, *settings.directory_mounts(scene), *keys,
         ],
         "securityContext": container_security(),
+        **TELLS_WHY,
     }  # fmt: skip
 
 
