@@ -61,7 +61,7 @@ class _Report(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-class HistogramReport(_Report):
+class HistogramReport(_Report, frozen=True):
     """bounds: upper ends of the buckets. counts: values up to each bound, cumulative, and last all of them."""
 
     bounds: list[float] = []
@@ -94,7 +94,7 @@ class HistogramReport(_Report):
         return low + (self.bounds[at] - low) * ((rank - below) / inside if inside else 1.0)
 
 
-class CurvePoints(_Report):
+class CurvePoints(_Report, frozen=True):
     """A miss-ratio curve of the pool's prompts, at most MOST_POINTS points. tokens: sizes of one cache for the whole
     pool, ascending. hits: hit ratio of each. accesses: what it rests on, older ones faded. A router sees its own
     requests: with several routers the curve with the most `accesses` is the best known."""
@@ -108,7 +108,7 @@ class CurvePoints(_Report):
         return MissRatioCurve([int(size) for size in self.tokens], self.hits, self.accesses)
 
 
-class ReplicaReport(_Report):
+class ReplicaReport(_Report, frozen=True):
     """A replica as one router sees it. state: Ready | Warming | Draining | Cordoned | Stalled | Unhealthy; why: why it
     is not chosen. in_flight: of this router. The rest are counters of answers that ended well."""
 
@@ -123,7 +123,7 @@ class ReplicaReport(_Report):
     output_tokens: int = 0
 
 
-class RouterReport(_Report):
+class RouterReport(_Report, frozen=True):
     """One router. listed: it has read the membership once; membership_error: why what it knows may be old.
     held: requests that wait now because no replica can take them, oldest_held: for how long the oldest has (s);
     held_total, held_refused: counters of those held, and of those that were told to come back.
@@ -157,7 +157,7 @@ class RouterReport(_Report):
     replicas: list[ReplicaReport] = []
 
 
-class WarmupReport(_Report):
+class WarmupReport(_Report, frozen=True):
     """state: Waiting (for the engine) | Warming | Warmed. reason: how warming ended, for people."""
 
     state: str = "Waiting"
@@ -166,7 +166,7 @@ class WarmupReport(_Report):
     reason: str = ""
 
 
-class AgentReport(_Report):
+class AgentReport(_Report, frozen=True):
     """One agent and the engine beside it. state: Ready | Warming | Draining | Stalled | Unhealthy; why: why it is not
     Ready. started: when the engine's process began, 0 where it does not tell. kv_usage: 0 to 1. cache_tokens: what its
     KV cache holds, 0 unknown. waiting_held_back: requests that FEATHER holds back on purpose; waiting_for_capacity:
