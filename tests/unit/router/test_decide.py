@@ -246,6 +246,14 @@ def test_bytes_a_token_are_learned_from_long_prompts() -> None:
     assert decider.rate.bytes_per_token == pytest.approx(2.0, rel=0.01)
 
 
+def test_a_few_prompts_of_another_script_do_not_change_what_a_token_has() -> None:
+    decider, loads = _decider()
+    for number in range(100):
+        tokens = 1950 if number % 4 == 3 else 400
+        decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(tokens, 0))
+        assert decider.rate.bytes_per_token == 2600 / 400
+
+
 _TEXT = "x" * 2600
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
