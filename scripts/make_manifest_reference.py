@@ -20,7 +20,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "manifest.md"
 HEAD = """# Manifests: every field
 
 `inference.plumage.dev/v1alpha1`. Written by `scripts/make_manifest_reference.py` from the models; change those, not
-this page. `plumage validate FILE` checks a manifest and names every mistake in it at once.
+this page. `plumage validate FILE` checks a manifest and names every mistake in it at once; an API server does so by the
+same rules ([crds.md](crds.md)).
 
 A field without a default must be set, unless its form says *optional*. A quantity is an integer or a string such as
 `16Gi`, `500m` or `"0.5"`; there are no floats. What the API server or the operator writes (`status`, most of
@@ -37,7 +38,7 @@ def page() -> str:
 def _kind(kind: type[Struct]) -> str:
     schema = kind.model_json_schema()
     rows = list(_sections("", schema, schema["$defs"], LEFT_OUT))
-    return f"\n# {kind.__name__}\n\n{kind.__doc__}\n{''.join(rows)}"
+    return f"\n# {kind.__name__}\n\n{kind.__doc__}\n{_rules(kind.__name__)}{''.join(rows)}"
 
 
 def _sections(path: str, schema: dict[str, Any], defs: dict[str, Any], skip: set[str]) -> Iterator[str]:
@@ -60,8 +61,10 @@ def _row(name: str, field: dict[str, Any], defs: dict[str, Any], required: bool)
 
 def _rules(struct: str) -> str:
     """What holds between the fields, in the words of the error."""
-    rules = next(model.rules for model in _all_structs(Struct) if model.__name__ == struct)
-    lines = "".join(f"- {f'`{rule.at}`' if rule.at else 'it'} {rule.must}\n" for rule in rules)
+    model = next(model for model in _all_structs(Struct) if model.__name__ == struct)
+    rules = [(rule.at, rule.must) for rule in model.rules]
+    rules += [(change.at, f"{change.must} (in a cluster)") for change in model.changes]
+    lines = "".join(f"- {f'`{at}`' if at else 'it'} {must}\n" for at, must in rules)
     return f"\n{lines}" if lines else ""
 
 
