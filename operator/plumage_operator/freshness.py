@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from plumage.cluster import GROUP, POOL_LABEL, VERSION
@@ -19,7 +19,7 @@ from plumage_operator.liveness import Heartbeats
 from plumage_operator.observed import Object, meta
 from plumage_operator.store import PoolKey, Store
 
-__all__ = ["EVERY", "HEARTBEAT", "Freshness"]
+__all__ = ["EVERY", "HEARTBEAT", "Freshness", "fill"]
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,17 @@ _KINDS: Final = (
     ("Deployment", "apps/v1", "deployments", POOL_LABEL),
 )
 Version = tuple[str, str, str, int]
+
+
+async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:
+    """The whole picture, before anything is decided from it: watches of many kinds don't begin at the same time, and a
+    child that was merely not told yet would look like one that somebody deleted."""
+    pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
+    for group, version, plural in (*kinds, *pools):
+        selector = "" if group == GROUP else POOL_LABEL
+        for namespace in namespaces or (None,):
+            for thing in await api.every(f"{group}/{version}" if group else version, plural, namespace, selector):
+                store.put(thing)
 
 
 class Freshness:
@@ -76,6 +87,9 @@ class Freshness:
             return
         late = behind & self._behind
         self._behind = behind
+        for kind, namespace, name, version in late:
+            if version == 0:  # gone: nothing may be made for it any more
+                self._store.remove({"kind": kind, "metadata": {"namespace": namespace, "name": name}})
         if not late:
             self._heartbeats.beat(HEARTBEAT)
             return
@@ -84,13 +98,16 @@ class Freshness:
         log.error(told, kind, namespace, name, version, self._every, len(late))
 
     async def _compare(self) -> frozenset[Version]:
-        """Versions that the API server has, and the store has not."""
+        """Versions that the API server has, and the store has not; and pools that it no longer has, by version 0."""
         behind: set[Version] = set()
+        there: set[PoolKey] = set()
         for kind, api_version, plural, selector in _KINDS:
             for namespace in self._namespaces:
                 listed = await self._api.versions(api_version, plural, namespace, selector)
                 behind |= {version for one in listed if self._is_behind(version := _version(kind, one))}
-        return frozenset(behind)
+                if kind == "InferencePool":
+                    there |= {_version(kind, one)[1:3] for one in listed}
+        return frozenset(behind | {("InferencePool", *pool, 0) for pool in set(self._store.pools()) - there})
 
     def _is_behind(self, version: Version) -> bool:
         kind, namespace, name, number = version

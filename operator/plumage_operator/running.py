@@ -23,18 +23,19 @@ from plumage_operator.cluster.credentials import load_configuration
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.lease import Elector
 from plumage_operator.cluster.perform import Performer
+from plumage_operator.errors import UnavailableError
 from plumage_operator.external_metrics.front_proxy import read_front_proxy
 from plumage_operator.external_metrics.metrics import samples_of
 from plumage_operator.external_metrics.plain import add_pool_figures
 from plumage_operator.external_metrics.server import ExternalMetrics
-from plumage_operator.freshness import Freshness
+from plumage_operator.freshness import Freshness, fill
 from plumage_operator.liveness import Heartbeats
 from plumage_operator.metrics import Metrics
 from plumage_operator.options import Options
 from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key, Reconciler
 from plumage_operator.store import PoolKey, Store
-from plumage_operator.triggers import make_registry, make_settings, watched
+from plumage_operator.triggers import Kind, make_registry, make_settings, watched
 from plumage_operator.web import health_app, metrics_app, serve
 
 __all__ = ["Operator"]
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _LOOP = "event loop"
 _QUEUE = "queue"
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
 _OVERDUE = 180.0  # seconds; a look takes at most two thirds of it
 _PULSE = 5.0  # seconds between two beats of what must always move
 
@@ -94,7 +96,7 @@ class Operator:
 
     async def _all(self, api: Api, elector: Elector, autoscaling: Autoscaling, stopped: asyncio.Event) -> None:
         """Everything that the active operator does, until the first of it ends."""
-        options = self._options
+        options, kinds = self._options, watched(self._options.integrations)
         recorder = Recorder(api, time.time, options.identity)
         reconciler = Reconciler(
             self.store,
@@ -106,8 +108,9 @@ class Operator:
             word=autoscaling.word,
         )
         freshness = Freshness(api, self.store, self.heartbeats, options.namespaces, self._changed)
+        await _first_of([elector.hold(), self._filled(api, kinds)])
         works: list[Coroutine[Any, Any, None]] = [
-            elector.hold(), self._kopf(stopped), freshness.run(), autoscaling.run(), self._pulse(),
+            elector.hold(), self._kopf(stopped, kinds), freshness.run(), autoscaling.run(), self._pulse(),
         ]  # fmt: skip
         works += [reconciler.work() for _ in range(options.workers)]
         if options.external_port is not None:
@@ -132,10 +135,24 @@ class Operator:
                 self.heartbeats.beat(_QUEUE)
             await asyncio.sleep(_PULSE)
 
-    async def _kopf(self, stopped: asyncio.Event) -> None:
+    async def _filled(self, api: Api, kinds: tuple[Kind, ...]) -> None:
+        """All that there is; asked for again while the API server is away."""
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                await fill(api, self.store, kinds, self._options.namespaces)
+                break
+            except UnavailableError as error:
+                log.warning("can't list what there is, asking again in %g s: %s", wait, error)
+                self.heartbeats.beat(_LOOP)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+        for pool in self.store.pools():
+            self._changed(pool)
+
+    async def _kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
         """kopf takes the signals for itself; without one it ends with an error only."""
         options = self._options
-        kinds = watched(options.integrations)
         await kopf.operator(
             registry=make_registry(self.store, self.queue, self.metrics, kinds),
             settings=make_settings(kinds),

@@ -36,10 +36,11 @@ class Store:
         self._versions: dict[tuple[str, str, str], int] = {}
 
     def put(self, thing: Object) -> PoolKey | None:
-        """Keep an object. Answers the pool that it concerns, or None where it concerns none or is old news."""
+        """Keep an object. Answers the pool that it concerns, or None where it concerns none or is no news."""
         kind, name = key_of(thing)
         namespace, version = str(meta(thing).get("namespace", "")), _version(thing)
-        if version < self._versions.get((kind, namespace, name), -1):
+        known = self._versions.get((kind, namespace, name), -1)
+        if version < known or (version == known and version > 0):
             return None
         self._versions[kind, namespace, name] = version
         if kind == "InferencePool":

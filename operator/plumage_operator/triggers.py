@@ -20,7 +20,7 @@ from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key
 from plumage_operator.store import Store
 
-__all__ = ["INTEGRATIONS", "WATCHED", "make_registry", "make_settings", "watched"]
+__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "make_registry", "make_settings", "watched"]
 
 log = logging.getLogger(__name__)
 

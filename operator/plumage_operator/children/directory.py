@@ -38,9 +38,9 @@ def build_deployment(scene: Scene) -> Child:
 
 def _pod(scene: Scene) -> dict[str, Any]:
     memory = int(scene.pool.spec.directory.managed.max_memory)
-    probe = {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 2, "timeoutSeconds": 2}
+    probe: dict[str, Any] = {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 2, "timeoutSeconds": 2}
     pull = {"imagePullSecrets": [{"name": name} for name in scene.site.pull_secrets]} if scene.site.pull_secrets else {}
-    container = {
+    container: dict[str, Any] = {
         "name": "directory",
         "image": scene.site.image,
         "imagePullPolicy": scene.site.pull_policy,

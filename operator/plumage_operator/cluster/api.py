@@ -24,6 +24,7 @@ __all__ = ["Api", "path_of"]
 
 TIMEOUT: Final = 20.0  # seconds for one answer
 _AT_ONCE: Final = 16  # requests in flight: the API server's own fairness does the rest
+_PAGE: Final = 500
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -78,6 +79,22 @@ class Api:
         path = path_of(str(thing["apiVersion"]), plural, str(known["namespace"]), str(known["name"])) + "/status"
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
+
+    async def every(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
+        """All objects of a kind, page by page; none where the cluster does not know the kind."""
+        found: list[Object] = []
+        query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
+        while True:
+            try:
+                page = await self.request("GET", path_of(api_version, plural, namespace), query=query)
+            except GoneError:
+                return found
+            kind = str(page.get("kind", "")).removesuffix("List")
+            found += [{"apiVersion": api_version, "kind": kind, **one} for one in page.get("items") or ()]
+            going_on = (page.get("metadata") or {}).get("continue")
+            if not going_on:
+                return found
+            query["continue"] = str(going_on)
 
     async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
         """Metadata of all objects of a kind."""

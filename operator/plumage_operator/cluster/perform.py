@@ -62,8 +62,8 @@ class Performer:
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:
             self._store.put(await self._api.write_status(pool, "inferencepools", status))
-        except GoneError:
-            return  # deleted meanwhile
+        except GoneError:  # deleted meanwhile; nothing may be made for it any more, whatever the watch told
+            self._store.remove(pool)
 
     async def _refuse_foreign(self, pool: Object, child: Object) -> None:
         """Nothing of somebody else's is taken over, though server-side apply would."""
