@@ -60,7 +60,8 @@ class Cluster:
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        headers |= {one["key"]: one["value"] for one in self._credentials.auth_settings().values()}
+        logins: Mapping[str, Any] = self._credentials.auth_settings()
+        headers |= {one["key"]: one["value"] for one in logins.values()}
         url = self._credentials.host.rstrip("/") + path
         try:
             answer = self._pool.request(method, url, body=body, headers=headers)
