@@ -149,7 +149,7 @@ def _engine(setting: Setting, folder: Path) -> tuple[Sequence[str], Mapping[str,
         f"--kv-events-config={json.dumps(events)}",
         "--enable-prompt-tokens-details",
         "--enable-force-include-usage",
-        "--max-model-len=8192",
+        "--max-model-len=4096",
         *setting.arguments,
     )
     return arguments, {"PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"}

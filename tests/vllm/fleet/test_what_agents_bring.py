@@ -1,0 +1,181 @@
+"""What an agent brings to a real vLLM from the pool: hotness for host memory, tables that others learned; and what it
+tells the pool of an engine whose device stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from redis.asyncio import Redis
+from support.agents import served, until
+from support.ports import free_port
+from tests.vllm.fleet.conftest import Served
+
+from plumage.batching.stop.shared import pack
+from plumage.directory.hotness import HotnessShare
+from plumage.directory.offers import HEAD
+from plumage.directory.schema import SCHEMA_VERSION, PoolKeys, State
+from plumage.directory.server import LocalServer
+from plumage.hashing.chunks import chain, seed
+from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.tokenizer import read_tokenizer
+
+pytestmark = pytest.mark.redis
+
+LEARNED = [[7, 3, 9, "Add", 10.0, 5000.0], [7, 3, 9, "Stop", 12.0, 12000.0]]
+
+
+@pytest.fixture
+def directory() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@asynccontextmanager
+async def beside(engine: Served, directory: LocalServer, pool: str, **changes: Any) -> AsyncIterator[Agent]:
+    agent = Agent(engine.agent(directory, pool, **changes), read_tokenizer(str(engine.model)), random.Random(1))
+    agent.promote._period = agent.tables._period = 0.2  # seconds, not ten and five
+    agent.start()
+    try:
+        await until(lambda: agent.state is State.READY, agent.stats)
+        yield agent
+    finally:
+        await agent.close()
+
+
+def prose(number: int, letters: int = 1400) -> str:
+    rng = random.Random(number)
+    return "".join(rng.choice("abcdefgh ") for _ in range(letters))
+
+
+async def ask(engine: Served, prompt: str) -> int:
+    """Prompt tokens that were cached."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0}
+    async with httpx.AsyncClient(base_url=engine.url, timeout=120, headers=engine.headers) as http:
+        usage = (await http.post("/v1/completions", json=body)).raise_for_status().json()["usage"]
+    return int((usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+
+
+def counted(engine: Served, name: str) -> int:
+    return sum(engine.stats()["counters"].get(name, {}).values())
+
+
+async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
+    with_plugin: Served, directory: LocalServer
+) -> None:
+    """A prefix has to be used ten times to be worth host memory, here or elsewhere."""
+    hot, cold = prose(1), prose(2)
+    chunks = chain(("<|bos|>" + hot).encode(), seed("tiny"))
+    router = HotnessShare(directory.url, pool="hot", period=0.05, follow=False)
+    async with beside(with_plugin, directory, "hot") as agent:
+        router.start()
+        for prompt in (hot, cold):
+            await ask(with_plugin, prompt)
+        before = counted(with_plugin, "host_admissions")
+        for _ in range(50):
+            router.request()
+            router.use(chunks[-1], 1280)
+        await until(lambda: agent.promote.counts["blocks"] >= 90, agent.stats)
+        assert with_plugin.stats()["rankedChunks"] >= 30
+        for turn in range(2):
+            await ask(with_plugin, f"{cold}{turn}")
+        assert counted(with_plugin, "host_admissions") == before
+        for turn in range(2):
+            await ask(with_plugin, f"{hot}{turn}")
+        grown = counted(with_plugin, "host_admissions") - before
+        await router.close()
+    assert grown >= 30
+
+
+async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
+    with_plugin: Served, stock: Served, directory: LocalServer
+) -> None:
+    """Another engine's agent asks this one's what is hot, and has it computed before it says Ready."""
+    hot = prose(7)
+    async with beside(with_plugin, directory, "warm") as first, served(first, free_port()) as peer:
+        for turn in range(4):
+            await ask(with_plugin, f"{hot}{turn} {prose(70 + turn, 100)}")
+        await until(lambda: bool(first.hottest(10_000).prefixes), first.stats)
+        assert await ask(stock, prose(8)) == 0
+        async with beside(stock, directory, "warm", replica="chat-1", warmup={"peers": [peer]}) as second:
+            assert second.warmth is not None
+            assert second.warmth.prefixes >= 1, second.warmth
+            assert await ask(stock, f"{hot} never asked before") > 1000
+
+
+async def test_tables_come_from_the_directory_and_damaged_ones_do_not(
+    with_plugin: Served, directory: LocalServer
+) -> None:
+    with with_plugin.admin() as http:
+        fingerprint = (await asyncio.to_thread(http.get, "/v1/plumage/tables")).json()["fingerprint"]
+    key, head = PoolKeys("learned").tables(fingerprint), HEAD.pack(SCHEMA_VERSION, time.time())
+    offered = {"other": head + pack(LEARNED), "vandal": head + b"\xc1\xc1", "half": head + pack(LEARNED)[:-3]}
+    before = counted(with_plugin, "tables_refused")
+    async with Redis.from_url(directory.url) as client:
+        await client.hset(key, mapping=offered)
+        async with beside(with_plugin, directory, "learned") as agent:
+            await until(lambda: agent.tables.counts["taught"] == 1, agent.stats)
+            assert agent.tables.counts["malformed"] >= 2
+            own = await sent(client, key)
+    rows = await learned(with_plugin)
+    assert all(row in rows for row in LEARNED)
+    assert own is not None, "what it knows is offered to others in turn"
+    assert counted(with_plugin, "tables_refused") == before, "a damaged table never came to the engine"
+
+
+async def sent(client: Redis, key: str) -> bytes | None:
+    for _ in range(200):
+        found = await client.hgetall(key)
+        mine = [value for name, value in found.items() if name.startswith(b"chat-0.")]
+        if mine:
+            return bytes(mine[0])
+        await asyncio.sleep(0.05)
+    return None
+
+
+async def learned(engine: Served) -> list[list[object]]:
+    with engine.admin() as http:
+        rows: list[list[object]] = (await asyncio.to_thread(http.get, "/v1/plumage/tables")).json()["rows"]
+    return rows
+
+
+@contextmanager
+def standing_still(engine: Served) -> Iterator[None]:
+    """The engine core, with its device, makes no step; the API server answers."""
+    core = next(one for one in psutil.Process(engine.server.pid).children(recursive=True) if "EngineCore" in one.name())
+    os.kill(core.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(core.pid, signal.SIGCONT)
+
+
+async def test_an_engine_whose_device_stands_still_is_stalled_and_goes_on(
+    with_plugin: Served, directory: LocalServer
+) -> None:
+    body = {"model": "tiny", "prompt": [5] * 64, "max_tokens": 3000, "stream": True, "ignore_eos": True}
+    async with (
+        beside(with_plugin, directory, "still", stalledSeconds=1.0) as agent,
+        httpx.AsyncClient(base_url=with_plugin.url, timeout=300, headers=with_plugin.headers) as http,
+        http.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        lines = answer.aiter_lines()
+        await anext(lines)  # what the API server tells of the engine is now that it has a request
+        with standing_still(with_plugin):
+            await until(lambda: agent.state is State.STALLED, agent.stats)
+            assert agent.load.running == 1
+            with with_plugin.admin() as fleet:
+                told = await asyncio.to_thread(fleet.get, "/v1/plumage/stats")
+            assert told.status_code == 503
+            assert "engine core did not answer in time" in told.json()["error"]["message"]
+        await until(lambda: agent.state is State.READY, agent.stats)
+        assert sum([1 async for line in lines if line.startswith("data: {")]) > 100, "the answer goes on"
