@@ -59,14 +59,14 @@ class WaitingQueue(ABC):
         return self._pick(now)
 
     def add(self, request_id: RequestId) -> None:
-        candidate = self._front.pop(request_id, None)
+        candidate = self._waiting.pop(request_id, None) or self._front.pop(request_id, None)
         if candidate is None:
-            candidate = _take(self._waiting, request_id, "waiting")
+            raise StateError(f"request {request_id!r} is not waiting")
         self._active[request_id] = candidate
         self._started(candidate)
 
     def finish(self, request_id: RequestId) -> None:
-        self._ended(_take(self._active, request_id, "active"))
+        self._ended(self._take_active(request_id))
 
     def remove(self, request_id: RequestId) -> None:
         candidate = self._waiting.pop(request_id, None)
@@ -75,10 +75,16 @@ class WaitingQueue(ABC):
         self._front.pop(request_id, None)
 
     def requeue(self, request_id: RequestId) -> None:
-        candidate = _take(self._active, request_id, "active")
+        candidate = self._take_active(request_id)
         self._ended(candidate)
         self._front[request_id] = candidate
         self._front.move_to_end(request_id, last=False)
+
+    def _take_active(self, request_id: RequestId) -> Candidate:
+        candidate = self._active.pop(request_id, None)
+        if candidate is None:
+            raise StateError(f"request {request_id!r} is not active")
+        return candidate
 
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran; most policies learn nothing from it."""
@@ -98,10 +104,3 @@ class WaitingQueue(ABC):
 
     def _ended(self, candidate: Candidate) -> None:
         """A request is active no longer."""
-
-
-def _take(requests: dict[RequestId, Candidate], request_id: RequestId, state: str) -> Candidate:
-    candidate = requests.pop(request_id, None)
-    if candidate is None:
-        raise StateError(f"request {request_id!r} is not {state}")
-    return candidate

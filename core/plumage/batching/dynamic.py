@@ -34,7 +34,7 @@ class DynamicBatching(WaitingQueue):
     def observe(self, outcome: StepOutcome) -> None:
         if outcome.prefill_tokens:
             return  # a prompt's cost is no sign of a batch that is too large
-        if outcome.seconds > self._target:
+        if outcome.seconds / outcome.steps > self._target:
             self.limit = max(self._smallest, int(self.limit * self._cut))
         elif self.active >= self.limit:
             self.limit = min(self._largest, self.limit + 1)

@@ -26,16 +26,10 @@ class Feather(StoppingQueue):
     def _question(self) -> Question:
         best = self.tree.find_best()
         assert best is not None
-        kin = self.tree.kin(best.request_id)
-        state = BatchState(
-            batch=self.active,
-            loss=best.loss,
-            depth=best.depth_before,
-            peers=best.peers,
-            kin=kin.requests,
-            forgone=max(0, kin.levels - best.depth_after),
-        )
-        return Question(best.request_id, state)
+        request_id, before, after, peers, _ = best
+        kin, levels = self.tree.kin(request_id)
+        forgone = levels - after if levels > after else 0
+        return request_id, BatchState(len(self._active), before - after, before, peers, kin, forgone)
 
     def _joined(self, candidate: Candidate) -> None:
         super()._joined(candidate)
@@ -47,11 +41,10 @@ class Feather(StoppingQueue):
 
     def _started(self, candidate: Candidate) -> None:
         super()._started(candidate)
-        if candidate.request_id not in self.tree:
-            self.tree.insert(candidate)
-        before = self.tree.tip_depth
-        self.tree.add(candidate.request_id)
-        self.tip_loss += max(0, before - self.tree.tip_depth)  # the first of a batch makes the tip
+        tree, request_id = self.tree, candidate.request_id
+        if request_id not in tree:
+            tree.insert(candidate)
+        self.tip_loss += tree.add(request_id)
 
     def _ended(self, candidate: Candidate) -> None:
         super()._ended(candidate)

@@ -4,14 +4,15 @@ A queue owns two sets: *waiting* requests and *active* ones (admitted, not finis
 next request to admit; None means STOP for this step. The engine then reports what truly happened: `add` for a real
 admission (select alone promises nothing: blocks or budget may still refuse), `finish` for an active request that
 ended, `remove` for a waiting one that was aborted, `requeue` for a preempted one.
+
+What is passed here is made at each request or step; named tuples, because a frozen dataclass takes three times as long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 __all__ = [
     "BatchQueue",
@@ -31,8 +32,7 @@ Vector = tuple[Level, ...]
 """Cumulative chunk hashes, as integers or as an engine's own bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A request at INSERT.
 
     vector: cumulative chunk hashes; `vector[l]` is equal between two requests iff their first l+1 chunks are equal.
@@ -47,19 +47,19 @@ class Candidate:
     group: Hashable | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """What one engine step cost and gave: the reward of the decisions that formed its batch (FEATHER §4.3).
-    finished: requests that ended with it; a queue counts them itself."""
+    finished: requests that ended with it; a queue counts them itself. steps: told together, as their sum; only steps
+    without prefill, between which nothing was asked."""
 
     seconds: float
     decode_tokens: int
     prefill_tokens: int = 0
     finished: int = 0
+    steps: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchState:
+class BatchState(NamedTuple):
     """What a stop policy sees. batch: running + admitted. loss: levels the shared prefix tip would lose.
     depth: levels of the tip now. peers: other waiting requests at the depth after admission.
     kin: other waiting requests that share the candidate's deepest prefix that any of them shares; forgone: levels of

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 
 from plumage.batching.interface import Level, RequestId, Vector
 
-__all__ = ["Entry", "Key", "Node", "Stage"]
+__all__ = ["Arrival", "Entry", "Key", "Node", "Stage"]
 
 
 class Stage(Enum):
@@ -37,6 +37,8 @@ class Entry:
         self.node = node
 
 
+Arrival = tuple[float, int, Entry]
+"""An entry where the earliest comes first; sequences are unique, so a comparison never reaches the entry."""
 Key = tuple[int, float, int, Entry]
 # (measure, arrival, sequence, stamp, child): stamps are unique, so a comparison never reaches the child.
 _Ranked = tuple[int, float, int, int, "Node"]
@@ -49,7 +51,6 @@ class Node:
 
     __slots__ = (
         "active",
-        "active_children",
         "children",
         "cold",
         "end",
@@ -71,8 +72,7 @@ class Node:
         self.vector, self.start, self.end, self.parent = vector, start, end, parent
         self.waiting = self.active = self.here_waiting = self.here_active = 0
         self.children: dict[Level, Node] = {}
-        self.active_children: set[Node] = set()
-        self.here: list[tuple[float, int, Entry]] = []
+        self.here: list[Arrival] = []
         self.cold: list[_Ranked] = []  # inactive children, by (length, arrival) of their best
         self.warm: list[_Ranked] = []  # active children, by (missing, arrival) of their best
         self.key: Key | None = None
@@ -112,10 +112,6 @@ class Node:
         upper = Node(self.vector, self.start, depth, parent)
         upper.waiting, upper.active = self.waiting, self.active
         parent.adopt(upper)
-        if self.active:
-            parent.active_children.discard(self)
-            parent.active_children.add(upper)
-            upper.active_children.add(self)
         self.start, self.parent = depth, upper
         upper.adopt(self)
         self.tell_parent()
@@ -135,34 +131,36 @@ class Node:
         (child,) = self.children.values()
         child.start, child.parent = self.start, parent
         parent.adopt(child)
-        if child.active:
-            parent.active_children.discard(self)
-            parent.active_children.add(child)
         self.stamp = 0
         child.tell_parent()
         return parent
 
-    # -- counts ------------------------------------------------------------------------------------------------------
-
-    def change_active(self, by: int) -> None:
-        self.active += by
-        if self.parent is None:
-            return
-        if self.active == 0:
-            self.parent.active_children.discard(self)
-        elif self.active == by == 1:
-            self.parent.active_children.add(self)
-
-    def push_here(self, entry: Entry) -> None:
-        self.here_waiting += 1
-        heappush(self.here, (entry.arrival, entry.sequence, entry))
-
     # -- best descendant ---------------------------------------------------------------------------------------------
+
+    def offer(self, ranked: Arrival) -> None:
+        """A new request ends here. The nodes above count it, and take its key as far up as it is their best: as long
+        as nobody leaves, a best descendant is only ever replaced by a better one."""
+        arrival, sequence, entry = ranked
+        self.here_waiting += 1
+        heappush(self.here, ranked)
+        measure, active, better = 0 if self.active else self.end, self.active, True
+        at: Node | None = self
+        while at is not None:
+            at.waiting += 1
+            if better:
+                if at.active and not active:
+                    measure, active = measure - at.end, at.active
+                key = measure, arrival, sequence, entry
+                better = at.key is None or key < at.key
+                if better:
+                    at.key = key
+                    at.tell_parent()
+            at = at.parent
 
     def refresh(self) -> bool:
         """Recompute the key; tell the parent and return True if it, or being active, changed."""
-        key, hot = self._best(), self.active > 0
-        if key == self.key and hot == self.hot:
+        key = self._best() if self.waiting else None
+        if key == self.key and (self.active > 0) == self.hot:
             return False
         self.key = key
         self.tell_parent()
@@ -171,16 +169,15 @@ class Node:
     def tell_parent(self) -> None:
         """Rank this node in its parent's heap for its state; older items of it turn stale."""
         self.hot = self.active > 0
-        parent = self.parent
+        parent, key = self.parent, self.key
         if parent is None:
             return
-        if self.key is None:
+        if key is None:
             self.stamp = 0
             return
-        parent.stamps += 1
-        self.stamp = parent.stamps
+        self.stamp = parent.stamps = parent.stamps + 1
         heap = parent.warm if self.hot else parent.cold
-        heappush(heap, (*self.key[:3], self.stamp, self))
+        heappush(heap, (key[0], key[1], key[2], self.stamp, self))
         if len(heap) > _SLACK + 2 * len(parent.children):
             parent.compact(heap)
 
@@ -189,24 +186,20 @@ class Node:
         heapify(heap)
 
     def _best(self) -> Key | None:
-        if not self.waiting:
-            return None
+        """Of one that has waiting descendants."""
         best: Key | None = None
-        depth = self.end
+        depth = self.end if self.active else 0
         if self.here_waiting:
-            arrival, sequence, entry = self._oldest_here()
-            best = (0 if self.active else depth, arrival, sequence, entry)
-        cold = self._top(self.cold)
-        if cold is not None:
-            measure, arrival, sequence, entry = cold
-            ranked = (measure - depth if self.active else measure, arrival, sequence, entry)
-            best = ranked if best is None or ranked < best else best
-        if self.active:
-            warm = self._top(self.warm)
-            best = warm if best is None or (warm is not None and warm < best) else best
+            best = (self.end - depth, *self._oldest_here())
+        if self.cold and (cold := self._top(self.cold)) is not None:
+            ranked = (cold[0] - depth, cold[1], cold[2], cold[3])
+            if best is None or ranked < best:
+                best = ranked
+        if self.warm and self.active and (warm := self._top(self.warm)) is not None and (best is None or warm < best):
+            best = warm
         return best
 
-    def _oldest_here(self) -> tuple[float, int, Entry]:
+    def _oldest_here(self) -> Arrival:
         heap = self.here
         while heap[0][2].stage is not Stage.WAITING:
             heappop(heap)

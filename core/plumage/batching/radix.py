@@ -46,7 +46,7 @@ class Radix(StoppingQueue):
             kin=kin,
             forgone=max(0, kin_depth - depth),
         )
-        return Question(best.request_id, state)
+        return best.request_id, state
 
     def _tip(self) -> list[_Level]:
         """The levels shared by the whole batch, root first."""

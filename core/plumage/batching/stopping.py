@@ -7,8 +7,6 @@ is what the policy is told here: running plus admitted.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import NamedTuple
 
 from plumage.batching.base import MAX_WAIT, WaitingQueue
 from plumage.batching.interface import BatchState, Candidate, Decision, RequestId, StepOutcome, StopPolicy
@@ -16,11 +14,8 @@ from plumage.batching.interface import BatchState, Candidate, Decision, RequestI
 __all__ = ["Question", "StoppingQueue"]
 
 
-class Question(NamedTuple):
-    """What a stop policy is asked: shall this request join a batch in that state?"""
-
-    request_id: RequestId
-    state: BatchState
+Question = tuple[RequestId, BatchState]
+"""What a stop policy is asked: shall this request join a batch in that state?"""
 
 
 class StoppingQueue(WaitingQueue):
@@ -35,7 +30,9 @@ class StoppingQueue(WaitingQueue):
 
     def observe(self, outcome: StepOutcome) -> None:
         self._decided = None
-        self.policy.observe(replace(outcome, finished=self._finished))
+        if outcome.finished != self._finished:
+            outcome = outcome._replace(finished=self._finished)
+        self.policy.observe(outcome)
         self._finished = 0
 
     @abstractmethod

@@ -15,12 +15,13 @@ batch; peers exclude the candidate, and at depth 0 there are none.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from plumage.batching.interface import Candidate, RequestId, Vector
-from plumage.batching.node import Entry, Node, Stage
+from plumage.batching.node import Arrival, Entry, Node, Stage
 from plumage.errors import StateError
 
 __all__ = ["Best", "CandidateOrder", "ChunkedHashTree", "Kin"]
@@ -71,7 +72,8 @@ class ChunkedHashTree:
         self._root = Node((), 0, 0, None)
         self._tip: Node | None = None
         self._entries: dict[RequestId, Entry] = {}
-        self._arrivals: list[tuple[float, int, Entry]] = []
+        self._running: OrderedDict[RequestId, Entry] = OrderedDict()  # those active; the first in O(1)
+        self._arrivals: list[Arrival] = []
         self._sequence = 0
         self._strangers = 0
         self._best: Best | None = None
@@ -86,36 +88,40 @@ class ChunkedHashTree:
         if candidate.request_id in self._entries:
             raise StateError(f"request {candidate.request_id!r} is in the tree already")
         self._sequence += 1
-        vector = candidate.vector or self._stranger()
-        entry = Entry(candidate.request_id, candidate.arrival, self._sequence, self._place(vector))
+        node = self._place(candidate.vector or self._stranger())
+        entry = Entry(candidate.request_id, candidate.arrival, self._sequence, node)
         self._entries[candidate.request_id] = entry
-        self._note_arrival(entry)
-        entry.node.push_here(entry)
-        self._count(entry.node, waiting=1)
+        ranked = entry.arrival, entry.sequence, entry
+        self._note_arrival(ranked)
+        node.offer(ranked)
         self.waiting += 1
-        self._settle(entry.node)
+        self._best = None
 
-    def add(self, request_id: RequestId) -> None:
-        """ADDTOBATCH (Alg. 5): a waiting request is active from now on; the tip can only shorten."""
+    def add(self, request_id: RequestId) -> int:
+        """ADDTOBATCH (Alg. 5): a waiting request is active from now on; the tip can only shorten. Returns the levels
+        that it lost; the first request of a batch makes it, which loses none."""
         entry = self._expect(request_id, Stage.WAITING)
         node = entry.node
         entry.stage = Stage.ACTIVE
         node.here_waiting -= 1
         node.here_active += 1
-        self._count(node, waiting=-1, active=1)
+        self._running[request_id] = entry
+        self._count(node, -1, 1)
         self.waiting -= 1
         self.active += 1
-        self._shorten(node)
+        before = self._tip or node
+        self._tip = self._shared_by_all(before)
         self._settle(node)
+        return before.end - self._tip.end
 
     def finish(self, request_id: RequestId) -> None:
         """FINISH (Alg. 6): an active request ended; the tip can only lengthen."""
         entry = self._expect(request_id, Stage.ACTIVE)
-        del self._entries[request_id]
+        del self._entries[request_id], self._running[request_id]
         entry.stage = Stage.GONE
         node = entry.node
         node.here_active -= 1
-        self._count(node, active=-1)
+        self._count(node, 0, -1)
         self.active -= 1
         self._lengthen()
         self._settle(self._prune(node))
@@ -131,7 +137,7 @@ class ChunkedHashTree:
         entry.stage = Stage.GONE
         node = entry.node
         node.here_waiting -= 1
-        self._count(node, waiting=-1)
+        self._count(node, -1, 0)
         self.waiting -= 1
         self._settle(self._prune(node))
 
@@ -173,17 +179,19 @@ class ChunkedHashTree:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find(self) -> Best:
-        if self._tip is None:
+        tip = self._tip
+        if tip is None:
             return self._first()
-        holder = self._tip if self.order is CandidateOrder.TIP_LOSS else self._root
+        holder, visits = tip if self.order is CandidateOrder.TIP_LOSS else self._root, 1
         while not holder.waiting:
-            self.visits += 1
-            holder = holder.above
-        self.visits += 1
+            visits += 1
+            assert holder.parent is not None
+            holder = holder.parent
+        self.visits += visits
         assert holder.key is not None
-        entry = holder.key[3]
-        shared = holder if self.order is CandidateOrder.TIP_LOSS else self._meet(entry.node, self._tip)
-        return self._answer(entry, shared, holder.key[0])
+        missing, _, _, entry = holder.key
+        shared = holder if self.order is CandidateOrder.TIP_LOSS else self._meet(entry.node, tip)
+        return Best(entry.request_id, tip.end, shared.end, shared.waiting - 1 if shared.end else 0, missing)
 
     def _first(self) -> Best:
         """The batch is empty: there is no tip to lose."""
@@ -196,11 +204,6 @@ class ChunkedHashTree:
             entry = self._entries[oldest[0]]
         node, depth = entry.node, entry.node.end
         return Best(entry.request_id, depth, depth, node.waiting - 1, depth)
-
-    def _answer(self, entry: Entry, shared: Node, missing: int) -> Best:
-        assert self._tip is not None
-        peers = shared.waiting - 1 if shared.end else 0
-        return Best(entry.request_id, self._tip.end, shared.end, peers, missing)
 
     def _meet(self, one: Node, other: Node) -> Node:
         """The deepest common ancestor."""
@@ -224,45 +227,43 @@ class ChunkedHashTree:
         node, depth, length = self._root, 0, len(vector)
         while depth < length:
             self.visits += 1
-            child = node.children.get(vector[depth]) if node.children else None
+            child = node.children.get(vector[depth])
             if child is None:
-                return node.adopt(Node(vector, depth, length, node))
-            end = child.common(vector)
-            if end < child.end:
-                child = child.split(end)
-            node, depth = child, end
+                child = node.children[vector[depth]] = Node(vector, depth, length, node)
+                return child
+            depth = child.common(vector)
+            node = child if depth == child.end else child.split(depth)
         return node
 
     # -- keeping counts, tip and keys --------------------------------------------------------------------------------
 
-    def _count(self, node: Node, waiting: int = 0, active: int = 0) -> None:
+    def _count(self, node: Node, waiting: int, active: int) -> None:
         at: Node | None = node
         visits = 0
         while at is not None:
             at.waiting += waiting
-            if active:
-                at.change_active(active)
+            at.active += active
             visits += 1
             at = at.parent
         self.visits += visits
-
-    def _shorten(self, node: Node) -> None:
-        tip = self._tip or node
-        while tip.active != self.active:
-            self.visits += 1
-            tip = tip.above
-        self._tip = tip
 
     def _lengthen(self) -> None:
         if not self.active:
             self._tip = None
             return
-        tip = self._tip
-        assert tip is not None
-        while not tip.here_active and len(tip.active_children) == 1:
-            self.visits += 1
-            (tip,) = tip.active_children
-        self._tip = tip
+        if self._tip is not None and self._tip.here_active:
+            return  # nobody shares more than the whole prompt of one of them
+        self._tip = self._shared_by_all(next(iter(self._running.values())).node)
+
+    def _shared_by_all(self, below: Node) -> Node:
+        """The deepest node that all active requests share; it is `below`, which some of them have, or above it."""
+        node, visits = below, 0
+        while node.active != self.active:
+            visits += 1
+            assert node.parent is not None
+            node = node.parent
+        self.visits += visits
+        return node
 
     def _prune(self, node: Node) -> Node:
         """Drop a node that nobody ends at or passes through, undo a chain left with one child; returns the lowest
@@ -279,11 +280,11 @@ class ChunkedHashTree:
         """Refresh the best descendants from `node` upwards until nothing changes any more."""
         self._best = None
         at: Node | None = node
-        while at is not None:
-            self.visits += 1
-            if not at.refresh():
-                return
+        visits = 1
+        while at is not None and at.refresh():
+            visits += 1
             at = at.parent
+        self.visits += visits
 
     def _expect(self, request_id: RequestId, stage: Stage) -> Entry:
         entry = self._entries.get(request_id)
@@ -292,9 +293,9 @@ class ChunkedHashTree:
             raise StateError(f"request {request_id!r} must be {stage.value} here, but is {have}")
         return entry
 
-    def _note_arrival(self, entry: Entry) -> None:
+    def _note_arrival(self, ranked: Arrival) -> None:
         heap = self._arrivals
-        heappush(heap, (entry.arrival, entry.sequence, entry))
+        heappush(heap, ranked)
         if len(heap) > _SLACK + 2 * self.waiting:
             heap[:] = [item for item in heap if item[2].stage is Stage.WAITING]
             heapify(heap)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
+_Listener = tuple[Guard, Callable[[Any], None]]
 
 
 class Features:
@@ -39,10 +40,14 @@ class Features:
         self.settings = settings
         self.counters = Counters()
         self.guards: dict[str, Guard] = {}
+        self._at_schedule: list[_Listener] = []
+        self._at_end: list[_Listener] = []
+        self._at_free: list[_Listener] = []
         self._scheduler = scheduler
         self._clock = clock
         self._feather = self._make_feather(settings.feather)
-        self._limit = self._make_limit() if settings.batch_limit == "Adaptive" else None
+        if settings.batch_limit == "Adaptive":
+            self._adapt_limit()
         if settings.eviction is not None:
             self._order_eviction(settings.eviction)
         on = [name for name, guard in self.guards.items() if guard.on]
@@ -55,28 +60,15 @@ class Features:
 
     def step_scheduled(self, output: SchedulerOutput) -> None:
         """vLLM's `schedule()` has returned."""
-        if self._feather is not None:
-            self._tell("feather", self._feather.scheduled, output)
-        if self._limit is not None:
-            self._tell("batchLimit", self._limit.scheduled, output)
+        _tell(self._at_schedule, output)
 
     def step_ended(self, output: SchedulerOutput) -> None:
         """The device is done with the step; vLLM has not looked at its output yet."""
-        if self._feather is not None:
-            self._tell("feather", self._feather.ended, output)
+        _tell(self._at_end, output)
 
     def request_ended(self, request: Request) -> None:
         """Finished or aborted, wherever it was."""
-        if self._feather is not None:
-            self._tell("feather", self._feather.forget, request)
-
-    def _tell(self, feature: str, listen: Callable[[Any], None], what: Any) -> None:
-        guard = self.guards[feature]
-        if guard.on:
-            try:
-                listen(what)
-            except Exception as error:
-                guard.failed(error)
+        _tell(self._at_free, request)
 
     # -- at start ----------------------------------------------------------------------------------------------------
 
@@ -91,12 +83,16 @@ class Features:
         if reasons := Feather.reasons_against(self._scheduler):
             guard.refuse(reasons)
             return None
-        return Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
+        feather = Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
+        self._at_schedule.append((guard, feather.scheduled))
+        self._at_end.append((guard, feather.ended))
+        self._at_free.append((guard, feather.forget))
+        return feather
 
-    def _make_limit(self) -> AdaptiveLimit:
-        limit = AdaptiveLimit(self._scheduler)
-        self._guard("batchLimit").fall_back = limit.lift
-        return limit
+    def _adapt_limit(self) -> None:
+        limit, guard = AdaptiveLimit(self._scheduler), self._guard("batchLimit")
+        guard.fall_back = limit.lift
+        self._at_schedule.append((guard, limit.scheduled))
 
     def _order_eviction(self, config: PluginEviction) -> None:
         blocks.install(self._scheduler, config, self._guard("eviction"), self.counters, self._rng(), self._clock)
@@ -112,3 +108,12 @@ class Features:
     def _rng(self) -> random.Random:
         """One for each feature, so that none draws on what another does."""
         return random.Random(self.settings.seed)
+
+
+def _tell(listeners: list[_Listener], what: object) -> None:
+    for guard, listen in listeners:
+        if guard.on:
+            try:
+                listen(what)
+            except Exception as error:
+                guard.failed(error)

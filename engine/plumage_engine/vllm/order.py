@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RequestOrder"]
 
+_TOGETHER = 64  # steps at most
+
 
 class RequestOrder:
     """queue: the policy. block_tokens: tokens that one of a request's hashes covers; stride: hashes a level of the
@@ -46,11 +48,13 @@ class RequestOrder:
         self._clock = clock
         self._counters = counters
         self._candidates: dict[str, Candidate] = {}  # of all that wait, run or are put aside
-        self._waiting: dict[str, Request] = {}  # the policy chooses among these
+        self._waiting: dict[str, Request] = {}  # the policy has these and chooses among them
         self._ahead: OrderedDict[str, Request] = OrderedDict()  # preempted or put aside: before the policy's choice
-        self._told: set[str] = set()  # the policy has them as waiting: `_waiting`, and the open one unless it was ahead
         self._active: set[str] = set()
         self._open: Request | None = None
+        self._asked = False  # whether the policy was asked before the step that runs
+        self._untold: StepOutcome | None = None  # the sum of steps before which it was not
+        self._open_waits = False  # whether the policy still has it as waiting: not if it was ahead
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._ahead)
@@ -67,9 +71,10 @@ class RequestOrder:
     def insert(self, request: Request) -> None:
         """A new request waits, or a session's next input."""
         request_id = request.request_id
-        self.end(request_id)
+        if request_id in self._candidates:
+            self.end(request_id)
         candidate = self._candidates[request_id] = self._candidate(request)
-        self._tell(candidate)
+        self.queue.insert(candidate)
         self._waiting[request_id] = request
 
     def put_back(self, request: Request) -> None:
@@ -80,30 +85,36 @@ class RequestOrder:
         if request_id in self._active:
             self._active.discard(request_id)
             self.queue.finish(request_id)
-        self._candidates.setdefault(request_id, self._candidate(request))
+        if request_id not in self._candidates:
+            self._candidates[request_id] = self._candidate(request)
         self._ahead[request_id] = request
         self._ahead.move_to_end(request_id, last=False)
 
     def remove(self, request: Request) -> None:
         """A waiting request was aborted; absent ones are tolerated."""
         request_id = request.request_id
-        if self._ahead.pop(request_id, None) is None and self._waiting.pop(request_id, None) is None:
+        if self._waiting.pop(request_id, None) is not None:
+            self.queue.remove(request_id)
+        elif self._ahead.pop(request_id, None) is None:
             return
-        self._untell(request_id)
         self._candidates.pop(request_id, None)
 
     def end(self, request_id: str) -> None:
         """A request is over, wherever it was."""
+        if self._candidates.pop(request_id, None) is None:
+            return
         if self._open is not None and self._open.request_id == request_id:
             self._close(admitted=False)
         if request_id in self._active:
             self._active.discard(request_id)
             self.queue.finish(request_id)
-        self._candidates.pop(request_id, None)
 
     def choose(self, running: list[Request]) -> Request | None:
         """The request to admit next, or None for STOP; never None while requests wait and nothing runs."""
-        self.settle(running)
+        if self._open is not None:
+            self._settle(running)
+        self._tell_steps()
+        self._asked = True
         if self._ahead:
             return next(iter(self._ahead.values()))
         if not self._waiting:
@@ -111,23 +122,24 @@ class RequestOrder:
         request_id = self.queue.select(self._clock())
         if request_id is None:
             return None if running else next(iter(self._waiting.values()))
-        return self._waiting[str(request_id)]
+        return self._waiting[request_id]  # type: ignore[index]  # ids are those of `insert`
 
     def pop(self, request: Request) -> None:
         """vLLM takes `request`, which was chosen, out of the queue."""
         request_id = request.request_id
-        if self._ahead.pop(request_id, None) is None:
-            del self._waiting[request_id]
+        self._open_waits = self._waiting.pop(request_id, None) is not None
+        if not self._open_waits:
+            del self._ahead[request_id]
         self._open = request
 
-    def settle(self, running: list[Request]) -> None:
-        """Learn what became of the request that was popped last: an admitted one is the last of `running`."""
-        if self._open is not None:
-            self._close(admitted=bool(running) and running[-1] is self._open)
+    def _settle(self, running: list[Request]) -> None:
+        """Learn what became of the open request: an admitted one is the last of `running`."""
+        self._close(admitted=bool(running) and running[-1] is self._open)
 
     def match(self, running: list[Request]) -> None:
         """Let the policy's active requests be `running`. O(1) where they are as many."""
-        self.settle(running)
+        if self._open is not None:
+            self._settle(running)
         if len(running) == len(self._active) and (not running or running[-1].request_id in self._active):
             return
         now = {request.request_id for request in running}
@@ -136,29 +148,43 @@ class RequestOrder:
             self.queue.finish(request_id)
         for request in running:
             if request.request_id not in self._active:
-                self._start(request)
+                self._start(request, waits=self._waiting.pop(request.request_id, None) is not None)
 
     def observe(self, outcome: StepOutcome) -> None:
-        """A step ran."""
-        self.queue.observe(outcome)
+        """A step ran. Steps without prefill before which the policy was not asked are most of a full batch's: it is
+        told their sum, at the latest before its next answer."""
+        kept = self._untold
+        if self._asked or outcome.prefill_tokens or (kept is not None and kept.steps >= _TOGETHER):
+            self._tell_steps()
+            self.queue.observe(outcome)
+            self._asked = False
+        elif kept is None:
+            self._untold = outcome
+        else:
+            seconds, decoded = kept.seconds + outcome.seconds, kept.decode_tokens + outcome.decode_tokens
+            self._untold = StepOutcome(seconds, decoded, steps=kept.steps + 1)
+
+    def _tell_steps(self) -> None:
+        if self._untold is not None:
+            self.queue.observe(self._untold)
+            self._untold = None
 
     def _close(self, *, admitted: bool) -> None:
         request, self._open = self._open, None
         assert request is not None
         if admitted:
-            self._start(request)
-        else:
-            self._untell(request.request_id)
+            self._start(request, waits=self._open_waits)
+        elif self._open_waits:
+            self.queue.remove(request.request_id)
 
-    def _start(self, request: Request) -> None:
-        """The request runs. The policy may not know it: it was put aside, preempted, or never waited here."""
+    def _start(self, request: Request, *, waits: bool) -> None:
+        """The request runs. The policy may not have it as waiting: it was put aside, preempted, or never came here."""
         request_id = request.request_id
         candidate = self._candidates.get(request_id)
         if candidate is None:
             candidate = self._candidates[request_id] = self._candidate(request)
-        if request_id not in self._told:
-            self._tell(candidate)
-        self._told.discard(request_id)
+        if not waits:
+            self.queue.insert(candidate)
         before = self.queue.tip_loss
         self.queue.add(request_id)
         if lost := self.queue.tip_loss - before:
@@ -167,14 +193,6 @@ class RequestOrder:
         self._counters.add("admissions")
         if self._clock() - candidate.arrival >= self._max_wait:
             self._counters.add("aged")
-
-    def _tell(self, candidate: Candidate) -> None:
-        self.queue.insert(candidate)
-        self._told.add(str(candidate.request_id))
-
-    def _untell(self, request_id: str) -> None:
-        self.queue.remove(request_id)
-        self._told.discard(request_id)
 
     def _candidate(self, request: Request) -> Candidate:
         """Frozen at INSERT: vLLM's own list of hashes grows with the output. The prompt's last, partial block has no

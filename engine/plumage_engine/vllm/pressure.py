@@ -17,6 +17,8 @@ class AdaptiveLimit:
         self._limit = BatchLimit(self._most)
 
     def scheduled(self, output: SchedulerOutput) -> None:
+        if not output.preempted_req_ids and self._limit.limit == self._most:
+            return  # nothing presses, and there is nowhere to rise to
         running, preempted = len(self._scheduler.running), len(output.preempted_req_ids or ())
         usage, ended = self._scheduler.kv_cache_manager.usage, len(output.finished_req_ids)
         self._limit.observe(running, preempted, usage, ended)

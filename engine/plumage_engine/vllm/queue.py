@@ -87,27 +87,20 @@ class FeatherQueue(RequestQueue):
     # -- the choice --------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        """ADD, or STOP while requests wait."""
+        """ADD, or STOP while requests wait. With a full batch vLLM asks too, but looks at its limit next and admits
+        nobody: there the policy has nothing to decide, and nothing to learn."""
         if self._plain is not None:
             return bool(self._plain)
         if not self._waiting:
             return False
-        try:
-            self._chosen = self._order.choose(self._scheduler.running)
-        except Exception as error:
-            self._guard.failed(error)
-            return bool(self._waiting)
-        if self._chosen is None:
-            self._counters.add("stops")
-        return self._chosen is not None
+        scheduler = self._scheduler
+        return len(scheduler.running) >= scheduler.max_num_active_reqs or self._ask() is not None
 
     def peek_request(self) -> Request:
         """IndexError from an empty queue, as vLLM's own raises it."""
         if self._plain is not None:
             return self._plain.peek_request()
-        if self._chosen is None:
-            bool(self)  # asks the policy
-        return self._chosen or self._first()
+        return self._chosen or self._ask() or self._first()
 
     def pop_request(self) -> Request:
         request = self.peek_request()
@@ -121,6 +114,19 @@ class FeatherQueue(RequestQueue):
         except Exception as error:
             self._guard.failed(error)
         return request
+
+    def _ask(self) -> Request | None:
+        """The policy's choice, None for STOP; after a failure the request that came first."""
+        if not self._waiting:
+            return None
+        try:
+            self._chosen = self._order.choose(self._scheduler.running)
+        except Exception as error:
+            self._guard.failed(error)
+            return self._first()
+        if self._chosen is None:
+            self._counters.add("stops")
+        return self._chosen
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -136,6 +136,28 @@ def test_a_choice_first_made_late_in_a_trial_is_not_judged_by_it() -> None:
     assert [state for state, _, _ in trial.end()] == [(4, 5, 6)]
 
 
+@pytest.mark.parametrize("together", [1, 8])
+def test_a_trial_of_steps_told_together_lasts_as_long_and_is_worth_as_much(together: int) -> None:
+    trial = Trial()
+    for _ in range(400):
+        trial.step(10, 0.1, 1, best=0.0)
+    trial.hold((4, 5, 6), STOP)
+    told = next(n for n in range(1, 40) if trial.step(10 * together, 0.1 * together, together, 0.0, steps=together))
+    assert 20 < told * together <= 24  # two lives, to the end of what was told together
+    assert list(trial.end()) == [((4, 5, 6), STOP, pytest.approx(100.0))]
+
+
+def test_batches_that_end_as_one_are_learned_from() -> None:
+    """The step after their end reads prompts only and tells no throughput; who ended counts all the same."""
+    policy = Ucb()
+    for _ in range(8):
+        policy.observe(StepOutcome(0.3, 0, prefill_tokens=320, finished=16))
+        for _ in range(64):
+            policy.decide(LOSSY)
+            policy.observe(StepOutcome(0.05, 16))
+    assert {row[3] for row in policy.rows()} == {"Add", "Stop"}
+
+
 def test_prefill_in_a_step_does_not_punish_add() -> None:
     clock, rng = DecodeReward(), random.Random(1)
     steps = [StepOutcome(0.010 + 0.0001 * tokens, 16, tokens) for tokens in rng.choices([0, 0, 0, 500, 2000], k=60)]

@@ -196,6 +196,24 @@ def test_a_sessions_next_input_waits_again() -> None:
     assert bench.admit() is session
 
 
+def test_steps_before_which_nothing_was_asked_are_told_together_before_the_next_question() -> None:
+    bench, told = Bench(), []
+    bench.order.queue.policy.observe = told.append  # type: ignore[attr-defined]
+    bench.insert(1)
+    bench.insert(1)
+    assert bench.admit()
+    bench.order.observe(StepOutcome(0.5, 0, prefill_tokens=64))
+    for _ in range(3):
+        bench.order.observe(StepOutcome(0.25, 1))
+    assert told == [StepOutcome(0.5, 0, prefill_tokens=64)]
+    assert bench.admit()
+    bench.order.observe(StepOutcome(0.5, 2))
+    assert told[1:] == [StepOutcome(0.75, 3, steps=3), StepOutcome(0.5, 2)]
+    for _ in range(100):
+        bench.order.observe(StepOutcome(0.25, 2))
+    assert told[3:] == [StepOutcome(16.0, 128, steps=64), StepOutcome(0.25, 2)], "nor do they wait for ever"
+
+
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"])
 def test_every_request_is_served_once(policy: str) -> None:
     bench, rng, served = Bench(policy=policy), random.Random(3), []

@@ -35,8 +35,8 @@ class Credited(Protocol):
         """`action` was chosen in `state`."""
         ...
 
-    def step(self, tokens: int, seconds: float, finished: int, best: float) -> bool:
-        """A step decoded `tokens` in `seconds`; True when the decisions can be judged."""
+    def step(self, tokens: int, seconds: float, finished: int, best: float, steps: int = 1) -> bool:
+        """A step, or `steps`, decoded `tokens` in `seconds`; True when the decisions can be judged."""
         ...
 
     def end(self) -> Iterator[tuple[Bin, Decision, float]]:
@@ -57,7 +57,7 @@ class NextStep:
     def hold(self, state: Bin, action: Decision) -> None:
         self._taken.append((state, action))
 
-    def step(self, tokens: int, seconds: float, finished: int, best: float) -> bool:
+    def step(self, tokens: int, seconds: float, finished: int, best: float, steps: int = 1) -> bool:
         self._throughput = tokens / seconds
         return bool(self._taken)
 

@@ -20,6 +20,7 @@ class Learner(ABC):
     def __init__(self, credit: str = Credit.TRIAL.value) -> None:
         self.credit, self._credited = make_credited(credit)
         self._reward = DecodeReward()
+        self._finished = 0  # requests that ended with steps that told no throughput: a batch that ends as one does so
 
     def decide(self, state: BatchState) -> Decision:
         if not state.at_stake:
@@ -32,11 +33,13 @@ class Learner(ABC):
         return action
 
     def observe(self, outcome: StepOutcome) -> None:
+        self._finished += outcome.finished
         reward = self._reward.reward(outcome)
         if reward is None:
             return
-        tokens = outcome.decode_tokens
-        if self._credited.step(tokens, tokens / reward, outcome.finished, self._best()):
+        tokens, finished = outcome.decode_tokens, self._finished
+        self._finished = 0
+        if self._credited.step(tokens, tokens / reward, finished, self._best(), outcome.steps):
             self._learn(list(self._credited.end()))
 
     @abstractmethod

@@ -35,7 +35,7 @@ class DecodeReward:
     def reward(self, outcome: StepOutcome) -> float | None:
         """Decode tokens per second, or None when the step tells nothing: it decoded nothing, took no time, or carried
         prefill whose cost is not known yet."""
-        self._regress(outcome.prefill_tokens, outcome.seconds)
+        self._regress(outcome.prefill_tokens, outcome.seconds / outcome.steps)
         if not outcome.decode_tokens or outcome.seconds <= 0:
             return None
         if outcome.prefill_tokens and self._variance <= 0:

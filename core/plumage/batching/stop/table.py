@@ -26,12 +26,14 @@ class ActionTable:
     def __init__(self) -> None:
         self._cells: dict[tuple[Bin, Decision], list[float]] = {}  # [count, summed reward]
         self.total = 0.0
+        self._best: float | None = None  # None when it must be found again
 
     def credit(self, state: Bin, action: Decision, reward: float) -> None:
         cell = self._cells.setdefault((state, action), [0.0, 0.0])
         cell[0] += 1.0
         cell[1] += reward
         self.total += 1.0
+        self._best = None
 
     def withdraw(self, state: Bin, action: Decision, reward: float) -> None:
         """Take back what `credit` added; a cell that nothing speaks for any more is dropped."""
@@ -39,6 +41,7 @@ class ActionTable:
         cell[0] -= 1.0
         cell[1] -= reward
         self.total -= 1.0
+        self._best = None
         if cell[0] < 0.5:
             del self._cells[state, action]
 
@@ -61,8 +64,10 @@ class ActionTable:
         return count, reward / count if count else 0.0
 
     def best(self) -> float:
-        """The highest mean reward of any cell."""
-        return max((reward / count for count, reward in self._cells.values() if count), default=0.0)
+        """The highest mean reward of any cell. Asked at every step, while cells change once a trial."""
+        if self._best is None:
+            self._best = max((reward / count for count, reward in self._cells.values() if count), default=0.0)
+        return self._best
 
     def discount(self, factor: float) -> None:
         """Everything known so far weighs `factor` of what it did: workloads drift."""
@@ -70,6 +75,7 @@ class ActionTable:
             cell[0] *= factor
             cell[1] *= factor
         self.total *= factor
+        self._best = None
 
     def merge(self, other: ActionTable) -> None:
         """Add what another table has learned."""
@@ -78,6 +84,7 @@ class ActionTable:
             cell[0] += count
             cell[1] += reward
         self.total += other.total
+        self._best = None
 
     def rows(self) -> Iterator[Row]:
         """One row a cell: the state's three bins, the action, count, summed reward; sorted, ready to serialise."""

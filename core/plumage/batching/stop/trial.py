@@ -49,14 +49,16 @@ class Trial:
     def hold(self, state: Bin, action: Decision) -> None:
         self._choices[state] = _Choice(action, self._steps, self._tokens, self._seconds)
 
-    def step(self, tokens: int, seconds: float, finished: int, best: float) -> bool:
-        """A step decoded `tokens` in `seconds`; True when that ends the trial. best: tokens/s known to be possible."""
-        self._decoded = self._decoded * _FORGET + tokens
-        self._ended = self._ended * _FORGET + finished
-        self._batch = max(self._batch * _FORGET, tokens)
+    def step(self, tokens: int, seconds: float, finished: int, best: float, steps: int = 1) -> bool:
+        """A step, or `steps`, decoded `tokens` in `seconds`; True when that ends the trial. best: tokens/s known to be
+        possible."""
+        kept = _FORGET**steps
+        self._decoded = self._decoded * kept + tokens
+        self._ended = self._ended * kept + finished
+        self._batch = max(self._batch * kept, tokens / steps)
         if not self._choices:
             return False
-        self._steps += 1
+        self._steps += steps
         self._tokens += tokens
         self._seconds += seconds
         behind = best * self._seconds - self._tokens
