@@ -1,7 +1,12 @@
-"""A real vLLM API server as a process of its own: started, waited for, and ended with all that it started."""
+"""A real vLLM API server as a process of its own: started, waited for, and ended with all that it started.
+
+Between stands the child of local mode, which takes the server and its engine core along when this process is killed: a
+benchmark that dies leaves no server behind.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -68,9 +73,12 @@ def serving(
     """A server of `model` for the time of a `with`, from when /health answers. arguments: of the command line; they
     override those here. environment: beside this process's own. ServerError when it is not up in `seconds`."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", "--host=127.0.0.1"]
+    given = {"command": [*command, f"--port={port}", *_ARGUMENTS, *arguments], "environment": {}}
+    config = log.with_name(f"{log.name}.command.json")
+    config.write_text(json.dumps(given))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, f"--port={port}", *_ARGUMENTS, *arguments],
+            [sys.executable, "-m", "plumage_cli.local.vllm_child", "--config", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**_ENVIRONMENT, **os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})},

@@ -44,7 +44,8 @@ class Guard:
         self.fall_back()
 
     def refuse(self, reasons: list[str]) -> None:
-        """Leave the feature off from the start, because this vLLM is not as we know it."""
+        """Leave the feature off from the start. reasons: what of this vLLM, of the model or of the options is against
+        it, each a sentence that needs no other."""
         self.on = False
         self.reason = "; ".join(reasons)
-        _log.error("plumage: %s is off with this version of vLLM: %s", self.feature, self.reason)
+        _log.error("plumage: %s stays off: %s", self.feature, self.reason)

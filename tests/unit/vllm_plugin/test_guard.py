@@ -24,12 +24,21 @@ def test_the_first_failure_switches_the_feature_off_and_says_so(caplog: pytest.L
     assert guard.reason == "KeyError: 'gone'"
 
 
-def test_a_vllm_that_moved_leaves_the_feature_off(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        ["this vLLM's Scheduler has no schedule", "this vLLM's Scheduler has no attribute running"],
+        ["prefix caching is off, so requests have no hashes to be grouped by: --enable-prefix-caching"],
+    ],
+)
+def test_what_is_against_a_feature_leaves_it_off_and_is_told_as_it_is(
+    reasons: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     guard = Guard("feather", Counters())
-    guard.refuse(["Scheduler has no schedule", "no running"])
+    guard.refuse(reasons)
     assert not guard.on
-    assert guard.reason == "Scheduler has no schedule; no running"
-    assert "feather is off with this version of vLLM" in caplog.text
+    assert guard.reason == "; ".join(reasons)
+    assert caplog.messages == [f"plumage: feather stays off: {guard.reason}"]
 
 
 def test_every_counter_has_a_meaning() -> None:

@@ -23,15 +23,16 @@ def missing(surface: Surface) -> list[str]:
 def missing_live(live: Live, made: object) -> list[str]:
     """What of `live` the object `made` of vLLM's does not have, in words."""
     names = [name for owner, given in live.items() if isinstance(made, owner) for name in given]
-    return [f"{type(made).__qualname__} has no attribute {name}" for name in names if not hasattr(made, name)]
+    kind = f"this vLLM's {type(made).__qualname__}"
+    return [f"{kind} has no attribute {name}" for name in names if not hasattr(made, name)]
 
 
 def _complaint(owner: type, member: str) -> str:
     name, _, rest = member.partition("(")
     method = getattr(owner, name, None)
     if method is None:
-        return f"{owner.__module__}.{owner.__qualname__} has no {name}"
+        return f"this vLLM's {owner.__module__}.{owner.__qualname__} has no {name}"
     wanted = [one.strip() for one in rest.rstrip(")").split(",") if one.strip()]
     taken = inspect.signature(method).parameters if wanted else {}
     gone = [one for one in wanted if one not in taken]
-    return f"{owner.__qualname__}.{name} takes no {', '.join(gone)}" if gone else ""
+    return f"this vLLM's {owner.__qualname__}.{name} takes no {', '.join(gone)}" if gone else ""
