@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -198,13 +198,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _wait(url: str, folder: Path) -> None:
     until = time.monotonic() + _UP_SECONDS
-    while time.monotonic() < until:
-        try:
-            if httpx.get(url, timeout=5).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
+    with httpx.Client(timeout=5, trust_env=False) as http:
+        while time.monotonic() < until:
+            with suppress(httpx.TransportError):
+                if http.get(url).status_code == httpx.codes.OK:
+                    return
+            time.sleep(0.1)
     logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in folder.glob("plumage*.log"))
     raise PlumageError(f"{url} did not answer 200 within {_UP_SECONDS:.0f} s:\n{logs}")
 
