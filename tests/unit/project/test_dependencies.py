@@ -19,10 +19,12 @@ ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Each part, and the extra that a user of it installs; what lies deeper comes first. "": the package alone.
 PARTS = {
+    "core/plumage/incluster": "kube",
     "core": "",
     "router": "router",
     "engine": "engine",
-    "operator": "",
+    "operator": "operator",
+    "cli/plumage_cli/cluster": "kube",
     "cli/plumage_cli/local": "local",
     "cli/plumage_cli/demo": "bench",
     "cli": "",
@@ -30,11 +32,16 @@ PARTS = {
 }
 OURS = {"plumage", "plumage_router", "plumage_engine", "plumage_operator", "plumage_cli", "plumage_bench"}
 OTHER_NAMES = {
+    "jwt": "pyjwt",
+    "urllib3": "kubernetes",  # its client's errors are urllib3's
     "yaml": "pyyaml",
     "zmq": "pyzmq",
     "pydantic_core": "pydantic",  # pinned by pydantic, whose manual imports from it
 }
-LATER = {"cli/plumage_cli/commands/explain.py": "local"}  # a pool that is up is asked, so it could be started
+LATER = {
+    "cli/plumage_cli/commands/explain.py": "local",  # a pool that is up is asked, so it could be started
+    "core/plumage/identity.py": "kube",  # only plumage.incluster imports it
+}
 # The plugin runs where vLLM is, and takes it and what it brings from there; the package alone never imports them.
 HOST = {"vllm", "torch", "safetensors", "numpy"}
 HOSTED = ("engine/plumage_engine/vllm/", "bench/plumage_bench/vllm_")
