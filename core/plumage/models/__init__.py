@@ -22,7 +22,7 @@ WITH_WEIGHTS = "builtin://tiny-llama"
 def is_known(uri: str) -> bool:
     """Whether `uri` is no `builtin://NAME`, or one of a model there is."""
     parts = urlsplit(uri)
-    return parts.scheme != "builtin" or _name(parts) in BUILTIN
+    return parts.scheme != "builtin" or (_name(parts) in BUILTIN and not parts.query and not parts.fragment)
 
 
 def resolve(uri: str) -> Path:

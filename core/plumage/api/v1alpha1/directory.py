@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, SecretKeyRef
+from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
 
-REDIS_URL = r"^(unix|rediss?(\+(cluster|sentinel))?)://[^\s@]+$"
+REDIS_URL = rf"^(unix|rediss?(\+(cluster|sentinel))?)://[^{SPACES}@]+$"
 WORDS[REDIS_URL] = (
     "unix://, redis://, rediss://, redis+cluster:// or redis+sentinel:// and an address, without a password"
 )

@@ -13,6 +13,7 @@ from plumage.api.v1alpha1.struct import Struct
 
 __all__ = [
     "KEY_LENGTH",
+    "SPACES",
     "WORDS",
     "ConfigMapKeyRef",
     "Fraction",
@@ -34,6 +35,8 @@ __all__ = [
 
 LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+# What is white space to one engine of regular expressions and not to another: written out, for verdicts must agree.
+SPACES = r"\s\v\x{85}\pZ"
 KEY = r"^[-._a-zA-Z0-9]+$"
 PATH = r"^/[^\x00]*$"
 # What a pattern asks for: a person should not have to read a regular expression.

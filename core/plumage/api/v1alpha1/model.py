@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import WORDS, SecretKeyRef, Text
+from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef, Text
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 from plumage.models import BUILTIN, is_known
 
 __all__ = ["Adapter", "ModelSpec"]
 
-URI = r"^((hf|pvc|oci|s3|builtin)://|file://(localhost)?/)[^\s/][^\s]*$"
+URI = rf"^((hf|pvc|oci|s3|builtin)://|file://(localhost)?/)[^{SPACES}/][^{SPACES}]*$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
 WORDS |= {
     URI: "a URI of a known scheme: hf://Qwen/Qwen3-8B, file:///models/qwen, pvc://claim/path, "
