@@ -99,6 +99,11 @@ def _rights() -> list[dict[str, Any]]:
     reads = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "plumage-operator", "namespace": SYSTEM}},
+        {  # as the chart makes it: empty
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "plumage-operator", "namespace": SYSTEM},
+        },
         _role("ClusterRole", "plumage-operator", [_rule(rule) for rule in IN_POOLS]),
         _role("ClusterRole", ROUTER_ROLE, reads),
         _role("Role", "plumage-operator", [_rule(rule) for rule in IN_SYSTEM], SYSTEM),
