@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "plumage"
-DOES_IO = {"directory"}  # it talks to Redis
+DOES_IO = {"directory", "incluster"}  # they talk to Redis, and to the API server
 READS_FILES = {CORE / "models" / "__init__.py", CORE / "rendering" / "folder.py"}  # a model's folder, at start
 BUILT_IN = {"open", "input", "print", "breakpoint"}
 
