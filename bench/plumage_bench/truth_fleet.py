@@ -42,11 +42,12 @@ _END_SECONDS = 40.0  # a router lets streams end for thirty
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """name: in tables. arguments: of vLLM's command line. adapters: LoRA names and folders."""
+    """name: in tables. arguments: of vLLM's command line. adapters: LoRA names and folders. plugin: its settings."""
 
     name: str
     arguments: Sequence[str]
     adapters: Mapping[str, Path] = field(default_factory=dict)
+    plugin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _engine(setting: Setting, folder: Path) -> tuple[Sequence[str], Mapping[str,
         "--max-model-len=4096",
         *setting.arguments,
     )
-    return arguments, {"PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"}
+    return arguments, {"PLUMAGE_VLLM": json.dumps(setting.plugin), "VLLM_PLUGINS": "plumage"}
 
 
 def _agent(setting: Setting, model: Path, folder: Path, directory: str, ports: Sequence[int]) -> dict[str, Any]:
