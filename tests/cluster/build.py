@@ -49,10 +49,14 @@ def module_folder(module: str, required: str) -> Path:
 
 def _run(module: str, args: list[str]) -> str:
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
-    command = [go(), *args]
-    ran = subprocess.run(
-        command, cwd=MODULES / module, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-    )
+    command, folder = [go(), *args], MODULES / module
+    try:
+        ran = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        failed = f"{' '.join(command[:2])} in {folder} took longer than {_LIMIT_S / 60:.0f} minutes"
+        raise NotHereError(f"{failed}: what it has compiled is kept, so call it again") from None
     if ran.returncode:
         tail = "\n".join(ran.stderr.strip().splitlines()[-20:])
         raise NotHereError(

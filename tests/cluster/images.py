@@ -41,6 +41,8 @@ def import_image(name: str, images: Path, tool: str | None = None) -> None:
     stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
     root = images / f"{stem}@{key[:16]}"
     with locked("images"):
+        for left in images.glob(".import-*"):  # of one that was killed
+            shutil.rmtree(left, ignore_errors=True)
         if not root.exists():
             say(f"importing {name} from {tool}")
             images.mkdir(parents=True, exist_ok=True)

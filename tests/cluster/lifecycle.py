@@ -97,7 +97,7 @@ def start(run: Path, nodes: int = 2, *, proxy: str = "nftables", attached: bool 
     stubs.ensure()
     images_folder().mkdir(parents=True, exist_ok=True)
     coredns.make_image(found["coredns"], images_folder())
-    memory_groups.sweep()
+    memory_groups.sweep(_lives)
     _clear(run)
     with relay.listen() as listening:
         plan = Plan(
@@ -105,7 +105,7 @@ def start(run: Path, nodes: int = 2, *, proxy: str = "nftables", attached: bool 
             nodes=nodes,
             images=str(images_folder()),
             proxy=proxy,
-            memory_group=memory_groups.new_name(),
+            memory_group=memory_groups.name_of(run),
             token=secrets.token_urlsafe(24),
             relay_fd=listening.fileno(),
             programs={name: str(path) for name, path in found.items()},
@@ -138,8 +138,12 @@ def stop(run: Path) -> bool:
     if (process := _attached.pop(run, None)) is not None:
         process.wait(_END_S)
     _clear(run)
-    memory_groups.sweep()
+    memory_groups.sweep(_lives)
     return cluster is not None
+
+
+def _lives(run: Path) -> bool:
+    return running(run) is not None
 
 
 def _clear(run: Path) -> None:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-
-import psutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 from cluster.cri import memory
+from cluster.errors import ClusterError
 
-__all__ = ["new_name", "sweep"]
+__all__ = ["name_of", "sweep"]
 
-_PREFIX = "plumage-test"
-
-
-def new_name() -> str:
-    """Tells who made it."""
-    return f"{_PREFIX}-{os.getpid()}-{secrets.token_hex(4)}"
+_PREFIX = "plumage-test-"
+_LONGEST = 255  # of a file's name
 
 
-def sweep() -> None:
-    """Removes groups without processes whose maker is no more."""
+def name_of(run: Path) -> str:
+    """The group of a run folder. Raises ClusterError where the folder's path makes it too long a name."""
+    name = _PREFIX + quote(str(run.resolve()), safe="")
+    if len(name) > _LONGEST:
+        raise ClusterError(f"{run} is too long a path for a run: name another folder by RUN")
+    return name
+
+
+def sweep(lives: Callable[[Path], bool]) -> None:
+    """Removes the groups of runs that do not live, as far as no process is in them."""
     own = memory.own_group()
-    for group in own.glob(f"{_PREFIX}-*") if own else ():
-        maker = group.name.removeprefix(f"{_PREFIX}-").partition("-")[0]
-        if not (maker.isdigit() and psutil.pid_exists(int(maker))):
+    for group in own.glob(f"{_PREFIX}*") if own else ():
+        run = Path(unquote(group.name.removeprefix(_PREFIX)))
+        if run.is_absolute() and not lives(run):
             memory.remove_tree(group)

@@ -16,6 +16,7 @@ from cluster import lifecycle, programs, requirements
 from cluster.cri import memory
 from cluster.errors import ClusterError, NotHereError
 from cluster.keeper import Plan
+from cluster.memory_groups import name_of
 from support.needs import missing
 
 pytestmark = pytest.mark.timeout(600)
@@ -77,8 +78,8 @@ def test_two_stand_side_by_side_and_one_that_was_killed_leaves_nothing(run: Path
     assert not other.exists()
     assert lifecycle.stop(run) is True
     assert not run.exists()
-    groups = memory.own_group()
-    assert groups is None or not list(groups.glob(f"plumage-test-{crashing.pid}-*"))
+    group = memory.own_group()
+    assert group is None or not any((group / name_of(each)).exists() for each in (run, other))
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(run: Path) -> None:
