@@ -22,7 +22,7 @@ from cluster.runs import run_folder
 __all__ = ["ApiServer", "api_server"]
 
 _LOOPBACK = "127.0.0.1"
-_READY_S = 60.0
+_READY_S = 180.0
 
 
 @dataclass(frozen=True)

