@@ -26,7 +26,7 @@ with urllib.request.urlopen(request, timeout=60) as answer:
 def installed(access: Access) -> Iterator[None]:
     repository, _, tag = access.image.rpartition(":")
     access.namespace(_OPERATOR)
-    values = ["--set", f"image.repository={repository}", "--set", f"image.tag={tag}"]
+    values = ["--set-string", f"image.repository={repository},image.tag={tag}"]
     chart = str(_ROOT / "charts" / "plumage")
     access.helm("install", "plumage", chart, "--namespace", _OPERATOR, *values, "--wait", "--timeout", "5m")
     yield
