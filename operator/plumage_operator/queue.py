@@ -57,7 +57,8 @@ class WorkQueue(Generic[Key]):
                 self._running.add(key)
                 return key
             try:
-                await asyncio.wait_for(self._changed.wait(), wait if wait != float("inf") else None)
+                async with asyncio.timeout(wait if wait != float("inf") else None):
+                    await self._changed.wait()
             except TimeoutError:
                 continue
 

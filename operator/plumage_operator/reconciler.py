@@ -69,7 +69,8 @@ class Reconciler:
             began = time.perf_counter()
             failed, after = False, None
             try:
-                after = await asyncio.wait_for(self.reconcile(key), _LONGEST)
+                async with asyncio.timeout(_LONGEST):
+                    after = await self.reconcile(key)
             except (ApiError, TimeoutError) as error:
                 failed, after = self._failed(key, error)
             except Exception:  # a mistake of ours in one pool must not end the worker of all

@@ -10,15 +10,17 @@ import pytest
 from plumage.api.v1alpha1 import InferencePool, load_manifests
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # beside it lie kinds that are not ours
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*EXAMPLES, AUTOSCALED], ids=lambda path: path.name)
 def test_example_is_a_right_manifest(path: Path) -> None:
     assert load_manifests(path.read_text(), path.name)
 
 
 def test_the_examples_page_says_which_run_and_how() -> None:
-    rows = re.findall(r"^\| \[(.+?)\]\(.+?\) \| .+? \| (.+?) \|$", (EXAMPLES[0].parent / "README.md").read_text(), re.M)
+    page = (EXAMPLES[0].parent / "README.md").read_text()
+    rows = re.findall(r"^\| \[(.+?\.yaml)\]\(.+?\) \| .+? \| (.+?) \|$", page, re.M)
     assert sorted(name for name, _ in rows) == [path.name for path in EXAMPLES]
     for name, run in rows:
         manifests = load_manifests((EXAMPLES[0].parent / name).read_text(), name)

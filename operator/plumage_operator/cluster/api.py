@@ -118,7 +118,8 @@ class Api:
         try:
             async with self._slots:
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-                answer = await asyncio.wait_for(self._send(method, url, headers, body), TIMEOUT)
+                async with asyncio.timeout(TIMEOUT):
+                    answer = await self._send(method, url, headers, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
         status, told, after = answer
