@@ -276,7 +276,7 @@ async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make
         await asyncio.to_thread(engine.kill)
         assert (await client.get(f"{url}/readyz")).status_code == 503
         await asyncio.to_thread(engine.start)
-        assert (await client.get(f"{url}/readyz")).json() == {"state": "Warming"}
+        assert (await client.get(f"{url}/readyz")).json()["state"] == "Warming"
         await until(lambda: agent.ready, agent.stats)
 
 
@@ -330,7 +330,7 @@ class TestHttp:
 
     async def test_health_needs_no_token_and_the_rest_does(self, surface: httpx.AsyncClient) -> None:
         assert (await surface.get("/healthz")).status_code == 200
-        assert (await surface.get("/readyz")).json() == {"state": "Ready"}
+        assert (await surface.get("/readyz")).json() == {"state": "Ready", "why": None}
         for method, path in (("GET", "stats"), ("GET", "hottest"), ("POST", "drain")):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
                 refused = await surface.request(method, f"/v1/plumage/{path}", headers=headers)
@@ -348,7 +348,7 @@ class TestHttp:
         for body in (b"[]", b"{", b'{"timeoutSeconds": "x"}', b'{"timeoutSeconds": -1}', b'{"timeoutSeconds": true}'):
             assert (await surface.post("/v1/plumage/drain", content=body)).status_code == 400
         assert (await surface.post("/v1/plumage/drain", content=b" " * 10_000)).status_code == 413
-        assert (await surface.get("/readyz")).json() == {"state": "Ready"}
+        assert (await surface.get("/readyz")).json() == {"state": "Ready", "why": None}
         drained = await surface.post("/v1/plumage/drain", json={"timeoutSeconds": 10}, timeout=20)
         assert drained.json()["drained"] is True
         assert (await surface.get("/readyz")).status_code == 503
