@@ -12,10 +12,22 @@ from support.kube_access import Access, until
 _ROOT = Path(__file__).parents[2]
 _NAMESPACE, _OPERATOR = "chat", "plumage-system"
 _CHAT = """
-import json, sys, urllib.request
+import json, sys, time, urllib.error, urllib.request
 body = {"model": sys.argv[2], "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello there"}]}
 request = urllib.request.Request(sys.argv[1], json.dumps(body).encode(), {"Content-Type": "application/json"})
-with urllib.request.urlopen(request, timeout=60) as answer:
+
+def ask(end=time.monotonic() + 60):
+    while True:
+        try:
+            return urllib.request.urlopen(request, timeout=60)
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError:  # a new Service's rules reach the nodes a moment after its pods are ready
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+
+with ask() as answer:
     for line in answer:
         if line.startswith(b"data: "):
             print(line[6:].decode().strip())

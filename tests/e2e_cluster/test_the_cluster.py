@@ -24,10 +24,21 @@ USER 10001:10001
 ENTRYPOINT ["python3", "-m", "http.server"]
 CMD ["8000"]
 """
+# A new Service's rules reach the nodes a moment after its pods are ready: until then a connection is refused.
 _FETCH = """
-import sys, urllib.request
+import sys, time, urllib.error, urllib.request
+
+def fetch(url, end=time.monotonic() + 60):
+    while True:
+        try:
+            return urllib.request.urlopen(url, timeout=30).read().decode().strip()
+        except urllib.error.URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.5)
+
 for url in sys.argv[1:]:
-    print(urllib.request.urlopen(url, timeout=30).read().decode().strip())
+    print(fetch(url))
 """
 _POD = {
     "terminationGracePeriodSeconds": 1,
