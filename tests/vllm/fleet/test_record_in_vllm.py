@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm_pretend import host_tier_arguments
 from plumage_engine.agent.wire import Row, Snapshot, decode_snapshot
 
 BLOCK = 32
@@ -182,9 +183,15 @@ def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> Non
 
 
 def test_the_pools_hotness_is_heard(start: Callable[..., Engine]) -> None:
-    engine = start()
+    engine = start(**host_tier_arguments(64))
     assert engine.core.plumage("promote", b'{"heats": {"12": 3, "18446744073709551615": 1.5}}') == (204, b"")
     heats = engine.scheduler.fleet.heats
     assert (heats.prior(12), heats.prior((1 << 64) - 1), heats.prior(7)) == (3.0, 1.5, None)
     assert engine.core.plumage("promote", b'{"heats": [1]}')[0] == 400
     assert len(heats) == 2
+
+
+def test_an_engine_without_a_host_tier_has_no_use_for_the_pools_hotness(start: Callable[..., Engine]) -> None:
+    status, told = start().core.plumage("promote", b'{"heats": {"12": 3}}')
+    assert status == 404
+    assert b"no host tier" in told
