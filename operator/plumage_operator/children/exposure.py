@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
-from plumage.cluster import Component, selector_of
+from plumage.cluster import COMPONENT_LABEL, POOL_LABEL, Component, selector_of
 from plumage_operator.children.scene import Child, Scene
 
 __all__ = ["build_http_route", "build_ingress", "build_monitor"]
@@ -33,13 +34,21 @@ def build_http_route(scene: Scene, asked: HTTPRouteSpec) -> Child:
     return scene.child("gateway.networking.k8s.io/v1", "HTTPRoute", "router", {"spec": spec})
 
 
+# The chart's alerts and dashboard group by these.
+_RELABELINGS: Final = [
+    {"sourceLabels": [f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9]', '_', label)}"], "targetLabel": name}
+    for label, name in ((POOL_LABEL, "pool"), (COMPONENT_LABEL, "component"))
+]
+
+
 def build_monitor(scene: Scene, component: Component) -> Child:
     """Metrics of one part's pods."""
     asked = scene.pool.spec.monitoring
     ports = ("http", "agent") if component == "engine" else ("http",)
+    endpoint = {"path": "/metrics", "interval": f"{asked.interval_seconds}s", "relabelings": _RELABELINGS}
     spec = {
         "selector": {"matchLabels": selector_of(scene.pool.metadata.name, component)},
-        "podMetricsEndpoints": [{"port": port, "interval": f"{asked.interval_seconds}s"} for port in ports],
+        "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports],
     }
     child = scene.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec})
     child["metadata"]["labels"] = {**asked.labels, **child["metadata"]["labels"]}

@@ -10,6 +10,11 @@ from typing import Any
 
 import yaml
 from support.charts import CHART, ROOT
+from support.operator_world import SITE, pool_object
+
+from plumage_operator.children import Scene
+from plumage_operator.children.exposure import build_monitor
+from plumage_operator.plan import read_pool
 
 OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
 SOURCES = {
@@ -50,6 +55,17 @@ def test_rules_in_the_chart_are_the_files_own(render: Any) -> None:
         (CHART / "files" / "alerts.yaml").read_text().replace('plumage-operator"}', 'fleet-operator"}')
     )
     assert spec == written
+
+
+def test_a_pools_own_monitors_label_as_the_charts_does(render: Any) -> None:
+    """Alerts and dashboard group by those labels."""
+    values = {"monitoring": {"podMonitor": {"enabled": True}}}
+    ours = {end["port"]: end["relabelings"] for end in render(values).one("PodMonitor")["spec"]["podMetricsEndpoints"]}
+    spec = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
+    scene = Scene(read_pool(pool_object(spec)), SITE, 2)
+    for part in ("engine", "router"):
+        for endpoint in build_monitor(scene, part)["spec"]["podMetricsEndpoints"]:
+            assert endpoint["relabelings"] == ours[endpoint["port"]]
 
 
 def test_the_dashboard_is_one_and_its_panels_do_not_overlap() -> None:
