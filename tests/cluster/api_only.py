@@ -61,6 +61,15 @@ class ApiServer:
         command = [str(self.plane.programs["kubectl"]), f"--kubeconfig={self.kubeconfig}", *args]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=check)
 
+    def established(self) -> None:
+        """Waits until every definition of a kind is served. A definition that is new has no conditions for a moment,
+        at which `kubectl wait` gives up at once."""
+
+        def asked() -> bool:
+            return not self.kubectl("wait", "--for=condition=Established", "crd", "--all", check=False).returncode
+
+        self.processes.until("all kinds are served", asked, _READY_S)
+
     def restart(self) -> None:
         """Ends the API server and starts it on the same port; what etcd holds stays."""
         self.processes.stop("apiserver", signal.SIGKILL)  # asked politely it waits for its watchers

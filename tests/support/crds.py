@@ -89,8 +89,7 @@ class Kinds:
 def kinds(api_server: ApiServer) -> Iterator[Kinds]:
     """The definitions stay, since they are everybody's; the namespace goes."""
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    for plural in _PLURALS.values():
-        api_server.kubectl("wait", "--for=condition=Established", f"crd/{plural}.inference.plumage.dev")
+    api_server.established()
     for _ in range(_EXPLAINED_TRIES):  # what describes the kinds to kubectl is published a little later
         if api_server.kubectl("explain", "ppool", check=False).returncode == 0:
             break

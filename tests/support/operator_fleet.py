@@ -45,7 +45,7 @@ class Fleet:
 
     def install(self) -> None:
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        self.server.established()
         self.kubectl("create", "namespace", SYSTEM)
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
 

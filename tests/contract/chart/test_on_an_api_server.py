@@ -84,7 +84,7 @@ def test_install_upgrade_rollback_uninstall(server: ApiServer, release: Any) -> 
     before = _everything(server)
     release.install(CHART, "plumage")
     assert _deployment(server)["spec"]["replicas"] == 1
-    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    server.established()
 
     release.upgrade(CHART, "plumage", {"operator": {"replicas": 2}, "integrations": {"ingress": True}})
     assert _deployment(server)["spec"]["replicas"] == 2
@@ -106,7 +106,7 @@ def test_a_pool_that_is_there_survives_uninstall_and_a_new_install_takes_it_up(
     server: ApiServer, release: Any, render: Any
 ) -> None:
     release.install(CHART, "plumage")
-    server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    server.established()
     pool = render().notes.partition("<<POOL\n")[2].partition("  POOL\n")[0]
     server.kubectl("apply", "-n", "team-a", "-f", "-", stdin=pool)
     release.uninstall("plumage")
