@@ -1,5 +1,9 @@
 """The cluster of these tests: one of their own, or, with PLUMAGE_E2E=kubeconfig, the one that KUBECONFIG names, whose
-nodes can pull PLUMAGE_E2E_IMAGE. The first test to ask for it starts it, and the last one's end is its end."""
+nodes can pull PLUMAGE_E2E_IMAGE. The first test to ask for it starts it, and the last one's end is its end.
+
+All modules share one cluster, one `helm install` and the example's pool. A module that needs a pool with other settings
+applies its own, in a namespace of its own, and removes it. test_uninstall.py comes last and takes all of it away.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,18 @@ from cluster import images, lifecycle, programs, requirements
 from cluster.errors import ClusterError, NotHereError
 from cluster.runs import run_folder
 from support.kube_access import Access
+from support.kube_install import ROOT, Pool, apply_pool, install, is_installed, listing, remove_pool, uninstall
 from support.needs import missing
 
-_ROOT = Path(__file__).parents[2]
 _LIMIT_S = 900  # a test here waits for pods; the first one for the cluster too
+_LAST = "test_uninstall.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(_LIMIT_S))
+    items.sort(key=lambda item: item.path.name == _LAST)  # stable: the others stay as they are
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +48,30 @@ def own(access: Access) -> lifecycle.Cluster:
     if access.own is None:
         pytest.skip("freezes nodes and kills processes, which it does to a cluster of its own only (PLUMAGE_E2E=own)")
     return access.own
+
+
+@pytest.fixture(scope="session")
+def before(access: Access) -> frozenset[str]:
+    """What was in the cluster before Plumage came."""
+    return listing(access)
+
+
+@pytest.fixture(scope="session")
+def installed(access: Access, before: frozenset[str]) -> Iterator[None]:
+    """The chart, by `helm install --wait`, its operator ready."""
+    install(access)
+    yield
+    if is_installed(access):
+        uninstall(access)
+
+
+@pytest.fixture(scope="session")
+def pool(access: Access, installed: None) -> Iterator[Pool]:
+    """The example's pool, Ready."""
+    made = apply_pool(access, "chat", "chat", (ROOT / "examples" / "pool.yaml").read_text())
+    yield made
+    if is_installed(access):
+        remove_pool(access, made)
 
 
 def _named() -> Access:
@@ -77,5 +107,5 @@ def _stop(run: Path) -> None:
 
 
 def _version() -> str:
-    told: str = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
+    told: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     return told
