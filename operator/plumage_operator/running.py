@@ -23,6 +23,7 @@ from plumage_operator.cluster.credentials import load_configuration
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.lease import Elector
 from plumage_operator.cluster.perform import Performer
+from plumage_operator.cluster.trust import keep_trusting
 from plumage_operator.errors import UnavailableError
 from plumage_operator.external_metrics.front_proxy import read_front_proxy
 from plumage_operator.external_metrics.metrics import samples_of
@@ -35,6 +36,7 @@ from plumage_operator.options import Options
 from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key, Reconciler
 from plumage_operator.store import PoolKey, Store
+from plumage_operator.sweep import keep_swept
 from plumage_operator.triggers import Kind, make_registry, make_settings, watched
 from plumage_operator.web import health_app, metrics_app, serve
 
@@ -62,8 +64,12 @@ class Operator:
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Until `stopped` is set; whatever else ends it is raised."""
+        configuration = self._configuration or await load_configuration()
+        await _first_of([keep_trusting(configuration.ssl_ca_cert), self._run(configuration, stopped)])
+
+    async def _run(self, configuration: Any, stopped: asyncio.Event) -> None:
         async with AsyncExitStack() as stack:
-            api = await stack.enter_async_context(Api(self._configuration or await load_configuration()))
+            api = await stack.enter_async_context(Api(configuration))
             client = FleetClient()
             stack.push_async_callback(client.close)
             autoscaling = Autoscaling(client, self.store.pools, self.store.observe, self._changed)
@@ -111,6 +117,7 @@ class Operator:
         await _first_of([elector.hold(), self._filled(api, kinds)])
         works: list[Coroutine[Any, Any, None]] = [
             elector.hold(), self._kopf(stopped, kinds), freshness.run(), autoscaling.run(), self._pulse(),
+            keep_swept(api, self.store, kinds, options.namespaces, self._changed),
         ]  # fmt: skip
         works += [reconciler.work() for _ in range(options.workers)]
         if options.external_port is not None:

@@ -7,18 +7,20 @@ never replaces a newer one: answers to our own writes are put here too and may o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 import msgspec
 
-from plumage.cluster import pool_of
+from plumage.cluster import POOL_LABEL, pool_of
 from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta
 
-__all__ = ["PoolKey", "Store"]
+__all__ = ["Place", "PoolKey", "Store"]
 
 PoolKey = tuple[str, str]
 """Namespace and name of a pool."""
+Place = tuple[str, str]
+"""Namespace and name of anything."""
 
 _POD_FIELDS: Final = ("conditions", "containerStatuses", "initContainerStatuses", "message", "phase", "podIP", "reason")
 _META_DROPPED: Final = ("managedFields", "selfLink", "generateName")
@@ -33,16 +35,16 @@ class Store:
         self._pools: dict[PoolKey, bytes] = {}
         self._gateways: dict[PoolKey, bytes] = {}
         self._owned: dict[PoolKey, dict[ChildKey, bytes]] = {}
-        self._versions: dict[tuple[str, str, str], int] = {}
+        self._versions: dict[str, dict[Place, int]] = {}
 
     def put(self, thing: Object) -> PoolKey | None:
         """Keep an object. Answers the pool that it concerns, or None where it concerns none or is no news."""
         kind, name = key_of(thing)
         namespace, version = str(meta(thing).get("namespace", "")), _version(thing)
-        known = self._versions.get((kind, namespace, name), -1)
+        known = self.version(kind, namespace, name)
         if version < known or (version == known and version > 0):
             return None
-        self._versions[kind, namespace, name] = version
+        self._versions.setdefault(kind, {})[namespace, name] = version
         if kind == "InferencePool":
             self._pools[namespace, name] = _encode(_trimmed(thing))
             return namespace, name
@@ -59,7 +61,7 @@ class Store:
         """Forget an object. Answers the pool that it concerned."""
         kind, name = key_of(thing)
         namespace = str(meta(thing).get("namespace", ""))
-        self._versions.pop((kind, namespace, name), None)
+        self._versions.get(kind, {}).pop((namespace, name), None)
         if kind == "InferencePool":
             self._pools.pop((namespace, name), None)
             return namespace, name
@@ -72,6 +74,18 @@ class Store:
         if not owned:
             self._owned.pop(key, None)
         return key if key[1] else None
+
+    def forget(self, kind: str, places: Set[Place]) -> set[PoolKey]:
+        """`remove` objects of which no more is known than where they were; the pools they concerned. One pass."""
+        owned = ((key[0], name, key[1]) for key, of in self._owned.items() for had, name in of if had == kind)
+        lost = [place for place in owned if place[:2] in places]
+        lost += [(*place, "") for place in places - {place[:2] for place in lost}]
+        told = (self.remove(_named(kind, *place)) for place in lost)
+        return {pool for pool in told if pool}
+
+    def held(self, kind: str) -> dict[Place, int]:
+        """The versions of all objects of a kind."""
+        return dict(self._versions.get(kind, {}))
 
     def pools(self) -> list[PoolKey]:
         """All pools there are."""
@@ -92,7 +106,7 @@ class Store:
 
     def version(self, kind: str, namespace: str, name: str) -> int:
         """The resourceVersion that is kept, -1 for nothing."""
-        return self._versions.get((kind, namespace, name), -1)
+        return self._versions.get(kind, {}).get((namespace, name), -1)
 
     def observe(self, key: PoolKey) -> Observed | None:
         """A pool with everything of its own; None where there is no such pool."""
@@ -106,6 +120,10 @@ class Store:
             pods=tuple(thing for child, thing in sorted(owned.items()) if child[0] == "Pod"),
             gateways=frozenset(name for namespace, name in self._gateways if namespace == key[0]),
         )
+
+
+def _named(kind: str, namespace: str, name: str, pool: str) -> Object:
+    return {"kind": kind, "metadata": {"namespace": namespace, "name": name, "labels": {POOL_LABEL: pool}}}
 
 
 def _version(thing: Object) -> int:

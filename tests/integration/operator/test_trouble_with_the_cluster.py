@@ -22,8 +22,8 @@ def test_of_two_operators_one_works_and_the_other_takes_over(fleet, namespace, a
     assert fleet.kubectl(*LEASE) == holder
     assert fleet.stop(holder) == 0
     fleet.until(lambda: fleet.kubectl(*LEASE) == "other")
-    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
-    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
+    fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
+    fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
 
 
 def test_an_operator_that_is_killed_anywhere_leaves_work_that_the_next_one_ends(fleet, namespace) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from support.needs import missing
 from support.ports import free_port
 
 from plumage.fleet_report import FLEET_PATH, RouterReport, read_router_report
@@ -165,7 +166,7 @@ def outward_address() -> str:
         except OSError:
             address = "127.0.0.1"
     if address.startswith("127."):
-        pytest.skip("this machine has no address but the loopback one: EndpointSlices may not hold that")
+        missing("an address that is no loopback one, since EndpointSlices may not hold those", "give an interface one")
     return address
 
 

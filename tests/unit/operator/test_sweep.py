@@ -1,0 +1,85 @@
+"""What went while nobody watched is found, and what is there stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from plumage.cluster import POOL_LABEL
+from plumage_operator.errors import GoneError
+from plumage_operator.store import Store
+from plumage_operator.sweep import sweep
+
+_SERVICES = (("", "v1", "services"),)
+_CHAT = ("default", "chat")
+
+
+def thing(kind: str, name: str, version: int, pool: str = "chat") -> dict[str, Any]:
+    labels = {POOL_LABEL: pool}
+    metadata = {"namespace": "default", "name": name, "resourceVersion": str(version), "labels": labels}
+    return {"kind": kind, "metadata": metadata}
+
+
+class Cluster:
+    """An API server. meanwhile: what happens while it answers."""
+
+    def __init__(self, *things: dict[str, Any], meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.things = things
+        self.meanwhile = meanwhile
+
+    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+        listed = [one for one in self.things if f"{one['kind'].lower()}s" == plural]
+        self.meanwhile()
+        return listed
+
+
+def holding(*things: dict[str, Any]) -> Store:
+    store = Store()
+    for one in things:
+        store.put(one)
+    return store
+
+
+async def test_a_child_that_went_unseen_is_forgotten_and_its_pool_is_told() -> None:
+    pool, there, gone = thing("InferencePool", "chat", 1), thing("Service", "here", 2), thing("Service", "gone", 3)
+    store = holding(pool, there, gone)
+    assert await sweep(Cluster(pool, there), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
+    observed = store.observe(_CHAT)
+    assert observed is not None
+    assert list(observed.children) == [("Service", "here")]
+    assert await sweep(Cluster(pool, there), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
+
+
+async def test_a_pool_that_went_unseen_is_forgotten() -> None:
+    store = holding(thing("InferencePool", "chat", 1))
+    assert await sweep(Cluster(), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
+    assert store.pools() == []
+
+
+async def test_what_a_watch_told_during_the_list_is_believed() -> None:
+    pool, first = thing("InferencePool", "chat", 1), thing("Service", "again", 2)
+    store = holding(pool, first)
+
+    def made_again() -> None:
+        store.put(thing("Service", "again", 5))
+        store.put(thing("Service", "new", 6))
+
+    assert await sweep(Cluster(pool, meanwhile=made_again), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
+    assert store.held("Service") == {("default", "again"): 5, ("default", "new"): 6}
+
+
+async def test_only_watched_namespaces_are_asked_and_a_kind_that_went_takes_its_objects_along() -> None:
+    pool, service = thing("InferencePool", "chat", 1), thing("Service", "chat-router", 2)
+    store = holding(pool, service)
+    asked: set[str | None] = set()
+
+    class Without(Cluster):
+        async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+            asked.add(namespace)
+            if plural == "services":
+                raise GoneError("no such kind")
+            return await super().versions(api_version, plural, namespace, selector)
+
+    assert await sweep(Without(pool), store, _SERVICES, ("default", "other")) == {_CHAT}  # type: ignore[arg-type]
+    assert asked == {"default", "other"}
+    assert store.held("Service") == {}
