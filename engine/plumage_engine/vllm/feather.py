@@ -42,9 +42,14 @@ class Feather:
         queue = FeatherQueue(scheduler, self.order, guard, counters)
         for request in scheduler.waiting:
             queue.add_request(request)
-        scheduler.waiting = queue
+        scheduler.waiting = self._queue = queue
         if config.order_batch:
             batch_order.install()  # for a worker in this process; others are reached by the entry point
+
+    @property
+    def held_back(self) -> int:
+        """Waiting requests that the policy keeps back on purpose."""
+        return self._queue.held_back
 
     def scheduled(self, output: SchedulerOutput) -> None:
         self._times.begun(output, self._clock())

@@ -58,6 +58,11 @@ class Features:
         """FEATHER's; None without it."""
         return None if self._feather is None else self._feather.order
 
+    @property
+    def held_back(self) -> int:
+        """Waiting requests that FEATHER keeps back on purpose; 0 without it."""
+        return 0 if self._feather is None else self._feather.held_back
+
     def step_scheduled(self, output: SchedulerOutput) -> None:
         """vLLM's `schedule()` has returned."""
         _tell(self._at_schedule, output)

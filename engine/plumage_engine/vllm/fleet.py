@@ -158,6 +158,7 @@ class Fleet:
             {
                 "running": len(scheduler.running),
                 "waiting": waiting,
+                "heldBack": features.held_back,
                 "kvUsage": scheduler.kv_cache_manager.usage,
                 "cachedBlocks": len(pool.cached_block_hash_to_block),
                 "cacheBlocks": pool.num_gpu_blocks - 1,

@@ -36,6 +36,7 @@ class PluginMetrics:
             on.add_metric([feature], 1.0 if state["on"] else 0.0)
         yield on
         for name, field, meaning in (
+            ("held_back", "heldBack", "Requests that FEATHER holds back on purpose"),
             ("recorded_blocks", "recordedBlocks", "Cached blocks that a snapshot can tell of"),
             ("missing_blocks", "missingBlocks", "Cached blocks that no event described: a snapshot leaves them out"),
             ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent has told of late"),

@@ -35,7 +35,13 @@ class FeatherQueue(RequestQueue):
         self._waiting: dict[str, Request] = {}
         self._plain: FCFSRequestQueue | None = None
         self._chosen: Request | None = None  # vLLM pops what it peeked at
+        self._stopped = False  # the policy's last word, with room in the batch
         guard.fall_back = self._fall_back
+
+    @property
+    def held_back(self) -> int:
+        """Requests that wait because the policy said STOP although the batch has room: no sign of overload."""
+        return len(self._waiting) if self._stopped and self._plain is None else 0
 
     # -- what comes and goes -----------------------------------------------------------------------------------------
 
@@ -94,7 +100,10 @@ class FeatherQueue(RequestQueue):
         if not self._waiting:
             return False
         scheduler = self._scheduler
-        return len(scheduler.running) >= scheduler.max_num_active_reqs or self._ask() is not None
+        if len(scheduler.running) >= scheduler.max_num_active_reqs:
+            self._stopped = False
+            return True
+        return self._ask() is not None
 
     def peek_request(self) -> Request:
         """IndexError from an empty queue, as vLLM's own raises it."""
@@ -124,7 +133,8 @@ class FeatherQueue(RequestQueue):
         except Exception as error:
             self._guard.failed(error)
             return self._first()
-        if self._chosen is None:
+        self._stopped = self._chosen is None
+        if self._stopped:
             self._counters.add("stops")
         return self._chosen
 

@@ -1,0 +1,65 @@
+"""How many requests FEATHER keeps back on purpose, which an autoscaler must not take for overload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from support.offload_tier import chain
+
+from plumage_bench.vllm_engine import plugin_arguments
+from plumage_bench.vllm_pretend import PretendEngine
+from plumage_engine.agent.figures import parse_figures
+from plumage_engine.vllm.metrics import PluginMetrics
+
+LEVELS = 8  # more than the Heuristic policy gives up for a stranger
+
+
+def told(engine: PretendEngine) -> int:
+    """As the agent reads it off the metrics page, which is made of the engine core's stats."""
+    status, body = engine.scheduler.fleet.answer("stats", b"")
+    assert status == 200
+    page, registry = PluginMetrics(), CollectorRegistry()
+    page.stats = json.loads(body)
+    registry.register(page)
+    return parse_figures(generate_latest(registry).decode()).held_back
+
+
+def serving(model: Path, limit: int) -> PretendEngine:
+    settings = {"feather": {"policy": "Heuristic", "chunkTokens": 32, "orderBatch": False}, "batchLimit": "Static"}
+    engine = PretendEngine(model, blocks=400, max_num_seqs=limit, **plugin_arguments(settings))
+    for number in range(4):
+        engine.add(f"group {number}", chain(0, LEVELS) + chain(10 + number, 1)[:9], 40)
+    for _ in range(4):
+        engine.step()
+    assert len(engine.scheduler.running) == 4
+    assert told(engine) == 0
+    for number in range(2):
+        engine.add(f"stranger {number}", chain(50 + number, LEVELS), 2)
+    engine.step()
+    return engine
+
+
+def test_strangers_with_room_in_the_batch_are_held_back(tiny_model: Path) -> None:
+    engine = serving(tiny_model, limit=8)
+    assert [one.request_id for one in engine.scheduler.waiting] == ["stranger 0", "stranger 1"]
+    assert told(engine) == 2
+    engine.abort("stranger 1")
+    assert told(engine) == 1
+    engine.finish()
+    assert told(engine) == 0
+
+
+def test_who_waits_for_a_full_batch_waits_for_capacity(tiny_model: Path) -> None:
+    engine = serving(tiny_model, limit=4)
+    assert len(engine.scheduler.waiting) == 2
+    assert told(engine) == 0
+
+
+def test_after_a_failure_nobody_is_held_back(tiny_model: Path) -> None:
+    engine = serving(tiny_model, limit=8)
+    engine.scheduler.plumage.guards["feather"].failed(RuntimeError("a test's"))
+    assert len(engine.scheduler.waiting) == 2
+    assert told(engine) == 0
+    engine.finish()
