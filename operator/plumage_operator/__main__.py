@@ -1,7 +1,7 @@
 """`python -m plumage_operator`: the operator, until SIGTERM or SIGINT.
 
-Exit codes: 0 after a signal, 1 when it can't go on (the Lease went to another, a watch ended), 2 for a configuration
-that can't work.
+Exit codes: 0 after a signal, 1 when it can't go on (the Lease went to another, a watch ended, the cluster has a new
+authority), 2 for a configuration that can't work.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 
 from plumage.errors import ConfigurationError
 from plumage_operator.cluster.lease import LeaseLostError
+from plumage_operator.cluster.trust import TrustChangedError
 from plumage_operator.logs import set_up
 from plumage_operator.options import Options, read_options
 from plumage_operator.running import Operator
@@ -33,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except LeaseLostError as error:
         log.error("%s; another operator may be active, so this one ends", error)
+        return 1
+    except TrustChangedError as error:
+        log.warning("%s; ending, to be started with it", error)
         return 1
     except Exception:
         log.exception("the operator can't go on")

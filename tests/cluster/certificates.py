@@ -34,16 +34,28 @@ class Authority:
         subject, key = _subject(name), ec.generate_private_key(ec.SECP256R1())
         return cls(subject, key, _certificate(subject, key.public_key(), subject, key, authority=True))
 
-    def issue(self, folder: Path, file: str, name: str, hosts: Iterable[str] = ()) -> None:
-        """Writes `FILE.crt` and `FILE.key` for `name`, good for serving under `hosts` and as a client."""
+    @classmethod
+    def read(cls, folder: Path, file: str) -> Authority:
+        """The one that `write` wrote, with its key."""
+        certificate = x509.load_pem_x509_certificate((folder / f"{file}.crt").read_bytes())
+        key = serialization.load_pem_private_key((folder / f"{file}.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey), "as create makes it"
+        return cls(certificate.subject, key, certificate)
+
+    def issue(
+        self, folder: Path, file: str, name: str, hosts: Iterable[str] = (), lasts: datetime.timedelta = 30 * _DAY
+    ) -> None:
+        """Writes `FILE.crt` and `FILE.key` for `name`, good for serving under `hosts` and as a client. lasts: from now;
+        below zero for one that expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(_subject(name), key.public_key(), self.name, self.key, hosts=hosts)
+        certificate = _certificate(_subject(name), key.public_key(), self.name, self.key, hosts=hosts, lasts=lasts)
         _write(folder / f"{file}.crt", certificate.public_bytes(serialization.Encoding.PEM))
         _write_key(folder / f"{file}.key", key)
 
     def write(self, folder: Path, file: str) -> None:
-        """Writes `FILE.crt`."""
+        """Writes `FILE.crt` and `FILE.key`."""
         _write(folder / f"{file}.crt", self.certificate.public_bytes(serialization.Encoding.PEM))
+        _write_key(folder / f"{file}.key", self.key)
 
 
 def write_all(folder: Path, addresses: Iterable[str]) -> None:
@@ -70,6 +82,7 @@ def _certificate(
     *,
     authority: bool = False,
     hosts: Iterable[str] = (),
+    lasts: datetime.timedelta = 30 * _DAY,
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -79,7 +92,7 @@ def _certificate(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)  # the clock of a test may be an hour off
-        .not_valid_after(now + 30 * _DAY)
+        .not_valid_after(now + lasts)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)

@@ -1,0 +1,133 @@
+"""The API server's certificate expires, and its authority is renewed: what the operator says, and that it goes on.
+
+The cluster is of this file's own, since it changes what everybody trusts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cluster.api_only import ApiServer, api_server
+from cluster.certificates import Authority
+from cluster.errors import NotHereError
+from support.needs import missing
+from support.operator_fleet import SYSTEM, Fleet, children, made, pool
+
+from plumage.incluster.api import ApiServer as PodsApiServer
+from plumage.incluster.api import ApiServerError
+from plumage.incluster.config import ApiServerConfig
+
+EXPIRED = -datetime.timedelta(hours=1)
+MONTH = datetime.timedelta(days=30)
+
+
+class Renewed:
+    """An API server whose certificate this test signs."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.folder = server.ca_file.parent
+        self.authority = Authority.read(self.folder, "ca")
+
+    def trust(self, *authorities: Authority) -> None:
+        """What a kubelet does with the authorities that pods trust: the file is replaced."""
+        for number, authority in enumerate(authorities):
+            authority.write(self.folder, f"trusted-{number}")
+        parts = [(self.folder / f"trusted-{number}.crt").read_bytes() for number in range(len(authorities))]
+        fresh = self.folder / "fresh.crt"
+        fresh.write_bytes(b"".join(parts))
+        fresh.rename(self.server.ca_file)
+
+    def serve(self, authority: Authority, lasts: datetime.timedelta = MONTH) -> None:
+        """Start the API server with a certificate of that authority; one that expired is nobody's wait."""
+        authority.issue(self.folder, "apiserver", "kube-apiserver", ["127.0.0.1", "localhost"], lasts)
+        for name in ("controllers", "apiserver"):
+            self.server.processes.stop(name, signal.SIGKILL)
+        if lasts < datetime.timedelta():
+            self.server.processes.start("apiserver", self.server.plane.api_server())
+            self.server.processes.start("controllers", ["sleep", "600"])
+        else:
+            self.server.start("apiserver")
+            self.server.start("controllers")
+
+
+@pytest.fixture
+def renewed() -> Iterator[Renewed]:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(api_server())
+        except NotHereError as error:
+            missing("an API server's programs", str(error))
+        yield Renewed(server)
+
+
+@pytest.fixture
+def fleet(renewed: Renewed, tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet(renewed.server, tmp_path)
+    fleet.install()
+    fleet.start()
+    yield fleet
+    for name in list(fleet.operators):
+        fleet.stop(name, kill=True)
+
+
+def as_a_kubelet(fleet: Fleet) -> None:
+    """Starts an operator that ended."""
+    for name, operator in list(fleet.operators.items()):
+        if operator.poll() is not None:
+            fleet.start(name)
+
+
+def repaired(fleet: Fleet, service: str) -> bool:
+    as_a_kubelet(fleet)
+    return ("Service", service) in children(fleet, "default")
+
+
+@pytest.mark.timeout(600)
+def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, renewed: Renewed) -> None:
+    fleet.kubectl("apply", "-f", "-", stdin=pool("  replicas: 2"))
+    made(fleet, "default")
+    reader = fleet.kubectl("-n", SYSTEM, "create", "token", "plumage-operator", "--duration=1h").strip()
+    (fleet.folder / "token").write_text(reader)
+    config = ApiServerConfig(url=renewed.server.url, token_file=fleet.folder / "token", ca_file=renewed.server.ca_file)
+    pods = PodsApiServer(config)
+
+    renewed.serve(renewed.authority, EXPIRED)
+    fleet.until(lambda: "certificate has expired" in asked(pods))
+    fleet.until(lambda: "certificate has expired" in fleet.log())
+    fleet.until(lambda: _waits(fleet))
+    renewed.serve(renewed.authority)
+    fleet.kubectl("delete", "service", "chat-router")
+    fleet.until(lambda: repaired(fleet, "chat-router"))
+    assert "major" in asked(pods)
+
+    other = Authority.create("other")
+    renewed.trust(renewed.authority, other)
+    fleet.until(lambda: "holds another authority than at the start" in fleet.log())
+    fleet.kubectl("delete", "service", "chat-engine")
+    fleet.until(lambda: repaired(fleet, "chat-engine"))
+    renewed.serve(other)
+    fleet.kubectl("delete", "service", "chat-directory")
+    fleet.until(lambda: repaired(fleet, "chat-directory"))
+    assert "unable to get local issuer" not in fleet.log(), "the new authority was trusted before it was needed"
+    assert "major" in asked(pods)
+
+
+def asked(pods: PodsApiServer) -> str:
+    """What a router or an agent gets."""
+    try:
+        return str(asyncio.run(pods.get("/version")))
+    except ApiServerError as error:
+        return str(error)
+
+
+def _waits(fleet: Fleet) -> bool:
+    """The one that lost its Lease ended, and the next one waits with the reason."""
+    as_a_kubelet(fleet)
+    return "can't reach the Lease" in fleet.log()

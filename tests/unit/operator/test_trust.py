@@ -1,0 +1,43 @@
+"""A process that trusts an authority of yesterday ends, so that the next one trusts today's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from plumage_operator.cluster.trust import TrustChangedError, keep_trusting
+
+
+async def lives_on(file: str | None) -> bool:
+    try:
+        async with asyncio.timeout(0.2):
+            await keep_trusting(file, every=0.01)
+    except TimeoutError:
+        return True
+
+
+async def test_a_changed_authority_ends_it(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text("old")
+    trusting = asyncio.create_task(keep_trusting(str(file), every=0.01))
+    await asyncio.sleep(0)
+    file.write_text("old and new")
+    with pytest.raises(TrustChangedError, match="another authority"):
+        async with asyncio.timeout(60):
+            await trusting
+
+
+async def test_what_can_not_be_read_or_is_not_named_says_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    assert await lives_on(str(file))
+    assert await lives_on(None)
+    file.write_text("same")
+    assert await lives_on(str(file))
+    trusting = asyncio.create_task(keep_trusting(str(file), every=0.01))
+    await asyncio.sleep(0)
+    file.unlink()
+    await asyncio.sleep(0.1)
+    assert not trusting.done()
+    trusting.cancel()
