@@ -59,6 +59,14 @@ class Kinds:
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._say("POST", self._path(document["kind"]), document, "application/json", query)
 
+    def create_yaml(self, text: str, *, dry_run: bool = False) -> Verdict:
+        """A pool's text as it is, for the server to read; no client makes JSON of it first."""
+        query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        answer = self._client.post(
+            self._path("InferencePool"), content=text, headers={"Content-Type": "application/yaml"}, params=query
+        )
+        return Verdict(answer.status_code, answer.json())
+
     def judge(self, document: dict[str, Any]) -> Verdict:
         """What a create would say; nothing is kept."""
         return self.create(document, dry_run=True)

@@ -80,6 +80,14 @@ def test_a_key_set_twice_is_named_wherever_it_is() -> None:
     ]
 
 
+def test_a_key_that_is_merged_in_counts_as_set() -> None:
+    assert refused("a: &a {b: 1}\nc: {<<: *a, b: 2}")[0] == "c.b: may not be set twice, line 2"
+    assert refused("a: &a {b: 1}\nc: {b: 2, <<: [{d: 1}, {<<: *a}]}")[0] == "c.b: may not be set twice, line 2"
+    assert read_documents("a: &a {b: 1}\nc: {<<: *a, d: 2}", "merged")[0].content == {
+        "a": {"b": 1}, "c": {"b": 1, "d": 2},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("text", "form"), [("[1]", "list"), ("just text", "str")])
 def test_what_is_no_mapping_is_no_pool(text: str, form: str) -> None:
     assert refused(text) == [

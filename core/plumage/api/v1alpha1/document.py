@@ -23,6 +23,7 @@ MAX_DOCUMENTS = 100
 MAX_DEPTH = 64
 MAX_NODES = 100_000  # aliases expanded
 
+_MERGE = "tag:yaml.org,2002:merge"
 _OPEN = (0, 0)  # a node that is being measured
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -131,14 +132,25 @@ def _repeated_keys(node: yaml.Node, seen: set[int], path: str = "") -> Iterator[
         keys: set[str] = set()
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-            below = f"{path}.{name}" if path else name
-            if name in keys:
-                yield f"{below}: may not be set twice{_at(key)}"
-            keys.add(name)
-            yield from _repeated_keys(value, seen, below)
+            for set_here in [*_merged(value)] if key.tag == _MERGE else [name]:
+                if set_here in keys:
+                    yield f"{path}.{set_here}: may not be set twice{_at(key)}".lstrip(".")
+                keys.add(set_here)
+            yield from _repeated_keys(value, seen, f"{path}.{name}".lstrip("."))
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _repeated_keys(value, seen, f"{path}[{index}]")
+
+
+def _merged(node: yaml.Node) -> Iterator[str]:
+    """The keys that `<<: node` sets. One that is set beside it too is set twice to an API server, which asks for plain
+    words rather than know which of them counts."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _merged(value) if key.tag == _MERGE else [str(key.value)]
+    elif isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            yield from _merged(part)
 
 
 def _document(number: int, content: Any, twice: tuple[str, ...]) -> Document:
