@@ -18,6 +18,7 @@ from typing import Any
 import kopf
 
 from plumage_operator.autoscale import Autoscaling, FleetClient
+from plumage_operator.clock import steady_clock
 from plumage_operator.cluster.api import Api
 from plumage_operator.cluster.credentials import load_configuration
 from plumage_operator.cluster.events import Recorder
@@ -61,6 +62,7 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats(time.monotonic)
+        self._steady = steady_clock()  # one for all figures, whose ages are compared
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Until `stopped` is set; whatever else ends it is raised."""
@@ -72,7 +74,7 @@ class Operator:
             api = await stack.enter_async_context(Api(configuration))
             client = FleetClient()
             stack.push_async_callback(client.close)
-            autoscaling = Autoscaling(client, self.store.pools, self.store.observe, self._changed)
+            autoscaling = Autoscaling(client, self.store.pools, self.store.observe, self._changed, clock=self._steady)
             await self._serve(stack, autoscaling)
             self.heartbeats.expect(_LOOP, 60.0)
             elector = self._elector(api)
@@ -89,7 +91,7 @@ class Operator:
 
     async def _serve(self, stack: AsyncExitStack, autoscaling: Autoscaling) -> None:
         figures = metrics_app(self._page)
-        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers))
+        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), clock=self._steady)
         for app, port in (
             (health_app(self.heartbeats), self._options.health_port),
             (figures, self._options.metrics_port),
@@ -126,6 +128,7 @@ class Operator:
                 lambda: read_front_proxy(api),
                 Path(options.external_tls),
                 port=options.external_port,
+                clock=self._steady,
             )
             works.append(external.run())
         await _first_of(works)

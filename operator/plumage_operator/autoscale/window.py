@@ -1,7 +1,7 @@
 """Reports of one process over the last minute, and what its counters gained in it. Pure; the clock is an argument.
 
 A report's own times are of its machine's clock, which may be wrong: they are only ever compared with one another. When
-a report was *seen* is by the operator's clock.
+a report was *seen* is by the operator's clock; where the two disagree on how much time went by, the machine's was set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["MOST_KEPT", "WINDOW", "Window"]
 WINDOW: Final = 60.0
 """Seconds that rates, ratios and percentiles are of: what the manifest promises."""
 MOST_KEPT: Final = 64
+_LATE: Final = 10.0  # seconds that an answer may be on its way, and in line for it, at most
 
 _R = TypeVar("_R", AgentReport, RouterReport)
 
@@ -49,8 +50,11 @@ class Window(Generic[_R]):
         """That the gains below are of; 0 where there are none."""
         if not self.reports:
             return 0.0
-        last = self.reports[-1][1]
-        return max(0.0, last.at - (last.started if self._young() else self.reports[0][1].at))
+        (before, first), (now, last) = self.reports[0], self.reports[-1]
+        if self._young():
+            return max(0.0, last.at - last.started)
+        told, seen = last.at - first.at, now - before
+        return max(0.0, told if abs(told - seen) <= _LATE else seen)
 
     def gained(self, counter: Callable[[_R], float], *, looks: int | None = None) -> float | None:
         """By a counter within the window, or since so many reports ago; None where one report is all there is, unless

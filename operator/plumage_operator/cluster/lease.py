@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,7 +46,8 @@ def may_take(seen: Seen | None, identity: str, now: float) -> bool:
 
 
 class Elector:
-    """identity: this operator's, unique. clock: monotonic seconds."""
+    """identity: this operator's, unique. clock: monotonic seconds. wall: seconds since 1970, which are written for
+    people to read and never compared."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Elector:
         identity: str,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._path = path_of(_VERSION, "leases", namespace)
@@ -62,6 +65,7 @@ class Elector:
         self._identity = identity
         self._clock = clock
         self._sleep = sleep
+        self._wall = wall
         self._seen: Seen | None = None
 
     async def acquire(self, alive: Callable[[], None] = lambda: None) -> None:
@@ -119,7 +123,7 @@ class Elector:
         return await self._write("PUT", f"{self._path}/{self._name}", lease, changes)
 
     async def _write(self, method: str, path: str, lease: dict[str, Any], changes: int) -> bool:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(DURATION),

@@ -49,6 +49,14 @@ def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
     assert (tokens(window), window.seconds, window.seen) == (150, 15.0, 15.0)
 
 
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_a_clock_that_is_set_by_an_hour_between_two_looks_changes_no_rate(jump: float) -> None:
+    window = Window[AgentReport]()
+    window.add(report(5 * HOUR, 0), 0.0)
+    window.add(report(5 * HOUR + jump + 15, 150), 15.0)
+    assert (tokens(window), window.seconds) == (150, 15.0)
+
+
 def test_a_process_that_began_anew_counts_from_its_start() -> None:
     window = Window[AgentReport]()
     window.add(report(HOUR, 90_000), 0.0)
