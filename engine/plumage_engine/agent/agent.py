@@ -28,6 +28,7 @@ from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.engine import EngineClient, EngineDownError
 from plumage_engine.agent.events import EventStream
+from plumage_engine.agent.feather import FeatherLink
 from plumage_engine.agent.heat import Heat
 from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.hotness import HotnessLink
@@ -84,6 +85,8 @@ class Agent:
         self.hotness = HotnessLink(config.directory, config.pool, index.heat, self._rng)
         self.tables = TablesLink(config.directory, config.pool, config.replica, self._engine)
         self.promote = PromoteLink(self._engine, self.hotness, index, rng=self._rng)
+        path = config.feather_file
+        self.feather = FeatherLink(path, self._engine, rng=self._rng) if path is not None else None
         self.stream = EventStream(
             config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
         )
@@ -112,6 +115,8 @@ class Agent:
         self._spawn("load", self._watch())
         self._spawn("ranking", self._rank())
         self._spawn("warm-up", self._warm())
+        if self.feather is not None:
+            self._spawn("feather", self.feather.run())
         if self.config.share is not None:
             self._spawn("share", follow_share(self.config.share, self.writer))
 
@@ -338,6 +343,7 @@ class Agent:
             "index": {name: getattr(index.counters, name) for name in index.counters.__slots__},
             "withheld": len(self.holdings.throttle),
             "promote": dict(self.promote.counts),
+            "feather": self.feather and {**self.feather.counts, "error": self.feather.error},
             "lossy": list(self._lossy),
             "warmup": warmth and {"prefixes": warmth.prefixes, "tokens": warmth.tokens, "reason": warmth.reason},
         }

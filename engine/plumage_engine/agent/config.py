@@ -67,6 +67,7 @@ class AgentConfig(Section):
     service account token, read anew at each use. callers: service accounts, by their full names, whose tokens open this
     agent's routes too, as the cluster's API server (api_server) signed them.
     directory_username, directory_password_file, directory_ca_file: what directory_url does not say.
+    feather_file: the engine's settings, whose `feather` is handed to it whenever it changes.
     state_file: where the index is kept beside an engine that has no snapshot route, on the pod's own emptyDir.
     max_blocks: blocks the index keeps (about 500 bytes each). max_ids: token ids kept for warming peers (4 bytes each).
     max_chunks: that it may hold in the directory; with `share`, until the membership file was read.
@@ -90,6 +91,7 @@ class AgentConfig(Section):
     directory_password_file: Path | None = None
     directory_ca_file: Path | None = None
     listen: ListenConfig
+    feather_file: Path | None = None
     state_file: Path | None = None
     token_file: Path | None = None
     peer_token_file: Path | None = None

@@ -100,6 +100,23 @@ class EngineClient:
             raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
         return True
 
+    async def take_feather(self, settings: bytes) -> bool:
+        """Give it a batching policy. False: it has no such route. ConfigurationError says why it won't take it."""
+        headers = bearer(self._token)
+        try:
+            answer = await self._http.post(
+                "/v1/plumage/feather", content=settings, headers=headers, timeout=BETWEEN_STEPS
+            )
+            if answer.status_code in (400, 409):
+                raise ConfigurationError(answer.text[:500])
+            answer.raise_for_status()
+        except httpx.HTTPStatusError as error:
+            self._check_refusal(error)
+            return False
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+        return True
+
     def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
         """No such route, or not for us: then there is no snapshot. Anything else may pass."""
         status = error.response.status_code

@@ -80,6 +80,7 @@ class FleetRoutes:
             ("GET", "tables"): self._tables,
             ("POST", "tables"): self._learn,
             ("POST", "promote"): self._promote,
+            ("POST", "feather"): self._feather,
         }
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -138,6 +139,9 @@ class FleetRoutes:
 
     async def _promote(self, request: Request) -> Response:
         return await self._relay("promote", await _body(request))
+
+    async def _feather(self, request: Request) -> Response:
+        return await self._relay("feather", await _body(request))
 
     async def _stats(self, request: Request) -> Response:
         return JSONResponse({**await self._pulled(), "inFlight": self.in_flight, "draining": self.draining})

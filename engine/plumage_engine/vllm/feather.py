@@ -37,6 +37,7 @@ class Feather:
     ) -> None:
         self.order = _make_order(scheduler, config, counters, rng, clock)
         self._scheduler = scheduler
+        self._counters = counters
         self._clock = clock
         self._times = StepTimes()
         queue = FeatherQueue(scheduler, self.order, guard, counters)
@@ -45,6 +46,15 @@ class Feather:
         scheduler.waiting = self._queue = queue
         if config.order_batch:
             batch_order.install()  # for a worker in this process; others are reached by the entry point
+
+    def change(self, config: PluginFeather, rng: Uniform) -> None:
+        """Another policy, between two steps. It begins with nothing learned."""
+        order = _make_order(self._scheduler, config, self._counters, rng, self._clock)
+        order.take_over(self.order, self._scheduler.running)
+        self.order = order
+        self._queue.follow(order)
+        if config.order_batch:
+            batch_order.install()
 
     @property
     def held_back(self) -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from plumage.errors import ConfigurationError
 from plumage_engine.vllm import blocks
 from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput
 from plumage_engine.vllm.counters import Counters
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
+_BY_ARRIVAL = PluginFeather(policy="Fcfs", order_batch=False)
 _Listener = tuple[Guard, Callable[[Any], None]]
 
 
@@ -62,6 +64,21 @@ class Features:
     def held_back(self) -> int:
         """Waiting requests that FEATHER keeps back on purpose; 0 without it."""
         return 0 if self._feather is None else self._feather.held_back
+
+    def change_feather(self, config: PluginFeather | None) -> bool:
+        """Between two steps: another batching policy, None for the order of arrival. False: it is as it was.
+        ConfigurationError where FEATHER is off. Whether the batch is sorted is decided at the engine's start."""
+        if config == self.settings.feather:
+            return False
+        if self._feather is None:
+            self._feather = self._make_feather(config)
+        elif self.guards["feather"].on:
+            self._feather.change(config or _BY_ARRIVAL, self._rng())
+        if (guard := self.guards.get("feather")) is not None and not guard.on:
+            raise ConfigurationError(f"FEATHER is off in this engine: {guard.reason}")
+        self.settings = self.settings.model_copy(update={"feather": config})
+        _log.info("plumage: feather: the policy is %s from now on", (config or _BY_ARRIVAL).policy)
+        return True
 
     def step_scheduled(self, output: SchedulerOutput) -> None:
         """vLLM's `schedule()` has returned."""

@@ -23,6 +23,7 @@ from plumage_engine.vllm.fingerprint import fingerprint
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.pooled import MOST, PooledHeats, Told
 from plumage_engine.vllm.record import BlockRecord, encode
+from plumage_engine.vllm.settings import read_feather
 
 if TYPE_CHECKING:
     from plumage_engine.vllm.features import Features
@@ -64,6 +65,7 @@ class Fleet:
             "tables": self._tell_tables,
             "learn": self._learn,
             "promote": self._hear_heats,
+            "feather": self._change_feather,
         }
         if events.publishes(scheduler):
             self._follow_events(Guard("record", features.counters, self._forget))
@@ -205,6 +207,17 @@ class Fleet:
         if len(heats) > MOST:
             raise _RefusedError(413, f"at most {MOST} chunks may be ranked, got {len(heats)}")
         self.heats.tell(heats)
+        return 204, b""
+
+    def _change_feather(self, body: bytes) -> Answer:
+        """What the policy of before has learned goes with it, and with its life: agents take the new one for another
+        engine's."""
+        try:
+            changed = self._features.change_feather(read_feather(body))
+        except ConfigurationError as error:
+            raise _RefusedError(400, str(error)) from error
+        if changed:
+            self._fingerprint, self._life = None, secrets.token_hex(8)
         return 204, b""
 
     def _learner(self) -> Teachable:

@@ -150,6 +150,29 @@ class RequestOrder:
             if request.request_id not in self._active:
                 self._start(request, waits=self._waiting.pop(request.request_id, None) is not None)
 
+    def take_over(self, before: RequestOrder, running: list[Request]) -> None:
+        """Go on, between two steps, where another order stood: who waits there waits here, since then, and the same
+        requests run. This one is new; `before` is not asked again."""
+        before.match(running)
+        for request in before:
+            candidate = self._adopt(request, before)
+            if request.request_id in before._ahead:
+                self._ahead[request.request_id] = request
+            else:
+                self.queue.insert(candidate)
+                self._waiting[request.request_id] = request
+        for request in running:
+            self._adopt(request, before)
+            self._activate(request, waits=False)
+
+    def _adopt(self, request: Request, before: RequestOrder) -> Candidate:
+        """Its vector anew, for levels may have another size."""
+        candidate, known = self._candidate(request), before._candidates.get(request.request_id)
+        if known is not None:
+            candidate = candidate._replace(arrival=known.arrival)
+        self._candidates[request.request_id] = candidate
+        return candidate
+
     def observe(self, outcome: StepOutcome) -> None:
         """A step ran. Steps without prefill before which the policy was not asked are most of a full batch's: it is
         told their sum, at the latest before its next answer."""
@@ -178,6 +201,16 @@ class RequestOrder:
             self.queue.remove(request.request_id)
 
     def _start(self, request: Request, *, waits: bool) -> None:
+        """The request was admitted."""
+        before = self.queue.tip_loss
+        candidate = self._activate(request, waits=waits)
+        if lost := self.queue.tip_loss - before:
+            self._counters.add("tip_loss", lost)
+        self._counters.add("admissions")
+        if self._clock() - candidate.arrival >= self._max_wait:
+            self._counters.add("aged")
+
+    def _activate(self, request: Request, *, waits: bool) -> Candidate:
         """The request runs. The policy may not have it as waiting: it was put aside, preempted, or never came here."""
         request_id = request.request_id
         candidate = self._candidates.get(request_id)
@@ -185,14 +218,9 @@ class RequestOrder:
             candidate = self._candidates[request_id] = self._candidate(request)
         if not waits:
             self.queue.insert(candidate)
-        before = self.queue.tip_loss
         self.queue.add(request_id)
-        if lost := self.queue.tip_loss - before:
-            self._counters.add("tip_loss", lost)
         self._active.add(request_id)
-        self._counters.add("admissions")
-        if self._clock() - candidate.arrival >= self._max_wait:
-            self._counters.add("aged")
+        return candidate
 
     def _candidate(self, request: Request) -> Candidate:
         """Frozen at INSERT: vLLM's own list of hashes grows with the output. The prompt's last, partial block has no

@@ -43,6 +43,10 @@ class FeatherQueue(RequestQueue):
         """Requests that wait because the policy said STOP although the batch has room: no sign of overload."""
         return len(self._waiting) if self._stopped and self._plain is None else 0
 
+    def follow(self, order: RequestOrder) -> None:
+        """Ask another order, which has all that waits, from now on."""
+        self._order, self._chosen, self._stopped = order, None, False
+
     # -- what comes and goes -----------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "PluginFeather",
     "PluginFleet",
     "PluginSettings",
+    "read_feather",
     "read_settings",
 ]
 
@@ -87,6 +88,17 @@ def read_settings(additional_config: object, environment: Mapping[str, str]) -> 
     settings = _validated(given, where)
     _try_policies(settings, where)
     return settings
+
+
+def read_feather(body: bytes) -> PluginFeather | None:
+    """The value of `feather` alone, as an engine that runs is told another. ConfigurationError names every mistake."""
+    try:
+        given = json.loads(body)
+    except ValueError as error:
+        raise ConfigurationError(f"the body must be what the settings have as `feather`: {error}") from error
+    settings = _validated({"feather": given, "eviction": None}, SECTION)
+    _try_policies(settings, SECTION)
+    return settings.feather
 
 
 def _parsed(text: str) -> object:

@@ -31,7 +31,7 @@ from plumage_operator.children.pods import (
     scratch_volume,
 )
 from plumage_operator.children.scene import Child, Scene
-from plumage_operator.children.vllm import PLUGIN_KEY, vllm_container, vllm_volumes
+from plumage_operator.children.vllm import vllm_container, vllm_volumes
 
 __all__ = ["build_config", "build_deployment", "build_service"]
 
@@ -43,12 +43,9 @@ _AGENT_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "192Mi"}}  # its
 
 def build_config(scene: Scene) -> Child:
     """What the files say that engine and agent read."""
-    engine = (
-        {"engine.json": settings.simulator(scene)}
-        if scene.pool.spec.engine.runtime == "Simulator"
-        else {PLUGIN_KEY: settings.vllm_plugin(scene)}
-    )
-    files = {**engine, "agent.json": settings.agent(scene)}
+    simulated = scene.pool.spec.engine.runtime == "Simulator"
+    engine = settings.simulator(scene) if simulated else settings.vllm_plugin(scene)
+    files = {settings.engine_key(scene): engine, "agent.json": settings.agent(scene)}
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
     return scene.child("v1", "ConfigMap", "engine", {"data": data})
 

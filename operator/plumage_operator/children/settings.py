@@ -31,10 +31,12 @@ __all__ = [
     "KEYS_FOLDER",
     "LEAVE_SECONDS",
     "MEETING",
+    "PLUGIN_KEY",
     "agent",
     "directory_mounts",
     "directory_volumes",
     "engine_account",
+    "engine_key",
     "restarts_engine",
     "router",
     "simulator",
@@ -50,8 +52,11 @@ CORDONED_FILE: Final = "cordoned.json"
 LEAVE_SECONDS: Final = 5
 """A router that ends goes on taking connections for so long: kube-proxy has to hear of it first."""
 
-# What rolls no pod: an engine that runs keeps its batching policy until it is replaced, and an agent learns its share
-# of the directory's memory from the membership.
+PLUGIN_KEY: Final = "plugin.json"
+"""Of the engine's ConfigMap: the plugin's settings, which vLLM takes as an environment variable."""
+
+# What rolls no pod: an agent hands a changed batching policy to the engine that runs, and learns its share of the
+# directory's memory from the membership.
 ENGINE_LIVE: Final = ("feather",)
 AGENT_LIVE: Final = ("share", "maxChunks")
 
@@ -59,6 +64,11 @@ AGENT_LIVE: Final = ("share", "maxChunks")
 def engine_account(scene: Scene) -> str:
     """The service account of engine pods."""
     return scene.pool.spec.engine.service_account_name or scene.name("engine")
+
+
+def engine_key(scene: Scene) -> str:
+    """Of the engine's ConfigMap: what the engine is told."""
+    return PLUGIN_KEY if scene.pool.spec.engine.runtime == "VLLM" else "engine.json"
 
 
 def simulator(scene: Scene) -> dict[str, Any]:
@@ -88,6 +98,7 @@ def agent(scene: Scene) -> dict[str, Any]:
         port=AGENT_PORT,
         peers={"peersService": peers},
     )
+    told["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(scene)}"
     return {**told, **_directory_files(scene), **_agent_callers(scene), **_share(scene, peers)}
 
 
@@ -124,9 +135,11 @@ def _router_auth(scene: Scene) -> dict[str, Any]:
 
 
 def restarts_engine(scene: Scene) -> list[dict[str, Any]]:
-    """The settings that an engine pod reads at start only, and that it must be replaced for."""
+    """The settings that an engine pod reads at start only, and that it must be replaced for. Sorting the batch is a
+    part of FEATHER that the device's workers are told at their start."""
     engine = simulator(scene) if scene.pool.spec.engine.runtime == "Simulator" else vllm_plugin(scene)
-    return [without(engine, ENGINE_LIVE), without(agent(scene), AGENT_LIVE)]
+    order = {"orderBatch": scene.pool.spec.engine.feather.order_batch}
+    return [without(engine, ENGINE_LIVE), order, without(agent(scene), AGENT_LIVE)]
 
 
 def _directory_url(scene: Scene) -> str:

@@ -11,12 +11,10 @@ from plumage.settings.vllm import ROUTES
 from plumage_operator.children.models import adapter_places, hub_variables, weights_place
 from plumage_operator.children.pods import memory_volume, scratch_volume
 from plumage_operator.children.scene import Scene
-from plumage_operator.children.settings import ANYWHERE, MEETING
+from plumage_operator.children.settings import ANYWHERE, MEETING, PLUGIN_KEY
 
-__all__ = ["PLUGIN_KEY", "SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
+__all__ = ["SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
 
-PLUGIN_KEY: Final = "plugin.json"
-"""Of the engine's ConfigMap: the plugin's settings, taken as an environment variable."""
 SHUTDOWN_SECONDS: Final = 15
 """After the drain, for what is still in flight; below the 30 s that the grace period has above the drain."""
 _CACHE = "/var/cache/vllm"  # the default of hostMemory.disk.path lies beside it

@@ -70,6 +70,7 @@ def test_engine_agent_and_router_take_their_files(tmp_path: Path) -> None:
     told = json.loads(files["agent.json"])
     (tmp_path / "agent.json").write_text(json.dumps({**told, "replica": "chat-engine-0"}))
     agent = AgentConfig.read(tmp_path / "agent.json")
+    assert str(agent.feather_file) == "/etc/plumage/engine.json", "what changes there it hands to the engine"
     assert agent.directory_url == "redis://chat-directory.default.svc:6379"
     assert agent.events_endpoint == simulator.events_endpoint
     router = load_config(tmp_path / "router.json")
@@ -85,6 +86,7 @@ def test_the_plugin_takes_its_settings() -> None:
     assert settings.feather is not None
     assert str(settings.fleet.admin_token_file) == "/run/plumage/token"
     assert "engine.json" not in data
+    assert json.loads(data["agent.json"])["featherFile"] == "/etc/plumage/plugin.json"
 
 
 def test_vllm_is_told_what_the_manifest_says() -> None:
@@ -210,6 +212,7 @@ def test_scheduling_fields_reach_the_pods() -> None:
     ("path", "value"),
     [
         ("engine.feather.policy", "Fcfs"),
+        ("engine.feather.chunkTokens", 128),
         ("router.policy", "RoundRobin"),
         ("router.limits.maxInFlight", 7),
         ("replicas", 5),
@@ -231,6 +234,7 @@ def test_policy_and_limits_roll_no_router_either(path: str, value: Any) -> None:
     ("path", "value"),
     [
         ("engine.eviction.policy", "Lru"),
+        ("engine.feather.orderBatch", True),
         ("engine.image", "other:1"),
         ("engine.env", [{"name": "A", "value": "b"}]),
         ("model.maxLength", 100),

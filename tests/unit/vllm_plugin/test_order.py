@@ -48,10 +48,18 @@ class Bench:
     made: int = 0
 
     def __post_init__(self) -> None:
-        queue = make_queue(self.policy, rng=random.Random(0), max_wait=self.max_wait)
-        self.order = RequestOrder(
-            queue, block_tokens=BLOCK, stride=1, max_wait=self.max_wait, clock=self.clock, counters=self.counters
+        self.order = self.make_order(self.policy)
+
+    def make_order(self, policy: str, stride: int = 1) -> RequestOrder:
+        queue = make_queue(policy, rng=random.Random(0), max_wait=self.max_wait)
+        return RequestOrder(
+            queue, block_tokens=BLOCK, stride=stride, max_wait=self.max_wait, clock=self.clock, counters=self.counters
         )
+
+    def change_policy(self, policy: str, stride: int = 1) -> None:
+        """Between two steps."""
+        before, self.order = self.order, self.make_order(policy, stride)
+        self.order.take_over(before, self.running)
 
     def request(self, group: int, blocks: int = 4) -> Any:
         self.made += 1
@@ -214,6 +222,32 @@ def test_steps_before_which_nothing_was_asked_are_told_together_before_the_next_
     assert told[3:] == [StepOutcome(16.0, 128, steps=64), StepOutcome(0.25, 2)], "nor do they wait for ever"
 
 
+def test_another_policy_takes_over_who_waits_and_who_runs() -> None:
+    bench = Bench(policy="Fcfs")
+    first, aside = bench.insert(1), bench.insert(3)
+    assert bench.admit() is first
+    assert bench.put_aside() is aside
+    bench.order.put_back(aside)
+    stranger, sibling = bench.insert(2), bench.insert(1)
+    admissions = bench.counters.get("admissions")
+    bench.change_policy("ChtOrder", stride=2)
+    assert [bench.admit() for _ in range(3)] == [aside, sibling, stranger]
+    bench.order.match(bench.running)
+    assert bench.counters.get("admissions") == admissions + 3, "who runs already is not admitted again"
+
+
+def test_who_has_waited_keeps_its_turn_under_another_policy() -> None:
+    bench = Bench(policy="Fcfs", max_wait=10.0)
+    first = bench.insert(1)
+    assert bench.admit() is first
+    old = bench.insert(2)
+    bench.clock.now = 9.0
+    bench.change_policy("ChtOrder")
+    bench.insert(1)
+    bench.clock.now = 10.5
+    assert bench.admit() is old, "it is as old as it was"
+
+
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight"])
 def test_every_request_is_served_once(policy: str) -> None:
     bench, rng, served = Bench(policy=policy), random.Random(3), []
@@ -267,6 +301,10 @@ class AsVllmDoes(RuleBasedStateMachine):
             self.waiting[request.request_id] = request
         self.bench.order.match(self.bench.running)
         self.bench.order.observe(StepOutcome(0.01, len(self.bench.running)))
+
+    @rule(policy=st.sampled_from(["Bandit", "ChtOrder", "Fcfs", "DfsWeight"]), stride=st.integers(1, 3))
+    def change_policy(self, policy: str, stride: int) -> None:
+        self.bench.change_policy(policy, stride)
 
     @precondition(lambda self: self.bench.running)
     @rule(data=st.data())

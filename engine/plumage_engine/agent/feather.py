@@ -1,0 +1,104 @@
+"""The batching policy of a pool's settings, handed to the engine while it runs (`POST /v1/plumage/feather`).
+
+Contract: the file with the engine's settings, in a cluster a mounted ConfigMap, is read every `period` seconds. What
+its key `feather` says goes to the engine when it changed, and once a minute besides: an engine that was started anew
+may have read an older file, and telling one what it has already changes nothing. An engine without the route (stock
+vLLM) is asked again a minute later. A policy that the engine refuses, and a file that can't be read, are said once in
+the log and shown in `error`; the policy of before holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from plumage.directory.backoff import Backoff
+from plumage.directory.tasks import forever
+from plumage.errors import ConfigurationError
+from plumage_engine.agent.engine import EngineClient, EngineDownError
+
+__all__ = ["FeatherLink"]
+
+log = logging.getLogger(__name__)
+
+PERIOD = 5.0  # seconds; the kubelet takes up to a minute to bring a changed ConfigMap
+AGAIN = 60.0  # seconds
+MOST_BYTES = 1 << 20  # as a ConfigMap
+
+
+class FeatherLink:
+    """One agent's part. `counts`: told, unwanted (the engine has no such route), refused, failures (words that did not
+    arrive). `error`: what is not in force, None when all is."""
+
+    def __init__(
+        self,
+        path: Path,
+        engine: EngineClient,
+        period: float = PERIOD,
+        again: float = AGAIN,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.counts: Counter[str] = Counter(told=0, unwanted=0, refused=0, failures=0)
+        self.error: str | None = None
+        self._path = path
+        self._engine = engine
+        self._period = period
+        self._again = again
+        self._rng = rng or random.Random()
+        self._told: bytes | None = None
+        self._quiet = 0.0  # seconds since something was told
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        backoff = Backoff(self._rng, longest=self._period)
+        await forever(self._turn, "batching policy for the engine", backoff=backoff, failed=self._failed)
+
+    async def _turn(self) -> None:
+        try:
+            await self.look()
+        except EngineDownError:  # the load watch tells of it
+            self.counts["failures"] += 1
+        await asyncio.sleep(self._period)
+        self._quiet += self._period
+
+    def _failed(self, error: Exception) -> None:
+        self.counts["failures"] += 1
+
+    async def look(self) -> None:
+        """Tell the engine, where there is something to tell. EngineDownError when it can't be reached."""
+        try:
+            wanted = _read(self._path)
+        except ConfigurationError as error:
+            self._complain(str(error))
+            return
+        if wanted == self._told and self._quiet < self._again:
+            return
+        try:
+            known = await self._engine.take_feather(wanted)
+        except ConfigurationError as error:
+            self.counts["refused"] += 1
+            self._complain(f"the engine refuses its batching policy: {error}")
+        else:
+            self.counts["told" if known else "unwanted"] += 1
+            self._complain(None)
+        self._told, self._quiet = wanted, 0.0
+
+    def _complain(self, error: str | None) -> None:
+        if error is not None and error != self.error:
+            log.warning("%s; the policy of before holds", error)
+        self.error = error
+
+
+def _read(path: Path) -> bytes:
+    """The value of `feather`, as JSON. ConfigurationError when there is none."""
+    try:
+        with path.open("rb") as file:
+            told: Any = json.loads(file.read(MOST_BYTES))
+        return json.dumps(told["feather"], sort_keys=True).encode()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(f"{path.name} tells no batching policy: {type(error).__name__}") from error

@@ -1,0 +1,77 @@
+"""A batching policy that changes while vLLM works: the same answers, nothing lost, and the new one decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left, prompts, tokens
+
+from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_engine.vllm.settings import PluginFeather
+
+_TIGHT = {"num_gpu_blocks_override": 24, "max_model_len": 384, "max_num_seqs": 8}  # requests are preempted
+
+
+def _changing(engine: Engine, policies: Iterator[PluginFeather | None], every: int) -> None:
+    """Another of them before each `every`th step."""
+    scheduler, steps = engine.scheduler, 0
+    own = scheduler.schedule
+
+    def schedule(*given: Any, **named: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps % every == 0:
+            assert scheduler.plumage.change_feather(next(policies))
+        return own(*given, **named)
+
+    scheduler.schedule = schedule
+
+
+def test_answers_stay_the_same_whatever_the_policy_becomes(start_engine: Callable[..., Engine]) -> None:
+    """From vLLM's own queue on."""
+    wanted = prompts(4, 40, answer=100)
+    expected = tokens(start_engine(**_TIGHT), wanted)
+    engine = start_engine(**_TIGHT, **plugin_arguments({"feather": None, "eviction": None, "batchLimit": "Static"}))
+    others = (PluginFeather(policy="Heuristic"), None, PluginFeather(policy="ChtOrder", chunk_tokens=32))
+    _changing(engine, cycle((*others, PluginFeather(policy="QLearning"))), every=7)
+    assert tokens(engine, wanted) == expected
+    counters = engine.scheduler.plumage.counters
+    assert counters.get("preemptions") > 0
+    assert counters.get("failures", "feather") == 0
+    nothing_left(engine)
+
+
+def test_the_new_policy_decides_and_begins_with_nothing_learned(start_engine: Callable[..., Engine]) -> None:
+    engine = start_engine(max_num_seqs=8, **feather("Bandit"))
+    features, fleet = engine.scheduler.plumage, engine.scheduler.fleet
+    tokens(engine, prompts(12))
+    _, before = fleet.answer("tables", b"")
+    assert fleet.answer("feather", b'{"policy": "QLearning", "options": {"alpha": 0.3}}') == (204, b"")
+    assert features.order.queue.policy is not None
+    status, table = fleet.answer("tables", b"")
+    assert status == 200
+    assert b'"rows":[]' in table
+    assert b'"policy":"QLearning"' in table
+    assert table[:40] != before[:40], "another life, for those who exchange what was learned"
+    tokens(engine, prompts(13))
+    assert features.counters.get("failures", "feather") == 0
+    nothing_left(engine)
+
+
+def test_a_wrong_policy_changes_nothing(start_engine: Callable[..., Engine]) -> None:
+    engine = start_engine(max_num_seqs=8, **feather("Heuristic"))
+    fleet, order = engine.scheduler.fleet, engine.scheduler.plumage.order
+    for body in (b"{", b'{"policy": "Banditt"}', b'{"policy": "Bandit", "options": {"alpha": 1}}', b'{"chunk": 1}'):
+        status, said = fleet.answer("feather", body)
+        assert status == 400, said
+    assert fleet.answer("feather", b'{"policy": "Heuristic"}') == (204, b"")
+    assert engine.scheduler.plumage.order is order, "what is so already is left alone"
+
+
+def test_where_feather_is_off_it_stays_so(start_engine: Callable[..., Engine]) -> None:
+    engine = start_engine(scheduling_policy="priority", **feather("Bandit"))
+    status, said = engine.scheduler.fleet.answer("feather", b'{"policy": "Heuristic"}')
+    assert status == 400
+    assert b"priority is in charge" in said
