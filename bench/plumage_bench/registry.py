@@ -126,6 +126,13 @@ _ALL = (
         quick_omits="10 of 20 pairs of each fleet, two fifths of the time in which caches warm",
     ),
     Benchmark(
+        "operator-scale",
+        "the operator with 1,000 pools of 10 pods that are objects only: converging, at rest, started again, memory",
+        quick_budget=180,
+        quick_omits="nine of ten pools, four of five minutes at rest",
+        options=(("pools", "so many instead of 1,000, at most 1,500"),),
+    ),
+    Benchmark(
         "vllm-eviction",
         "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
         quick_budget=240,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +82,12 @@ class ApiServer:
 
 
 @contextmanager
-def api_server() -> Iterator[ApiServer]:
-    """One for as long as the context lasts; its folder is removed then, whatever happened. Raises `NotHereError`."""
+def api_server(more: Mapping[str, tuple[str, ...]] | None = None) -> Iterator[ApiServer]:
+    """One for as long as the context lasts; its folder is removed then, whatever happened. Raises `NotHereError`. more:
+    further flags, by program."""
     found = programs.required(programs.API)
     with run_folder("plumage-api-") as folder, Group(folder) as group:
-        plane = _plane(found, folder)
+        plane = _plane(found, folder, more or {})
         certificates.write_all(folder / "certs", [_LOOPBACK])
         plane.write()
         for name in ("etcd", "apiserver"):
@@ -101,7 +102,7 @@ def _start(plane: ControlPlane, group: Group, name: str) -> None:
     group.start(name, commands[name]())
 
 
-def _plane(found: dict[str, Path], folder: Path) -> ControlPlane:
+def _plane(found: dict[str, Path], folder: Path, more: Mapping[str, tuple[str, ...]]) -> ControlPlane:
     port, etcd, peer, controllers = free_ports(4)
     return ControlPlane(
         programs=found,
@@ -114,4 +115,5 @@ def _plane(found: dict[str, Path], folder: Path) -> ControlPlane:
         controllers_port=controllers,
         services="198.19.0.0/20",
         token=secrets.token_urlsafe(24),
+        more=more,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.certificates import FRONT_PROXY
@@ -15,7 +15,8 @@ __all__ = ["ControlPlane", "kubeconfig"]
 class ControlPlane:
     """One control plane: its programs, its folder (certificates lie in `certs/`), its addresses.
 
-    A test may make objects much faster than the defaults for large clusters let controllers follow: `QPS`.
+    A test may make objects much faster than the defaults for large clusters let controllers follow: `QPS`. `more`:
+    further flags of `apiserver` or `controllers`; they win over those here.
     """
 
     programs: Mapping[str, Path]
@@ -29,6 +30,7 @@ class ControlPlane:
     services: str
     token: str
     config_name: str = "kubeconfig"
+    more: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     QPS = 2000
 
@@ -85,6 +87,7 @@ class ControlPlane:
             f"--proxy-client-cert-file={self.certificate('front-proxy.crt')}",
             f"--proxy-client-key-file={self.certificate('front-proxy.key')}",
             "--shutdown-delay-duration=0s",
+            *self.more.get("apiserver", ()),
         ]
 
     def controllers(self) -> list[str]:
@@ -104,6 +107,7 @@ class ControlPlane:
             "--horizontal-pod-autoscaler-sync-period=1s",
             f"--kube-api-qps={self.QPS}",
             f"--kube-api-burst={2 * self.QPS}",
+            *self.more.get("controllers", ()),
         ]
 
     def write(self) -> None:

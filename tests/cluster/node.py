@@ -99,8 +99,10 @@ kubeAPIBurst: 400
 
 
 def scheduler_command(plane: ControlPlane) -> list[str]:
+    """It takes no port: nobody asks it anything, and several may run."""
     return [
         str(plane.programs["kube-scheduler"]),
+        "--secure-port=0",
         f"--kubeconfig={plane.kubeconfig}",
         "--leader-elect=false",
         f"--kube-api-qps={plane.QPS}",

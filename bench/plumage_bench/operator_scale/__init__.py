@@ -1,0 +1,118 @@
+"""`operator-scale`: what 1,000 pools of 10 pods cost the operator, on a real control plane with pods that are objects.
+
+etcd, API server, controllers and scheduler are real, kwok stands in the kubelets' place and makes each pod Ready once
+it is placed. The operator is its own process under its own role. Two clusters one after the other: the Deployments of
+all pools applied by themselves (`bare_s`), then the pools (`converge_s`: until all conditions of all of them say so).
+Agents and routers are asked as ever, and one process answers for all of them with the figures of a fleet at rest.
+Writes are counted in the API server's audit log, which names the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from plumage.errors import ConfigurationError
+from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.operator_scale import network, objects
+from plumage_bench.operator_scale.checkout import Cluster, cluster, pod_addresses
+from plumage_bench.operator_scale.crowd import Course
+from plumage_bench.operator_scale.phases import Operated, bare, operated
+
+__all__ = ["run"]
+
+_POOLS, _QUICK_POOLS = 1_000, 100
+_IDLE, _QUICK_IDLE = 300.0, 60.0
+_PODS_A_NODE = 100
+_MOST_POOLS = 1_500  # two Services each have an address, of 4,094
+
+
+def run(context: Context) -> Report:
+    """converge_s, bare_s, restart_s in seconds; rss_mb is the most that a process of the operator held."""
+    network.enter(pod_addresses(), "plumage_cli", sys.argv[1:])
+    pools, idle = _size(context)
+    load, nodes = os.getloadavg()[0], max(1, pools * objects.PODS_A_POOL // _PODS_A_NODE)
+    course = _without(context, nodes, pools)
+    found = _with(context, nodes, pools, idle)
+    keys: dict[str, Figure] = {
+        "pools": pools,
+        "pods": pools * objects.PODS_A_POOL,
+        "converge_s": round(found.course.took, 1),
+        "bare_s": round(course.took, 1),
+        "idle_writes": sum(found.idle.writes.values()),
+        "restart_s": round(found.restart, 1),
+        "rss_mb": round(max(found.peaks)),
+        "reconcile_p99_ms": round(1000 * found.figures.p99),
+    }
+    return Report(keys, _tables(found), lambda figure: _plot(figure, course, found, pools), _data(course, found, load))
+
+
+def _size(context: Context) -> tuple[int, float]:
+    """Pools, and seconds at rest."""
+    pools, idle = (_QUICK_POOLS, _QUICK_IDLE) if context.quick else (_POOLS, _IDLE)
+    given = context.options.get("pools", str(pools))
+    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= _MOST_POOLS):
+        raise ConfigurationError(f"pools={given}: it must be a whole number from 1 to {_MOST_POOLS}")
+    return int(given), idle
+
+
+def _without(context: Context, nodes: int, pools: int) -> Course:
+    with _cluster(nodes) as one, context.progress("Deployments without an operator", 3 * pools) as advance:
+        return asyncio.run(bare(one, pools, advance))
+
+
+def _with(context: Context, nodes: int, pools: int, idle: float) -> Operated:
+    with _cluster(nodes) as one, context.progress("pools", pools) as advance:
+        return asyncio.run(operated(one, pools, idle, advance))
+
+
+@contextmanager
+def _cluster(nodes: int) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="plumage-scale-") as folder, cluster(nodes, Path(folder)) as one:
+        yield one
+
+
+def _tables(found: Operated) -> list[ResultTable]:
+    processor: list[list[Figure]] = [[name, round(seconds, 1)] for name, seconds in sorted(found.processor.items())]
+    verbs = sorted({*found.requests, *found.idle.requests})
+    requests: list[list[Figure]] = [
+        [verb, found.requests.get(verb, 0), found.idle.requests.get(verb, 0)] for verb in verbs
+    ]
+    told = f"{found.idle.processor:.1f} s of the processor at rest, in {found.idle.seconds:.0f} s"
+    return [
+        ResultTable("Processor time until all had converged", ("program", "seconds"), processor),
+        ResultTable("The operator's requests", ("verb", "until converged", "at rest"), requests, told),
+    ]
+
+
+def _data(course: Course, found: Operated, load: float) -> dict[str, Any]:
+    return {
+        "bare": {"seconds": _rounded(course.seconds), "deployments": course.counts},
+        "converging": {"seconds": _rounded(found.course.seconds), "pools": found.course.counts},
+        "looks": {"count": found.figures.looks.count, "seconds": round(found.figures.looks.total, 2)},
+        "idle": {"seconds": found.idle.seconds, "writes": found.idle.writes, "requests": found.idle.requests,
+                 "processor_s": round(found.idle.processor, 2)},
+        "requests": found.requests,
+        "processor_s": {name: round(seconds, 2) for name, seconds in found.processor.items()},
+        "rss_mb": [round(peak, 1) for peak in found.peaks],
+        "load_before": round(load, 2),
+    }  # fmt: skip
+
+
+def _rounded(seconds: list[float]) -> list[float]:
+    return [round(one, 2) for one in seconds]
+
+
+def _plot(figure: Any, course: Course, found: Operated, pools: int) -> None:
+    axes = figure.subplots()
+    axes.plot(course.seconds, [count / 3 for count in course.counts], label="their Deployments, without an operator")
+    axes.plot(found.course.seconds, found.course.counts, label="pools: all conditions say so")
+    axes.set(xlabel="seconds since the first was applied", ylabel=f"complete, of {pools}")
+    axes.legend()
+    figure.suptitle(f"{pools} pools, {pools * objects.PODS_A_POOL} pods")

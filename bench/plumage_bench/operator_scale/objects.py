@@ -1,0 +1,70 @@
+"""What is applied: pools, and, without an operator, the same Deployments. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from plumage.api.v1alpha1 import API_VERSION, parse_pool
+from plumage_operator.children import Scene, build_children
+from plumage_operator.conditions import Reason, Type
+from plumage_operator.site import Site
+
+__all__ = ["NAMESPACES", "PODS_A_POOL", "deployments", "is_complete", "is_settled", "namespace_of", "pool"]
+
+ENGINES: Final = 7
+ROUTERS: Final = 2
+PODS_A_POOL: Final = ENGINES + ROUTERS + 1  # and the directory
+NAMESPACES: Final = tuple(f"team-{number:02d}" for number in range(20))
+_SITE: Final = Site(image="plumage:1", engine_image="engine:1")
+_TRUE: Final = (Type.ACCEPTED, Type.ENGINE_READY, Type.ROUTER_READY, Type.DIRECTORY_READY, Type.READY)
+
+
+def namespace_of(number: int) -> str:
+    """Pools lie side by side in a few namespaces, as teams have them."""
+    return NAMESPACES[number % len(NAMESPACES)]
+
+
+def pool(number: int) -> dict[str, Any]:
+    """A pool of `PODS_A_POOL` pods."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "InferencePool",
+        "metadata": {"name": f"pool-{number:04d}", "namespace": namespace_of(number)},
+        "spec": {
+            "model": {"uri": "builtin://tiny-chat"},
+            "engine": {"runtime": "Simulator"},
+            "replicas": ENGINES,
+            "router": {"replicas": ROUTERS},
+        },
+    }
+
+
+def deployments(number: int) -> Iterator[dict[str, Any]]:
+    """What the operator makes Deployments of that pool; they belong to nobody. Their pods' service accounts are the
+    pool's, so they are left to the namespace's own."""
+    manifest = pool(number)
+    named = {**manifest, "metadata": {**manifest["metadata"], "uid": "none"}}
+    for child in build_children(Scene(parse_pool(named, "the pool"), _SITE, ENGINES)):
+        if child["kind"] == "Deployment":
+            child["metadata"].pop("ownerReferences")
+            child["spec"]["template"]["spec"]["serviceAccountName"] = "default"
+            yield child
+
+
+def is_settled(thing: Mapping[str, Any]) -> bool:
+    """Whether all conditions of a pool say that it is as its spec says."""
+    status = thing.get("status") or {}
+    said = {one["type"]: (one["status"], one["reason"]) for one in status.get("conditions") or ()}
+    return (
+        status.get("observedGeneration") == thing["metadata"]["generation"]
+        and all(said.get(type_, ("", ""))[0] == "True" for type_ in _TRUE)
+        and said.get(Type.PROGRESSING) == ("False", Reason.SETTLED)
+    )
+
+
+def is_complete(thing: Mapping[str, Any]) -> bool:
+    """Whether all pods of a Deployment are there and ready."""
+    status, wanted = thing.get("status") or {}, thing["spec"]["replicas"]
+    counted = (status.get(name) for name in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
+    return status.get("observedGeneration") == thing["metadata"]["generation"] and set(counted) == {wanted}

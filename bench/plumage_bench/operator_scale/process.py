@@ -1,0 +1,77 @@
+"""The operator as its process tells of itself: memory and processor time from /proc, the rest from /metrics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from plumage.fleet_report import HistogramReport
+
+__all__ = ["Figures", "figures_of", "peak_megabytes", "processor_seconds", "read_figures"]
+
+_PREFIX: Final = "plumage_operator_"
+_SECONDS: Final = f"{_PREFIX}reconcile_seconds"
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """waiting: pools that are to be looked at. looks: reconciles since it began, and how long each took."""
+
+    leading: bool
+    pools: int
+    waiting: int
+    looks: HistogramReport
+
+    @property
+    def p99(self) -> float:
+        """Seconds, straight between the bounds of the histogram's buckets."""
+        return self.looks.quantile(0.99) or 0.0
+
+
+async def read_figures(session: aiohttp.ClientSession, port: int) -> Figures | None:
+    """None while it does not answer."""
+    try:
+        async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            return figures_of(await answer.text())
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return None
+
+
+def figures_of(page: str) -> Figures:
+    """From a scrape. KeyError where it is not the operator's."""
+    values: dict[str, float] = {}
+    bounds: list[float] = []
+    counts: list[int] = []
+    for line in page.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith(f"{_SECONDS}_bucket"):
+            bound = name.split('le="')[1].split('"')[0]
+            bounds += [] if bound == "+Inf" else [float(bound)]
+            counts.append(int(float(value)))
+        elif name and not name.startswith("#"):
+            values[name.removeprefix(_PREFIX)] = float(value)
+    looks = HistogramReport(bounds, counts, values["reconcile_seconds_sum"])
+    return Figures(values["leading"] == 1.0, int(values["pools"]), int(values["queue_length"]), looks)
+
+
+def peak_megabytes(pid: int) -> float:
+    """The most memory that a process held so far (VmHWM), in 10⁶ bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    told = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(told.split()[1]) * 1024 / 1e6
+
+
+def processor_seconds(pids: Mapping[str, int]) -> dict[str, float]:
+    """User and system time of each so far."""
+    return {name: _processor_seconds(pid) for name, pid in pids.items()}
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
