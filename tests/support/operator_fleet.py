@@ -49,8 +49,8 @@ class Fleet:
         self.kubectl("create", "namespace", SYSTEM)
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
 
-    def start(self, name: str = "first", **environment: str) -> None:
-        """An operator; ready when it answers."""
+    def start(self, name: str = "first", *, ahead: float = 0.0, **environment: str) -> None:
+        """An operator; ready when it answers. ahead: seconds by which its clock is."""
         health, metrics = free_ports(2)
         self.ports[name] = (health, metrics)
         told = {
@@ -58,7 +58,16 @@ class Fleet:
             "PLUMAGE_IMAGE": "plumage:1", "PLUMAGE_ENGINE_IMAGE": "engine:1",
             "PLUMAGE_INTEGRATIONS": "ingress",
         }  # fmt: skip
-        command = [sys.executable, "-m", "plumage_operator", f"--health-port={health}", f"--metrics-port={metrics}"]
+        shifted = ["support.shifted_clock", str(ahead)] if ahead else []
+        told |= {"PYTHONPATH": str(ROOT / "tests")} if ahead else {}
+        command = [
+            sys.executable,
+            "-m",
+            *shifted,
+            "plumage_operator",
+            f"--health-port={health}",
+            f"--metrics-port={metrics}",
+        ]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.operators[name] = subprocess.Popen(
                 command, env={**os.environ, **told, **environment}, stdout=log, stderr=log, cwd=ROOT
@@ -68,6 +77,12 @@ class Fleet:
         operator = self.operators.pop(name)
         operator.kill() if kill else operator.terminate()
         return operator.wait(30)
+
+    def keep_up(self) -> None:
+        """Starts operators that ended, as a kubelet would."""
+        for name, operator in list(self.operators.items()):
+            if operator.poll() is not None:
+                self.start(name)
 
     def log(self, name: str = "first") -> str:
         return (self.folder / f"{name}.log").read_text()

@@ -77,15 +77,8 @@ def fleet(renewed: Renewed, tmp_path: Path) -> Iterator[Fleet]:
         fleet.stop(name, kill=True)
 
 
-def as_a_kubelet(fleet: Fleet) -> None:
-    """Starts an operator that ended."""
-    for name, operator in list(fleet.operators.items()):
-        if operator.poll() is not None:
-            fleet.start(name)
-
-
 def repaired(fleet: Fleet, service: str) -> bool:
-    as_a_kubelet(fleet)
+    fleet.keep_up()
     return ("Service", service) in children(fleet, "default")
 
 
@@ -129,5 +122,5 @@ def asked(pods: PodsApiServer) -> str:
 
 def _waits(fleet: Fleet) -> bool:
     """The one that lost its Lease ended, and the next one waits with the reason."""
-    as_a_kubelet(fleet)
+    fleet.keep_up()
     return "can't reach the Lease" in fleet.log()

@@ -1,0 +1,229 @@
+"""What goes wrong around a pool: a namespace that lingers, an API server that dies in mid-plan, a clock that is off,
+rotated Secrets, names at their limit."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from support.operator_fleet import SYSTEM, Fleet, children, condition, events, made, pool
+
+from plumage.cluster import LONGEST_POOL_NAME
+
+pytestmark = pytest.mark.timeout(600)
+
+HOLDER = ("-n", SYSTEM, "get", "lease", "plumage-operator", "-o", "jsonpath={.spec.holderIdentity}")
+ALL = 17  # children of a pool as `pool` makes it
+FINALIZER = {"metadata": {"finalizers": ["tests.plumage.dev/held"]}}
+
+
+@pytest.fixture
+def apply(fleet, namespace):
+    def applied(spec: str = "  replicas: 2", name: str = "chat") -> None:
+        fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(spec, name))
+
+    return applied
+
+
+def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: Fleet, namespace: str, apply) -> None:
+    """Pods that drain keep a namespace for minutes, in which the pool is there and nothing may be made for it."""
+    apply()
+    made(fleet, namespace)
+    pod = fleet.until(lambda: fleet.get(namespace, "pods").get("items"))[0]["metadata"]["name"]
+    fleet.kubectl("-n", namespace, "patch", "pod", pod, "--type=merge", "-p", json.dumps(FINALIZER))
+    fleet.kubectl("-n", namespace, "patch", "ppool", "chat", "--type=merge", "-p", json.dumps(FINALIZER))
+    before = figures(fleet)
+    try:
+        fleet.kubectl("delete", "namespace", namespace, "--wait=false")
+        fleet.kubectl("-n", namespace, "delete", "service", "chat-router", "--ignore-not-found")
+        fleet.until(lambda: gone_or_told(fleet, namespace))
+        after = figures(fleet)
+        assert after.get("Bug", 0) == before.get("Bug", 0)
+        assert after.get("UnavailableError", 0) == before.get("UnavailableError", 0), "a refusal is no outage"
+        lines = [line for line in fleet.log(running(fleet)).splitlines() if namespace in line]
+        assert len(lines) < 20, "\n".join(lines)
+    finally:
+        for what in (f"pod/{pod}", "ppool/chat"):
+            none = json.dumps({"metadata": {"finalizers": None}})
+            fleet.kubectl("-n", namespace, "patch", what, "--type=merge", "-p", none, check=False)
+    fleet.kubectl("wait", "--for=delete", f"namespace/{namespace}", "--timeout=120s")
+
+
+def gone_or_told(fleet: Fleet, namespace: str) -> bool:
+    """The pool goes with the others, or, where pods go first, it says why it can't be helped."""
+    found = fleet.get(namespace, "ppool", "chat")
+    if "deletionTimestamp" in found.get("metadata", {}):
+        return True
+    return condition(fleet, namespace, "Accepted").get("reason") == "NamespaceTerminating"
+
+
+def figures(fleet: Fleet) -> dict[str, float]:
+    """Looks that failed, by kind."""
+    _, port = fleet.ports[running(fleet)]
+    page = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).text
+    lines = [line for line in page.splitlines() if line.startswith("plumage_operator_errors_total{")]
+    return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+
+
+def running(fleet: Fleet) -> str:
+    """The active operator."""
+    return str(fleet.until(lambda: (name := fleet.kubectl(*HOLDER)) in fleet.operators and name))
+
+
+def test_an_api_server_that_is_killed_between_two_actions(fleet: Fleet, namespace: str, apply) -> None:
+    """The operator stands still while the half-made pool is counted, or it would be whole too soon."""
+    for attempt in range(10):
+        name = f"half-{attempt}"
+        made_before = killed_in_mid_plan(fleet, namespace, lambda name=name: apply(name=name), name)
+        if 0 < made_before < ALL:
+            break
+    assert 0 < made_before < ALL
+
+    def whole() -> bool:
+        fleet.keep_up()
+        return count(fleet, namespace, name) == ALL and bool(told(fleet, namespace, name))
+
+    fleet.until(whole)
+    assert "should not happen" not in "".join(fleet.log(name) for name in fleet.operators)
+
+
+def killed_in_mid_plan(fleet: Fleet, namespace: str, apply: Any, name: str) -> int:
+    """How many children there were."""
+    operator = fleet.operators[running(fleet)]
+    plane = fleet.server.plane
+    watch = [str(plane.programs["kubectl"]), f"--kubeconfig={plane.kubeconfig}", "-n", namespace]
+    selected = f"inference.plumage.dev/pool={name}"
+    with subprocess.Popen([*watch, "get", "deployments", "-l", selected, "--watch", "-o", "name"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as watching:  # fmt: skip
+        apply()
+        assert watching.stdout is not None
+        watching.stdout.readline()  # the directory's Deployment, the fourth of all children
+        fleet.server.processes.stop("apiserver", signal.SIGKILL)
+        operator.send_signal(signal.SIGSTOP)
+        watching.kill()
+    try:
+        fleet.server.start("apiserver")
+        return count(fleet, namespace, name)
+    finally:
+        operator.send_signal(signal.SIGCONT)
+
+
+def count(fleet: Fleet, namespace: str, name: str) -> int:
+    kinds = "deployments,services,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,rolebindings"
+    return len(fleet.get(namespace, kinds, "-l", f"inference.plumage.dev/pool={name}").get("items", []))
+
+
+def told(fleet: Fleet, namespace: str, name: str) -> list[dict[str, Any]]:
+    found = fleet.get(namespace, "ppool", name).get("status", {}).get("conditions", [])
+    return [one for one in found if one["type"] == "Ready"]
+
+
+def test_an_operator_whose_clock_is_an_hour_ahead_works_and_neither_steals_nor_keeps_the_lease(
+    fleet: Fleet, namespace: str, apply
+) -> None:
+    for name in list(fleet.operators):
+        fleet.stop(name)
+    fleet.start("ahead", ahead=3600.0)
+    fleet.until(lambda: fleet.kubectl(*HOLDER) == "ahead")
+    apply()
+    assert len(made(fleet, namespace)) == ALL
+    written = datetime.fromisoformat(condition(fleet, namespace, "Ready")["lastTransitionTime"])
+    assert written > datetime.now(UTC) + timedelta(minutes=50), "its clock is off indeed"
+
+    fleet.start("right")
+    fleet.until(lambda: "waiting: ahead is active" in fleet.log("right"))
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
+    assert fleet.kubectl(*HOLDER) == "ahead", "who is an hour behind takes its renewals for no older than they are"
+
+    fleet.stop("ahead", kill=True)  # it releases nothing, and its last renewal lies an hour ahead
+    fleet.until(lambda: fleet.kubectl(*HOLDER) == "right")
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=4")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 4)
+    fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"].get("desiredReplicas") == 4)
+
+
+def test_names_at_the_limit_leave_names_and_labels_that_kubernetes_takes(fleet: Fleet, namespace: str, apply) -> None:
+    name = "p" * LONGEST_POOL_NAME
+    apply(name=name)
+    fleet.until(lambda: count(fleet, namespace, name) == ALL and told(fleet, namespace, name))
+    pods = fleet.until(
+        lambda: len(found := fleet.get(namespace, "pods").get("items", [])) == 4 and found
+    )  # two engines, a router, a directory: no ReplicaSet was refused one
+    assert all(len(one["metadata"]["name"]) <= 63 for one in pods)
+    assert all(len(value) <= 63 for one in pods for value in one["metadata"]["labels"].values())
+    assert any(name in one["involvedObject"]["name"] for one in fleet.get(namespace, "events")["items"])
+
+    refused = fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(name=name + "p"), check=False)
+    assert f"must be a name of at most {LONGEST_POOL_NAME} characters" in refused
+
+
+SECRETS = """
+  replicas: 1
+  router: {auth: {apiKeysRef: {name: keys, key: keys}, adminKeyRef: {name: admin, key: key}}}
+  directory: {redisRef: {url: 'redis://cache:6379', passwordRef: {name: cache, key: password}}}
+"""
+
+
+def test_a_rotated_secret_rolls_nothing_and_pods_find_the_new_one_in_its_file(
+    fleet: Fleet, namespace: str, apply
+) -> None:
+    """The operator may not read Secrets, so it can't know of it. Files are projected anew by the kubelet, and read anew
+    by who uses them."""
+    made_of = {"keys": "keys", "admin": "key", "cache": "password"}
+    for name, key in made_of.items():
+        fleet.kubectl("-n", namespace, "create", "secret", "generic", name, f"--from-literal={key}=first")
+    apply(SECRETS)
+    made(fleet, namespace)
+    before = templates(fleet, namespace)
+    for name, key in made_of.items():
+        change = json.dumps({"stringData": {key: "second"}})
+        fleet.kubectl("-n", namespace, "patch", "secret", name, "--type=merge", "-p", change)
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=2")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2)
+    assert templates(fleet, namespace) == before
+    mounts = [mount for pod in before.values() for one in containers(pod) for mount in one.get("volumeMounts", [])]
+    assert not [mount for mount in mounts if "subPath" in mount], "the kubelet never renews such a file"
+    secrets = {
+        volume["secret"]["secretName"] for pod in before.values() for volume in pod["volumes"] if "secret" in volume
+    }
+    assert secrets == set(made_of)
+
+
+def test_a_rotated_hub_token_counts_for_pods_that_start_and_a_restart_by_hand_is_left_alone(
+    fleet: Fleet, namespace: str
+) -> None:
+    manifest = {
+        "apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"},
+        "spec": {"replicas": 1, "model": {"uri": "hf://org/name", "tokenRef": {"name": "hub", "key": "token"}}},
+    }  # fmt: skip
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(manifest))
+    made(fleet, namespace)
+    engine = templates(fleet, namespace)["chat-engine"]
+    fetches = [one["name"] for one in containers(engine) if wants_token(one)]
+    assert set(fetches) == {"tokenizer", "engine"}, "each reads the Secret when it starts"
+    fleet.kubectl("-n", namespace, "rollout", "restart", "deployment/chat-engine")
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=2")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2)
+    template = children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["template"]
+    assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
+    assert not [reason for reason, _ in events(fleet, namespace) if reason == "ChildRepaired"]
+
+
+def templates(fleet: Fleet, namespace: str) -> dict[str, dict[str, Any]]:
+    found = children(fleet, namespace).items()
+    return {name: one["spec"]["template"]["spec"] for (kind, name), one in found if kind == "Deployment"}
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def wants_token(container: dict[str, Any]) -> bool:
+    wanted = {"name": "hub", "key": "token"}
+    return any(one.get("valueFrom", {}).get("secretKeyRef") == wanted for one in container.get("env", []))
