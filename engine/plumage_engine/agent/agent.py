@@ -243,13 +243,21 @@ class Agent:
             if self._misses == MISSES and self.answered:
                 log.warning("%s: %s", self.config.replica, error)
         else:
+            first = not self.answered
             self._misses, self.answered = 0, True
             if self._life.look(self.load):
-                self.warmth = None
-                self._cold.set()
+                self._begin_life(first=first)
         self._looked = began
         self._stalled = self._stall.look(self.load, self.stream.counters.batches, time.monotonic())
         self._report()
+
+    def _begin_life(self, *, first: bool) -> None:
+        """Cold, but for an engine that had served before this agent came: it lost its agent, not its cache."""
+        if first and self.load.query_tokens:
+            self.warmth = Warmth(reason="its engine has served before")
+        else:
+            self.warmth = None
+            self._cold.set()
 
     def _report(self) -> None:
         load = Load(int(self.load.running), int(self.load.waiting), self.load.kv_usage)

@@ -1,9 +1,11 @@
 """A new replica computes the pool's hottest prefixes before it is Ready.
 
-Contract: `warm` asks one peer agent after another for token ids until one has some, and sends them to the own engine as
-completions of one token. Bounded in tokens and time; whatever goes wrong, it returns, and the replica becomes Ready
-with what it has: a cold cache is slow, a replica that never comes is worse. Token ids are prompts: they travel over the
-authenticated port of agents only, and are kept nowhere. Salted prefixes never come: peers do not keep them.
+Contract: `warm` asks peer agents for token ids, takes the hottest of all that they told, and sends them to the own
+engine as completions of one token. Several peers, because routing by prefix gives each a part of its own: a replica
+that had asked one would know nothing of what the others hold, and in a rollout they are the next to go. Bounded in
+tokens, peers and time; whatever goes wrong, it returns, and the replica becomes Ready with what it has: a cold cache is
+slow, a replica that never comes is worse. Token ids are prompts: they travel over the authenticated port of agents
+only, and are kept nowhere. Salted prefixes never come: peers do not keep them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import httpx
@@ -23,13 +26,16 @@ from plumage_engine.agent.engine import EngineClient, EngineDownError, bearer, r
 from plumage_engine.agent.members import agents_in, agents_of
 from plumage_engine.agent.wire import TokenId
 
-__all__ = ["Hottest", "Prefix", "Warmth", "find_peers", "warm"]
+__all__ = ["Hottest", "Prefix", "Warmth", "find_peers", "hottest_of", "warm"]
 
 log = logging.getLogger(__name__)
 
 PATIENCE = httpx.Timeout(5.0, connect=1.0)
 COLD = "no peer had anything"
 BYTES_PER_ID = 11  # ten digits and a comma
+ASKED = 16  # peers at most: of a larger fleet a random sample
+AT_ONCE = 4  # each may answer with as many ids as are wanted in all
+CHUNK = 16  # token ids; what prefixes share is counted by these
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -75,13 +81,14 @@ async def warm(
     token: SecretStr | None,
     rng: random.Random,
 ) -> Warmth:
-    """Fill the engine's cache from the first peer that has something."""
+    """Fill the engine's cache with what is hottest among peers."""
     if not config.enabled or not peers or not config.max_tokens:
         return Warmth(reason="nothing to warm from")
     tally: list[tuple[int, bool]] = []
     try:
         async with asyncio.timeout(config.timeout_seconds):
-            prefixes = await _ask(rng.sample(peers, len(peers)), config.max_tokens, token)
+            asked = rng.sample(peers, min(ASKED, len(peers)))
+            prefixes = await _ask(asked, config.max_tokens, token, config.timeout_seconds / 2)
             await _compute(engine, model, prefixes, config, tally)
     except TimeoutError:
         return _summed(tally, f"stopped after {config.timeout_seconds:g} s")
@@ -94,19 +101,54 @@ def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> Warmth:
     return Warmth(len(good), sum(good), len(done) - len(good), reason)
 
 
-async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None) -> list[Prefix]:
-    async with httpx.AsyncClient(trust_env=False) as http:  # peers are never behind the environment's proxy
-        for peer in peers:
-            url = f"{peer.rstrip('/')}/v1/plumage/hottest?tokens={tokens}"
-            try:
-                data = await read_bounded(http, url, bearer(token), tokens * BYTES_PER_ID + (1 << 20), PATIENCE)
-                found = msgspec.json.decode(data, type=Hottest).prefixes
-            except (httpx.HTTPError, httpx.InvalidURL, ValueError, msgspec.DecodeError) as error:
-                log.info("peer %s did not tell its hottest prefixes: %s", peer, type(error).__name__)
-                continue
-            if found:
-                return found
-    return []
+async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None, seconds: float) -> list[Prefix]:
+    """The hottest that peers hold, of as many tokens at most; of those that answered when the time is up."""
+    found: list[Prefix] = []
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(http: httpx.AsyncClient, peer: str) -> None:
+        async with gate:
+            told = await _told(http, f"{peer.rstrip('/')}/v1/plumage/hottest?tokens={tokens}", tokens, token)
+            found[:] = hottest_of([*found, *told], tokens)
+
+    with suppress(TimeoutError):
+        # Peers are never behind the environment's proxy.
+        async with asyncio.timeout(seconds), httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
+            for peer in peers:
+                group.create_task(ask(http, peer))
+    return found
+
+
+async def _told(http: httpx.AsyncClient, url: str, tokens: int, token: SecretStr | None) -> list[Prefix]:
+    """One peer's; nothing where it does not tell."""
+    try:
+        data = await read_bounded(http, url, bearer(token), tokens * BYTES_PER_ID + (1 << 20), PATIENCE)
+        return msgspec.json.decode(data, type=Hottest).prefixes
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, msgspec.DecodeError) as error:
+        log.info("%s was not told: %s", url, type(error).__name__)
+        return []
+
+
+def hottest_of(prefixes: Iterable[Prefix], budget: int) -> list[Prefix]:
+    """Hottest first, until `budget` tokens are used up. What prefixes share counts once, for the engine computes it
+    once; one that others have whole is left out."""
+    chosen: list[Prefix] = []
+    covered: set[int] = set()
+    for prefix in sorted(prefixes, key=lambda one: one.uses, reverse=True):
+        new = [chunk for chunk in _chunks(prefix) if chunk not in covered]
+        if new and len(new) * CHUNK <= budget:
+            budget -= len(new) * CHUNK
+            covered.update(new)
+            chosen.append(prefix)
+    return chosen
+
+
+def _chunks(prefix: Prefix) -> Iterator[int]:
+    """A number for each chunk and all before it; the rest behind the last whole one is no block's."""
+    at = hash(prefix.adapter)
+    for start in range(0, len(prefix.tokens) - CHUNK + 1, CHUNK):
+        at = hash((at, *prefix.tokens[start : start + CHUNK]))
+        yield at
 
 
 async def _compute(
@@ -124,15 +166,5 @@ async def _compute(
             tally.append((len(prefix.tokens), ok))
 
     async with asyncio.TaskGroup() as group:
-        for prefix in _within(prefixes, config.max_tokens):
+        for prefix in prefixes:
             group.create_task(compute(prefix))
-
-
-def _within(prefixes: Iterable[Prefix], budget: int) -> Iterable[Prefix]:
-    """Until the budget is used up; a peer may answer with more than it was asked for."""
-    for prefix in prefixes:
-        budget -= len(prefix.tokens)
-        if budget < 0:
-            return
-        if prefix.tokens:
-            yield prefix
