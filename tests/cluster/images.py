@@ -28,7 +28,7 @@ _KEPT: Final = 2
 def find_tool() -> str:
     """The one that scripts/make_images.sh takes too: TOOL, else the first that works."""
     for tool in (os.environ["TOOL"],) if os.environ.get("TOOL") else _TOOLS:
-        works = [tool, "images" if tool == "buildah" else "info"]
+        works = [tool, "version" if tool == "buildah" else "info"]  # its storage may be locked while it builds
         if shutil.which(tool) and subprocess.run(works, capture_output=True, timeout=60, check=False).returncode == 0:
             return tool
     raise NotHereError("needs docker, podman or buildah to build images: apt-get install -y buildah")

@@ -66,7 +66,23 @@ class Cluster:
 
     def kill_container(self, pod: str, container: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a container's first process a signal; `pod` is NAMESPACE/NAME. Raises ClusterError if there is none."""
-        command = [sys.executable, "-m", "cluster.cri.find", pod, container, str(int(number))]
+        self._find(pod, container, number=number)
+
+    def freeze(self, node: int) -> None:
+        """Stops all that a node runs, kubelet, runtime and containers, as if the machine stood still; it is silent, and
+        answers nobody, though the kernel goes on taking connections."""
+        for program in (f"kubelet-{node}", f"cri-{node}"):
+            self.send(program, signal.SIGSTOP)
+        self._find(str(node), number=signal.SIGSTOP)
+
+    def thaw(self, node: int) -> None:
+        """Lets a frozen node go on where it stood."""
+        self._find(str(node), number=signal.SIGCONT)
+        for program in (f"cri-{node}", f"kubelet-{node}"):
+            self.send(program, signal.SIGCONT)
+
+    def _find(self, *who: str, number: signal.Signals) -> None:
+        command = [sys.executable, "-m", "cluster.cri.find", *who, str(int(number))]
         ran = subprocess.run(
             self.enter(command), env=_environment(), capture_output=True, text=True, timeout=30, check=False
         )

@@ -1,13 +1,17 @@
-"""Finds a running container inside a cluster's namespaces, and sends it a signal: `POD CONTAINER NUMBER`."""
+"""Finds running containers inside a cluster's namespaces, and sends them a signal: `POD CONTAINER NUMBER` one's first
+process, `NODE NUMBER` every process of all that a node runs."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["pids"]
+import psutil
+
+__all__ = ["on_node", "pids"]
 
 
 def pids(root: Path, pod: str, container: str) -> list[int]:
@@ -21,13 +25,24 @@ def pids(root: Path, pod: str, container: str) -> list[int]:
     return [pid for pid in found if Path("/proc", str(pid)).exists()]
 
 
+def on_node(root: Path, node: int) -> list[int]:
+    """Of all processes in a node's containers."""
+    found = []
+    for told in root.glob(f"containers-{node}/*/pid"):
+        with suppress(psutil.NoSuchProcess):
+            first = psutil.Process(int(told.read_text()))
+            found += [first.pid, *(child.pid for child in first.children(recursive=True))]
+    return found
+
+
 def main() -> None:
-    pod, container, number = sys.argv[1:]
-    found = pids(Path("/run"), pod, container)
-    if not found:
-        sys.exit(f"{pod} has no running container {container}")
+    *who, number = sys.argv[1:]
+    found = pids(Path("/run"), *who) if len(who) == 2 else on_node(Path("/run"), int(who[0]))
+    if not found and len(who) == 2:
+        sys.exit(f"{who[0]} has no running container {who[1]}")
     for pid in found:
-        os.kill(pid, int(number))
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, int(number))
 
 
 if __name__ == "__main__":
