@@ -8,7 +8,7 @@ as vLLM's rules allow, or as early: a seed chooses. For tests of what must never
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ __all__ = ["Copy", "PretendEngine", "WrongCacheError", "host_tier_arguments"]
 PAGE = 4096
 """Bytes of a block: vLLM's host memory is in such units."""
 _SPEC = {"spec_name": "HostTierSpec", "spec_module_path": "plumage_engine.vllm.offload.spec"}
+
+
+Host = MutableMapping[int, object]
+"""By slot, a note of what was written to it."""
 
 
 class WrongCacheError(AssertionError):
@@ -36,6 +40,34 @@ class Copy:
     steps: int
     request: str
     copied: bool = False
+
+
+class SharedHost(MutableMapping[int, object]):
+    """Host memory that a disk is written from and read into: the notes' numbers lie in the memory itself. rows: of it,
+    one a chunk. per_chunk: blocks of a chunk."""
+
+    def __init__(self, rows: memoryview, per_chunk: int) -> None:
+        import numpy as np
+
+        self._words: Any = np.asarray(rows).view(np.int64)
+        self._per_chunk = per_chunk
+        self._notes: list[object] = [None]
+
+    def __getitem__(self, slot: int) -> object:
+        return self._notes[int(self._words[divmod(slot, self._per_chunk)])]
+
+    def __setitem__(self, slot: int, note: object) -> None:
+        self._words[divmod(slot, self._per_chunk)] = len(self._notes)
+        self._notes.append(note)
+
+    def __delitem__(self, slot: int) -> None:
+        self._words[divmod(slot, self._per_chunk)] = 0
+
+    def __len__(self) -> int:
+        return len(self._words) * self._per_chunk
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
 
 
 @dataclass(slots=True)
@@ -68,7 +100,6 @@ class PretendEngine:
         self.scheduler = _make_scheduler(model, blocks, block_size, arguments)
         self.pool: Any = self.scheduler.kv_cache_manager.block_pool
         self.device: list[object] = [None] * blocks
-        self.host: dict[int, object] = {}
         self.copies: dict[int, Copy] = {}
         self.requests: dict[str, Any] = {}
         self.cached: dict[str, tuple[int, int]] = {}
@@ -79,6 +110,8 @@ class PretendEngine:
         self._slowest = slowest
         connector = getattr(self.scheduler.connector, "connector_scheduler", None)
         self._per_chunk = 1 if connector is None else int(connector.config.blocks_per_chunk)
+        region = getattr(getattr(getattr(connector, "manager", None), "memory", None), "region", None)
+        self.host: Host = {} if region is None else SharedHost(region.create_kv_memoryview(), self._per_chunk)
         self._rng = random.Random(seed)
         self._tables: dict[str, _Table] = {}
         self._put_off: dict[int, Any] = {}
@@ -130,6 +163,11 @@ class PretendEngine:
                 return
             self.step()
         raise RuntimeError(f"not done after {steps} steps")
+
+    def close(self) -> None:
+        """Let go of memory and files that the connector has; nothing is to be asked of it any more."""
+        self.host = {}
+        self.scheduler.shutdown()
 
     # -- the pretended device ----------------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_bench.vllm_pretend import PAGE, PretendEngine, host_tier_arguments
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.blocks import install as order_evictions
 from plumage_engine.vllm.counters import Counters
@@ -20,7 +21,8 @@ __all__ = ["Tier", "chain"]
 
 
 class Tier:
-    """engine: vLLM's parts. manager: of host memory. guard: promotion's."""
+    """engine: vLLM's parts. manager: of host memory. guard: promotion's. disk: its folder, and how many chunks it may
+    hold. `close` it where it has one."""
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class Tier:
         chunks: int = 40,
         eviction: str | None = None,
         prior: Prior | None = None,
+        disk: tuple[Path, int] | None = None,
         seed: int = 0,
         connector: dict[str, Any] | None = None,
         arguments: dict[str, Any] | None = None,
@@ -37,7 +40,8 @@ class Tier:
     ) -> None:
         self.counters = Counters()
         self.guard, self.order_guard = Guard("promotion", self.counters), Guard("eviction", self.counters)
-        given = {**host_tier_arguments(chunks, **(connector or {})), **(arguments or {})}
+        below = {} if disk is None else {"disk_path": str(disk[0]), "disk_bytes_to_use": disk[1] * PAGE}
+        given = {**host_tier_arguments(chunks, **below, **(connector or {})), **(arguments or {})}
         self.engine = PretendEngine(model, blocks=blocks, seed=seed, **given)
         if eviction is not None:
             order_evictions(
@@ -60,6 +64,22 @@ class Tier:
         self.engine.add(name, tokens, answer, salt)
         self.engine.finish()
 
+    @property
+    def disk(self) -> Any:
+        """The tier below host memory; None where there is none."""
+        return self.manager.disk
+
+    def settle(self, seconds: float = 120.0) -> None:
+        """Until all that is on its way to the disk or from it has arrived; its threads are real ones."""
+        deadline = time.monotonic() + seconds
+        while self.disk.moving:
+            assert time.monotonic() < deadline, f"{self.disk.moving} chunks still move after {seconds} s"
+            time.sleep(0.002)
+            self.connector.manager._process_finished_jobs()
+
+    def close(self) -> None:
+        self.engine.close()
+
     def in_device(self, name: str) -> int:
         """Leading blocks of the request's prompt that the device's cache holds."""
         held = 0
@@ -76,6 +96,8 @@ class Tier:
         assert self.order_guard.on, self.order_guard.reason
         self._check_blocks()
         self._check_slots()
+        if self.disk is not None and self.disk.guard.on:
+            self._check_disk(self.disk)
 
     def check_idle(self) -> None:
         """Also: nobody holds anything."""
@@ -100,6 +122,21 @@ class Tier:
         for block in pool.blocks[1:]:
             assert block.ref_cnt == holders.get(block.block_id, 0)
             assert (block.ref_cnt == 0) == (block.block_id in set(free))
+
+    def _check_disk(self, disk: Any) -> None:
+        """Every place of the file is free, or one chunk's, or one's that is on its way; memory keeps what is moved."""
+        coming = [slot for one in disk._writing.values() for slot in one.slots]
+        late = [slot for one in disk._io._transfers.values() if one.store and not one.wanted for slot in one.slots]
+        places = [*disk._free, *disk._places.values(), *coming, *late, *disk._kept.values()]
+        assert sorted(places) == list(range(disk._slots))
+        assert set(disk._order) == set(disk._places)
+        chunks = dict(self.manager.residents.items())
+        assert all(chunks[key].ref_cnt > 0 for one in disk._writing.values() for key in one.keys)
+        assert all(chunks[key].ref_cnt == -1 for one in disk._reading.values() for key in one.keys)
+        jobs = {job for job, known in self.connector.manager._jobs.items()}
+        assert {*disk._writing, *disk._reading} <= jobs
+        alive = set(self.connector._req_status)
+        assert set(self.connector.manager._promises) <= alive
 
     def _check_slots(self) -> None:
         manager, residents = self.manager, self.manager.residents

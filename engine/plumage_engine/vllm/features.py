@@ -126,6 +126,8 @@ class Features:
             tier = install_tier(self._scheduler, self.settings.host_tier, guard, self.counters, prior=prior, seed=seed)
             if tier is not None:
                 self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, "promotion": guard}
+                if tier.disk is not None:
+                    self.guards["disk"] = tier.disk.guard
 
     def _rng(self) -> random.Random:
         """One for each feature, so that none draws on what another does."""

@@ -69,6 +69,33 @@ def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admis
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
 
 
+@pytest.mark.timeout(300)
+def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], tmp_path: Path) -> None:
+    """Little host memory above a disk, through the real worker: what comes up from the disk is what went down. Nothing
+    of either is left in the end."""
+    plain = start_engine(**_SMALL).serve(_prompts(1))
+    below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20}
+    engine = start_engine(**_SMALL, **host_tier_arguments(300, **below))
+    counters, guard = Counters(), Guard("promotion", Counters())
+    manager = install(engine.scheduler, HostTierConfig(min_frequency=1), guard, counters)
+    assert manager is not None
+    named = manager.region.mmap_path  # type: ignore[attr-defined]
+    assert not Path(named).exists()
+    run = engine.serve(_prompts(1))
+    assert manager.disk.guard.on, manager.disk.guard.reason
+    assert counters.get("disk_writes")
+    assert counters.get("disk_reads")
+    for name, answer in run.answers.items():
+        wanted = plain.answers[name].tokens
+        length = min(len(wanted), len(answer.tokens))
+        assert answer.tokens[:length] == wanted[:length]
+        assert answer.finished == plain.answers[name].finished
+    while engine.scheduler.has_requests():
+        engine.core.step()
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(
     start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +188,7 @@ class TestTorchWorker:
         threading.Timer(0.05, gate.set).start()
         worker.wait({1})
         assert [one.job_id for one in worker.get_finished()] == [1]
-        assert np.array_equal(worker._host[0][0].numpy(), first[4].numpy())
+        assert np.array_equal(worker._host[0][0][0].numpy(), first[4].numpy())
         worker.shutdown()
 
     def test_a_copy_that_fails_is_told_as_failed(self) -> None:

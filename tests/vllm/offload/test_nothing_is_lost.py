@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import pytest
 from hypothesis import Phase, settings
@@ -19,19 +21,24 @@ from support.offload_tier import Tier, chain
 
 
 class Storm(RuleBasedStateMachine):
-    """Requests of few prefixes come and go over a small device; copies take their time; caches are reset."""
+    """Requests of few prefixes come and go over a small device; copies take their time, as do a disk's threads; caches
+    are reset."""
 
     model: Path
+    used: ClassVar[list[int]] = []
 
     @initialize(
         seed=st.integers(0, 999),
         eviction=st.sampled_from([None, "Hotness", "Rlt"]),
         admission=st.sampled_from(["Hotness", "Frequency", "All"]),
         promotion=st.sampled_from(["Hotness", "Recency"]),
+        disk=st.sampled_from([0, 9, 60]),
     )
-    def start(self, seed: int, eviction: str | None, admission: str, promotion: str) -> None:
+    def start(self, seed: int, eviction: str | None, admission: str, promotion: str, disk: int) -> None:
+        self.folder = TemporaryDirectory()
         self.tier = Tier(
             self.model, blocks=24, chunks=12, seed=seed, eviction=eviction, admission=admission, promotion=promotion,
+            disk=(Path(self.folder.name), disk) if disk else None,
             promotion_tokens=256, arguments={"max_num_seqs": 4, "max_num_batched_tokens": 192},
         )  # fmt: skip
         self.number = 0
@@ -68,10 +75,16 @@ class Storm(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "tier"):
-            self.tier.engine.finish(20_000)
+            self.tier.engine.finish(200_000)
+            if self.tier.disk is not None:
+                self.tier.settle()
+                assert self.tier.disk.guard.on, self.tier.disk.guard.reason
+                self.used.append(self.tier.counters.get("disk_reads"))
             self.tier.check_idle()
             assert self.tier.engine.reset()
             assert not len(self.tier.manager.residents)
+            self.tier.close()
+            self.folder.cleanup()
 
 
 @pytest.mark.timeout(400)
@@ -79,3 +92,4 @@ def test_a_storm(tiny_model: Path) -> None:
     Storm.model = tiny_model
     storms = settings(max_examples=20, stateful_step_count=40, phases=(Phase.explicit, Phase.generate))
     run_state_machine_as_test(Storm, settings=storms)  # type: ignore[no-untyped-call]
+    assert sum(Storm.used), "no chunk ever came from the disk"

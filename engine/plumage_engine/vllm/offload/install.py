@@ -84,10 +84,13 @@ def install(
     guard: promotion's; the manager has its own. prior: pool-wide hotness; where it knows nothing local uses count.
     """
     connector = getattr(scheduler.connector, "connector_scheduler", None)
-    manager = getattr(connector, "manager", None)
+    tiers: Any = getattr(connector, "manager", None)
+    manager: SelectiveManager | None = getattr(tiers, "memory", tiers)
     if not isinstance(manager, SelectiveManager):
         return None
     manager.configure(settings, counters, prior=prior, seed=seed)
+    if tiers is not manager:
+        tiers.attach(counters, scheduler.vllm_config.parallel_config)
     pool = scheduler.kv_cache_manager.block_pool
     if settings.promotion != "Off":
         reasons = promotion_complaints(connector, pool) or _unfit(connector)

@@ -51,10 +51,13 @@ class _Counted:
 
 
 class SelectiveManager(CPUOffloadingManager):
-    """chunks: slots in host memory. tokens: in a chunk. device_chunks: that the device holds, where that is known."""
+    """chunks: slots in host memory. tokens: in a chunk. more: of vLLM's class above. `disk`: the tier below, None where
+    there is none."""
 
-    def __init__(self, chunks: int, tokens: int, *, events: bool = False) -> None:
-        super().__init__(num_chunks=chunks, enable_events=events)
+    disk: Any = None
+
+    def __init__(self, chunks: int, tokens: int, *, events: bool = False, **more: Any) -> None:
+        super().__init__(num_chunks=chunks, enable_events=events, **more)
         self._tokens = tokens
         self._chunks_here = chunks
         self.configure(HostTierConfig(), Counters())
@@ -114,16 +117,15 @@ class SelectiveManager(CPUOffloadingManager):
         new = [key for key in offered if self.residents.get(key) is None]
         if not new:
             return new
-        taken = self.residents.admit(
-            new,
-            self._get_num_free_chunks(),
-            self.settings.min_frequency,
-            set(offered),
-            always=self.settings.admission == "All",
-        )
-        self.counters.add("host_admissions", taken)
-        self.counters.add("host_refusals", len(new) - taken)
-        return new[:taken]
+        taken = self._taken(new, set(offered))
+        self.counters.add("host_admissions", len(taken))
+        self.counters.add("host_refusals", len(new) - len(taken))
+        return taken
+
+    def _taken(self, new: list[OffloadKey], offered: set[OffloadKey]) -> list[OffloadKey]:
+        """Those of `new` that are worth the copy and a place."""
+        free, takes_all = self._get_num_free_chunks(), self.settings.admission == "All"
+        return new[: self.residents.admit(new, free, self.settings.min_frequency, offered, always=takes_all)]
 
     def _count(self, keys: list[OffloadKey], context: ReqContext) -> None:
         """Count the request's use of its chunks: of all at its first word, later of those that it has grown by."""

@@ -7,7 +7,7 @@ one, of equals the deepest first, so that what is left is of use.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import inf
@@ -22,6 +22,7 @@ __all__ = ["Entry", "Residents", "chunk_key"]
 Key = bytes
 _GROUP = 0x9E3779B97F4A7C15
 _LOW = (1 << 64) - 1
+_LOOKED_AT = 64
 _DEPTH = 1e-9
 """What a chunk of depth counts beside hotness: it decides between equals only."""
 
@@ -104,6 +105,34 @@ class Residents:
         self._order.ask(choose)
         return taken
 
+    def give_way(self, number: int, kept: Collection[Key], goes: Callable[[Key], bool]) -> int:
+        """How many of `number` newcomers more come in, for the coldest that `goes` lets go although they may be hotter;
+        of `kept` none goes. To be asked after `admit`, whose newcomers come in too."""
+        doomed = set(self._doomed)
+        cold = (key for key in self.coldest(_LOOKED_AT, kept) if key not in doomed and goes(key))
+        chosen = list(islice(cold, number))
+        self._doomed += chosen
+        return len(chosen)
+
+    def doom(self, keys: Sequence[Key]) -> None:
+        """The next `evict` takes these; nobody, where it is not to come."""
+        self._doomed = list(keys)
+
+    def may_go(self, key: Key) -> bool:
+        """Whether it is here, and in no transfer."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.ref_cnt == 0
+
+    def coldest(self, number: int, kept: Collection[Key] = ()) -> list[Key]:
+        """Up to so many that may go, the coldest first; of `kept` none."""
+        chosen: list[Key] = []
+
+        def choose(coldest: Iterator[_Place]) -> None:
+            chosen.extend(islice((place.key for place in coldest if self._may_go(place, kept)), number))
+
+        self._order.ask(choose)
+        return chosen
+
     def join(self, keys: Sequence[Key], parent: Key | None, start: int) -> None:
         """`keys`, just inserted, are a piece of a chain that begins `start` chunks below its root."""
         entry = Entry(list(keys), parent, start, len(keys))
@@ -154,7 +183,7 @@ class Residents:
         """Those that `admit` doomed; where it was not asked, the coldest. None when so many can't go."""
         doomed, self._doomed = self._doomed, []
         if len(doomed) != number or any(key in protected for key in doomed):
-            doomed = self._coldest(number, protected)
+            doomed = self.coldest(number, protected)
         if len(doomed) < number:
             return None
         return [(key, self._drop(key)) for key in doomed]
@@ -181,15 +210,6 @@ class Residents:
 
     def mark_non_evictable(self, key: Key) -> None:
         """The chunk's own count says so."""
-
-    def _coldest(self, number: int, protected: set[Key]) -> list[Key]:
-        chosen: list[Key] = []
-
-        def choose(coldest: Iterator[_Place]) -> None:
-            chosen.extend(islice((place.key for place in coldest if self._may_go(place, protected)), number))
-
-        self._order.ask(choose)
-        return chosen
 
     def _drop(self, key: Key) -> Any:
         place = self._places.pop(key, None)

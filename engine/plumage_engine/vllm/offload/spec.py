@@ -3,13 +3,15 @@
 --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
   "spec_name": "HostTierSpec", "spec_module_path": "plumage_engine.vllm.offload.spec", "cpu_bytes_to_use": 8589934592}}'
 
-Settings come with the plugin's own (`hostTier`). Works beside vLLM's own scheduler too: then without promotion.
+With `disk_path` and `disk_bytes_to_use` beside them there is a disk below host memory. Settings come with the plugin's
+own (`hostTier`). Works beside vLLM's own scheduler too: then without promotion and without the disk.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat.kv_offload import (
@@ -22,6 +24,7 @@ from plumage_engine.vllm.compat.kv_offload import (
     copies_itself,
 )
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.offload.disk_options import read_disk
 from plumage_engine.vllm.offload.manager import SelectiveManager
 from plumage_engine.vllm.offload.memory import check_host_memory, machine_memory
 from plumage_engine.vllm.offload.worker import TorchWorker
@@ -34,7 +37,9 @@ _OURS = {"store_threshold": "hostTier.minFrequency", "eviction_policy": "hostTie
 
 
 class HostTierSpec(CPUOffloadingSpec):
-    """Host memory with selective admission; the copies are vLLM's own, or torch's where there is no GPU."""
+    """Host memory with selective admission; the copies are vLLM's own, or torch's where there is no GPU.
+
+    disk: where a tier below lies, None for none. Modules that need vLLM's tiers are imported for one only."""
 
     kv_events_config: OffloadingKVEventsConfig
     _manager: OffloadingManager | None
@@ -44,6 +49,7 @@ class HostTierSpec(CPUOffloadingSpec):
         for option, ours in _OURS.items():
             if option in config.extra_config:
                 raise ConfigurationError(f"host tier: {option} has no effect here; say it in the plugin's {ours}")
+        self.disk = read_disk(config.extra_config)
         super().__init__(config)
         check_host_memory(
             int(self.extra_config["cpu_bytes_to_use"]), machine_memory(), shared=self._uses_shared_region()
@@ -56,15 +62,47 @@ class HostTierSpec(CPUOffloadingSpec):
         """The one of this engine. `install` gives it the plugin's settings; until then it has the environment's."""
         if self._manager is None:
             tokens = min(self.tokens_per_block) * self.blocks_per_chunk
-            manager = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
+            memory: SelectiveManager
+            if self.disk is None:
+                memory = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
+                self._manager = memory
+            else:
+                from plumage_engine.vllm.offload.below import make_tiers
+
+                tiers = make_tiers(self, self.disk, tokens)
+                self._manager, memory = tiers, tiers.memory
             settings = read_settings(None, os.environ)
             if settings is not None:
-                manager.configure(settings.host_tier, Counters(), seed=settings.seed)
-            self._manager = manager
+                memory.configure(settings.host_tier, Counters(), seed=settings.seed)
         return self._manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """vLLM's worker, or, on a platform that it refuses, ours."""
         if self._worker is None and not copies_itself():
-            self._worker = TorchWorker(kv_caches, self.blocks_per_chunk, self.num_chunks)
+            region = None
+            if self.disk is not None:
+                from plumage_engine.vllm.offload.below import workers_region
+
+                region = workers_region(self)
+            self._worker = TorchWorker(kv_caches, self.blocks_per_chunk, self.num_chunks, region)
         return super().get_worker(kv_caches)
+
+    def create_worker(self, kv_caches: CanonicalKVCaches) -> Any:
+        """vLLM's, where it has one; the scheduler maps its memory too, if there is a disk."""
+        if self.disk is None:
+            return super().create_worker(kv_caches)
+        from plumage_engine.vllm.offload.below import make_worker
+
+        return make_worker(self, kv_caches)
+
+    def _uses_shared_region(self) -> bool:
+        return self.disk is not None or bool(super()._uses_shared_region())
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's own of host memory, and of the tier below it."""
+        if read_disk(extra_config) is None:
+            return dict(super().build_metric_definitions(extra_config))
+        from plumage_engine.vllm.compat.kv_tiering import TieringOffloadingSpec
+
+        return dict(TieringOffloadingSpec.build_metric_definitions(extra_config))

@@ -10,26 +10,40 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches, OffloadingWorker, TransferResult
 
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.kv_tiering import SharedOffloadRegion
+
 __all__ = ["TorchWorker"]
+
+_Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 class TorchWorker(OffloadingWorker):
-    """caches: the device's KV, as rows of bytes a block. blocks_per_chunk, chunks: the host's. A row of host memory is
-    a block of a tensor; chunk c holds rows c · blocks_per_chunk onwards."""
+    """caches: the device's KV, as rows of bytes a block. blocks_per_chunk, chunks: the host's, whose memory is chunks
+    of rows. region: memory that others map too, to be taken for it; the worker lets go of it at its end."""
 
-    def __init__(self, caches: CanonicalKVCaches, blocks_per_chunk: int, chunks: int) -> None:
+    def __init__(
+        self,
+        caches: CanonicalKVCaches,
+        blocks_per_chunk: int,
+        chunks: int,
+        region: SharedOffloadRegion | None = None,
+    ) -> None:
         self._per_chunk = blocks_per_chunk
+        self._region = region
         self._device = [one.tensor.view(torch.int8) for one in caches.tensors]
         self._host = [
-            torch.empty((chunks * blocks_per_chunk, one.shape[1]), dtype=torch.int8, device="cpu")
-            for one in self._device
+            torch.empty((chunks, blocks_per_chunk, width), dtype=torch.int8, device="cpu")
+            if region is None
+            else region.create_next_worker_view(blocks_per_chunk * width).unflatten(1, (blocks_per_chunk, width))
+            for width in (one.shape[1] for one in self._device)
         ]
         self._groups = [sorted({ref.tensor_idx for ref in refs}) for refs in caches.group_data_refs]
         self._jobs: queue.SimpleQueue[tuple[int, Any, Any, bool] | None] = queue.SimpleQueue()
@@ -68,6 +82,9 @@ class TorchWorker(OffloadingWorker):
         """Do what was submitted, and end."""
         self._jobs.put(None)
         self._thread.join()
+        self._host.clear()
+        if self._region is not None:
+            self._region.cleanup()
 
     def _submit(self, job: int, device: Any, host: Any, store: bool) -> bool:
         self._ended[job] = threading.Event()
@@ -93,22 +110,23 @@ class TorchWorker(OffloadingWorker):
             for place in self._groups[group]:
                 ours, theirs = self._host[place], self._device[place]
                 if store:
-                    ours.index_copy_(0, rows, theirs.index_select(0, blocks))
+                    ours[rows] = theirs.index_select(0, blocks)
                 else:
-                    theirs.index_copy_(0, blocks, ours.index_select(0, rows))
-                size += len(blocks) * ours.shape[1]
+                    theirs.index_copy_(0, blocks, ours[rows])
+                size += len(blocks) * ours.shape[2]
         return size
 
-    def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """By KV group, the device's blocks and the host's rows. A group's first block may lie within a chunk."""
+    def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, torch.Tensor, _Rows]]:
+        """By KV group, the device's blocks and the host's chunks and rows. A group's first block may lie within a
+        chunk."""
         block = chunk = 0
         for group, (blocks, index) in enumerate(zip(device.group_sizes, device.block_indices, strict=True)):
             if not blocks:
                 continue
             places = index % self._per_chunk + np.arange(blocks)
             chunks = host.block_ids[chunk : chunk + places[-1] // self._per_chunk + 1].astype(np.int64)
-            rows = chunks[places // self._per_chunk] * self._per_chunk + places % self._per_chunk
+            rows = torch.from_numpy(chunks[places // self._per_chunk]), torch.from_numpy(places % self._per_chunk)
             ours = device.block_ids[block : block + blocks].astype(np.int64)
-            yield group, torch.from_numpy(ours), torch.from_numpy(rows)
+            yield group, torch.from_numpy(ours), rows
             block += blocks
             chunk += len(chunks)

@@ -1,0 +1,250 @@
+"""The disk below host memory, over vLLM's real scheduler and connector and a real file: what goes there, what comes
+back, and that nothing that goes wrong with it is more than a miss."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.offload_tier import Tier, chain
+
+from plumage_engine.vllm.offload.slab import Slab
+
+Start = Callable[..., Tier]
+
+
+@pytest.fixture
+def start(tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
+    """A tier of 16 blocks of host memory, under a device of 16, above a disk of 64."""
+    made: list[Tier] = []
+
+    def make(**named: Any) -> Tier:
+        chosen = {"blocks": 17, "chunks": 16, "disk": (tmp_path / "kv", 64), "promotion": "Off", "min_frequency": 1}
+        made.append(Tier(tiny_model, **{**chosen, **named}))
+        return made[-1]
+
+    yield make
+    for tier in made:
+        tier.close()
+
+
+def fill(tier: Tier, prefixes: int = 9, blocks: int = 4) -> None:
+    """So many prefixes, one after the other, each thrice: more than device and host memory hold."""
+    for prefix in range(prefixes):
+        for turn in range(3):
+            tier.serve(f"{prefix}.{turn}.{tier.engine.steps}", chain(prefix, blocks))
+            tier.settle()
+            tier.check()
+
+
+def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
+    """Prompt tokens of the prefix that another request finds below the device."""
+    name = f"again {prefix} {tier.engine.steps}"
+    tier.serve(name, chain(prefix, blocks) + chain(900 + prefix, 1)[:5])
+    return tier.engine.cached[name][1]
+
+
+class TestWhatGoesWhere:
+    def test_what_memory_has_no_room_for_comes_back_from_the_disk(self, start: Start) -> None:
+        tier = start()
+        fill(tier)
+        assert len(tier.manager.residents) == 16
+        assert tier.counters.get("disk_writes") >= 20
+        assert found(tier, 0) == 4 * 32
+        assert tier.counters.get("disk_reads") >= 1
+        tier.settle()
+        tier.check_idle()
+
+    def test_without_a_disk_it_is_gone(self, start: Start) -> None:
+        tier = start(disk=None)
+        for prefix in range(9):
+            for turn in range(3):
+                tier.serve(f"{prefix}.{turn}", chain(prefix, 4))
+        assert sum(found(tier, prefix) for prefix in range(5)) <= 16 * 32
+
+    def test_what_is_used_less_often_than_admission_asks_goes_nowhere(self, start: Start) -> None:
+        tier = start(min_frequency=9)
+        fill(tier)
+        assert tier.counters.get("disk_writes") == 0
+        assert len(tier.disk) == 0
+
+    def test_nothing_is_written_while_memory_has_room(self, start: Start) -> None:
+        tier = start(chunks=200)
+        fill(tier)
+        assert tier.counters.get("disk_writes") == 0
+
+    def test_a_full_disk_keeps_the_hotter(self, start: Start, tmp_path: Path) -> None:
+        tier = start(disk=(tmp_path / "kv", 6))
+        for _ in range(3):
+            fill(tier, prefixes=5)
+        fill(tier, prefixes=9)
+        assert len(tier.disk) <= 6
+        assert tier.counters.get("disk_refusals")
+        tier.check()
+
+    def test_a_chunk_larger_than_a_block(self, start: Start) -> None:
+        tier = start(connector={"blocks_per_chunk": 2})
+        fill(tier)
+        assert tier.counters.get("disk_writes")
+        assert found(tier, 0) == 4 * 32
+
+    def test_two_requests_that_need_more_than_memory_holds_do_not_wait_for_ever(self, start: Start) -> None:
+        tier = start(blocks=25, chunks=6)
+        fill(tier, prefixes=4, blocks=5)
+        for prefix in (0, 1, 2):
+            tier.engine.add(f"both {prefix}", chain(prefix, 5) + chain(700 + prefix, 1)[:9], 2)
+        tier.engine.finish(20_000)
+        tier.settle()
+        tier.check_idle()
+
+
+class TestWhatIsTold:
+    def test_events_say_what_lies_on_the_disk(self, start: Start) -> None:
+        from vllm.config import KVEventsConfig
+
+        events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+        tier = start(arguments={"kv_events_config": events})
+        media: dict[str, dict[int, int]] = {"CPU": {}, "STORAGE": {}}
+        told: list[Any] = []
+        tier.engine.scheduler.kv_event_publisher.publish = lambda batch: told.extend(batch.events)
+        fill(tier)
+        found(tier, 0)
+        tier.engine.step()
+        for event in told:
+            held = media.get(event.medium)
+            for block in event.block_hashes if held is not None else ():
+                held[block] = held.get(block, 0) + (1 if type(event).__name__ == "BlockStored" else -1)
+        stored = [event for event in told if type(event).__name__ == "BlockStored" and event.medium == "STORAGE"]
+        assert all(len(event.token_ids) == event.block_size == 32 for event in stored)
+        assert set(media["STORAGE"].values()) | set(media["CPU"].values()) <= {0, 1}
+        assert sum(media["STORAGE"].values()) == len(tier.disk)
+        assert sum(media["CPU"].values()) == len(tier.manager.residents)
+
+    def test_vllms_metrics_name_the_disk(self, start: Start) -> None:
+        tier = start()
+        fill(tier)
+        found(tier, 0)
+        stats = tier.connector.get_stats()
+        assert stats is not None
+        assert "1:disk" in str(stats)
+
+
+class TestWhatGoesWrong:
+    def refused(self, tier: Tier, reason: str) -> None:
+        assert not tier.disk.guard.on
+        assert reason in tier.disk.guard.reason
+        fill(tier, prefixes=3)
+        tier.engine.finish()
+
+    def test_no_folder_can_be_made(self, start: Start, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        self.refused(start(disk=(tmp_path / "file" / "kv", 64)), "nothing can be written to")
+
+    def test_less_room_than_was_asked_for(self, start: Start, tmp_path: Path) -> None:
+        self.refused(start(disk=(tmp_path / "kv", 1 << 45)), "bytes free")
+
+    def test_less_than_a_chunk(self, start: Start) -> None:
+        self.refused(start(connector={"disk_path": "/tmp", "disk_bytes_to_use": 5}, disk=None), "less than one chunk")
+
+    def test_damaged_places_are_misses(self, start: Start) -> None:
+        tier = start()
+        fill(tier)
+        slab: Slab = tier.disk._io._slab
+        for slot in tier.disk._places.values():
+            slab._file.seek(slot * slab.size)
+            slab._file.write(b"\1")
+        there = len(tier.disk)
+        assert found(tier, 0) < 4 * 32
+        assert tier.counters.get("disk_damaged") >= 3
+        assert len(tier.disk) < there
+        assert tier.disk.guard.on
+        tier.settle()
+        tier.check_idle()
+
+    def test_a_file_cut_short_is_missed_too(self, start: Start) -> None:
+        tier = start()
+        fill(tier)
+        tier.disk._io._slab._file.truncate(0)
+        assert found(tier, 0) < 4 * 32
+        assert tier.counters.get("disk_damaged")
+        assert tier.disk.guard.on
+
+    def test_a_file_system_without_room_ends_the_tier_and_not_the_engine(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tier = start()
+        fill(tier, prefixes=7)
+        wrote, there = tier.counters.get("disk_writes"), len(tier.disk)
+
+        def full(self: Slab, slot: int, data: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Slab, "write", full)
+        for prefix in range(20, 26):
+            tier.serve(f"{prefix}", chain(prefix, 4))
+            tier.settle()
+        assert there
+        assert not tier.disk.guard.on
+        assert "No space left" in tier.disk.guard.reason
+        assert tier.counters.get("failures", "disk") == 1
+        assert tier.counters.get("disk_writes") == wrote
+        assert len(tier.disk) == 0
+        tier.check()
+
+    def test_a_disk_that_hangs_holds_up_nobody(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A request that waits for it computes its prompt itself; a reset does not wait for it either."""
+        tier = start()
+        fill(tier)
+        gate, read = threading.Event(), Slab.read
+
+        def hangs(self: Slab, slot: int, into: Any) -> None:
+            gate.wait(300)
+            read(self, slot, into)
+
+        monkeypatch.setattr(Slab, "read", hangs)
+        tier.engine.add("waits", chain(0, 4) + chain(901, 1)[:5], 2)
+        for _ in range(20):
+            tier.engine.step()
+        assert tier.disk.moving
+        assert tier.disk.guard.on
+        monkeypatch.setattr(tier.disk._io, "_patience", 0.0)
+        tier.engine.finish(10_000)
+        assert "has not been read or written" in tier.disk.guard.reason
+        assert tier.engine.cached["waits"][1] < 4 * 32
+        gate.set()
+        assert tier.engine.reset()
+        tier.serve("after", chain(3, 4))
+
+
+class TestResets:
+    def test_what_was_computed_before_is_not_found_after(self, start: Start) -> None:
+        tier = start()
+        fill(tier)
+        assert tier.engine.reset()
+        assert len(tier.disk) == 0
+        tier.check_idle()
+        assert found(tier, 0) == 0
+
+    def test_in_the_middle_of_a_copy(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The places are used again before the old copies' threads come back: none of them may matter."""
+        tier = start()
+        gate, write = threading.Event(), Slab.write
+
+        def late(self: Slab, slot: int, data: Any) -> None:
+            gate.wait(300)
+            write(self, slot, data)
+
+        monkeypatch.setattr(Slab, "write", late)
+        for prefix in range(6):
+            tier.serve(f"{prefix}", chain(prefix, 4))
+        assert tier.disk.moving
+        assert tier.engine.reset()
+        assert not tier.disk.moving
+        tier.check()
+        gate.set()
+        monkeypatch.setattr(Slab, "write", write)
+        fill(tier)
+        assert found(tier, 0) == 4 * 32
