@@ -11,10 +11,10 @@ NODES  ?= 2
 IMAGES ?=
 SOURCES := core router engine operator cli bench
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e crds
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm crds
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a cold cache)
 
@@ -48,6 +48,10 @@ cluster-programs: setup  ## download or build the test cluster's programs into i
 e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage; }
 	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
+
+e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own: ten minutes once its image is built (4 GB)
+	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage cpu-engine; }
+	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
 
 images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)
 	@bash scripts/make_images.sh $(IMAGES)

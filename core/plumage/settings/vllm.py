@@ -24,6 +24,8 @@ VLLM_READY_SECONDS = 900.0
 ROUTES = "plumage"
 """What VLLM_PLUGINS must name for /v1/plumage."""
 
+# Probes, routers and the agent ask these several times a second: in the log they would bury what went wrong.
+_NOT_LOGGED = ("/health", "/metrics", *(f"/v1/plumage/{name}" for name in ("feather", "promote", "stats", "tables")))
 _BLOCK_TOKENS = 16  # vLLM's default on GPUs: what the paper's formula counts a block as
 
 
@@ -51,6 +53,7 @@ def vllm_flags(
         "--enable-prompt-tokens-details",
         "--enable-force-include-usage",
         f"--shutdown-timeout={shutdown_seconds}",
+        f"--disable-access-log-for-endpoints={','.join(_NOT_LOGGED)}",
         *_model_flags(pool, adapters),
         *pool.spec.engine.args,
     ]

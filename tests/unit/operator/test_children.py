@@ -100,6 +100,7 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     assert json.loads(flags["--kv-events-config"])["endpoint"] == "ipc:///run/plumage/events"
     extra = json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"]
     assert extra["cpu_bytes_to_use"] == 4 << 30
+    assert "/metrics" in flags["--disable-access-log-for-endpoints"].split(","), "the agent asks it four times a second"
     assert {"--enable-prompt-tokens-details", "--enable-force-include-usage"} <= set(container["args"])
     assert container["args"][-1] == "--max-num-seqs=8"
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
