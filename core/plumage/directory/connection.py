@@ -38,6 +38,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from plumage.directory.credentials import options_of
+from plumage.directory.trust import trust_anew
 from plumage.errors import ConfigurationError
 
 __all__ = ["AWAY", "TIMEOUT", "Client", "close", "connect", "redacted", "words"]
@@ -66,7 +67,9 @@ def connect(url: str) -> Client:
     try:
         _refuse_reserved(url, scheme)
         plain, more = options_of(url)
-        return {"cluster": _cluster, "sentinel": _sentinel}.get(kind, _single)(plain, scheme, more)
+        client = {"cluster": _cluster, "sentinel": _sentinel}.get(kind, _single)(plain, scheme, more)
+        trust_anew(client)
+        return client
     except _UnusableUrlError as error:
         reason = str(error)
     except (TypeError, ValueError, RedisError):
