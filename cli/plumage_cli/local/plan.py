@@ -52,7 +52,9 @@ WITHOUT_EFFECT = (
     "engine.model_cache",
     "engine.startup_timeout_seconds",
     "engine.host_memory.capacity",
-    "engine.host_memory.disk",
+    "engine.host_memory.disk.capacity",
+    "engine.host_memory.disk.claim_name",
+    "engine.host_memory.disk.path",
     "engine.node_selector",
     "engine.tolerations",
     "engine.affinity",
@@ -79,7 +81,13 @@ WITHOUT_EFFECT = (
 )
 
 
-_USED_BY_VLLM = ("model.adapters.uri", "engine.env", "engine.host_memory.capacity")
+_USED_BY_VLLM = (
+    "model.adapters.uri",
+    "engine.env",
+    "engine.host_memory.capacity",
+    "engine.host_memory.disk.capacity",
+    "engine.host_memory.disk.path",
+)
 
 
 @dataclass(frozen=True, slots=True)

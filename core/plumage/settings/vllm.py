@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.cache import HostMemorySpec
 from plumage.settings import policies
 from plumage.settings.meeting import Meeting
 
@@ -96,8 +97,15 @@ def host_tier_config(pool: InferencePool) -> dict[str, Any] | None:
             "spec_name": "HostTierSpec",
             "spec_module_path": "plumage_engine.vllm.offload.spec",
             "cpu_bytes_to_use": int(memory.capacity),
+            **_disk_options(memory),
         },
     }
+
+
+def _disk_options(memory: HostMemorySpec) -> dict[str, Any]:
+    """Of the tier below; a fiftieth of the volume is left to the file system's own blocks."""
+    disk = memory.disk
+    return {} if disk is None else {"disk_path": str(disk.path), "disk_bytes_to_use": int(disk.capacity) * 49 // 50}
 
 
 def plugin_settings(pool: InferencePool, token: str, seed: int) -> dict[str, Any]:

@@ -56,6 +56,7 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "engine.eviction.hotness.aging_interval": {"engine.eviction.hotness.form": "Paper"},
     "engine.eviction.hotness.filter.": {"engine.eviction.hotness.form": "Paper"},
     "engine.host_memory.": {"engine.hostMemory": {}},
+    "engine.host_memory.disk.": {"engine.hostMemory": {"disk": {"capacity": "1Gi"}}},
     "engine.simulator.host_blocks": {"engine.hostMemory": {}},
     "router.lbgr.decay_interval_milliseconds": {"router.policy": "LbgrPaper"},
 }
@@ -92,7 +93,9 @@ SAMPLES: dict[str, Any] = {
     "engine.shared_memory": "1Gi",
     "engine.model_cache": {"sizeLimit": "1Gi"},
     "engine.host_memory.capacity": "1Gi",
-    "engine.host_memory.disk": {"capacity": "1Gi"},
+    "engine.host_memory.disk.capacity": "2Gi",
+    "engine.host_memory.disk.claim_name": "kv",
+    "engine.host_memory.disk.path": "/kv",
     "engine.node_selector": {"a": "b"},
     "engine.tolerations": [{"operator": "Exists"}],
     "engine.affinity": {"nodeAffinity": {}},

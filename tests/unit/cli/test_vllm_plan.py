@@ -19,6 +19,7 @@ from plumage_cli.errors import CliError
 from plumage_cli.local.plan import Site, plan_replica, refuse_what_needs_a_cluster, unused
 from plumage_cli.local.vllm import PYTHON, VllmSite, find_vllm, needs_weights
 from plumage_engine.agent.config import AgentConfig
+from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_engine.vllm.tiny_model import SIZES, llama_config
 from plumage_engine.vllm.tiny_tokenizer import bytes_only, tokenizer_config
@@ -102,6 +103,12 @@ def test_host_memory_is_a_tier_of_that_size() -> None:
     assert (told.host_tier.admission, told.host_tier.min_frequency) == ("Frequency", 3)
 
 
+def test_the_disk_below_it_is_a_little_smaller_than_its_volume() -> None:
+    flags, _, _ = plan(pool("{runtime: VLLM, hostMemory: {capacity: 2Gi, disk: {capacity: 50Gi, path: /mnt/kv}}}"))
+    disk = read_disk(json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"])
+    assert disk == DiskOptions(Path("/mnt/kv"), 49 << 30)
+
+
 def test_a_persons_own_arguments_and_variables_come_last() -> None:
     own = "args: ['--block-size=64', --no-enforce-eager], env: [{name: OMP_NUM_THREADS, value: '7'}]"
     engine = f"{{runtime: VLLM, {own}}}"
@@ -141,6 +148,8 @@ def test_what_one_machine_cannot_do_is_refused() -> None:
 def test_what_vllm_uses_is_not_called_unused() -> None:
     wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi}, env: [{name: X, value: y}], image: some}")
     assert unused(wanted) == ["spec.engine.image"]
+    wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi, disk: {capacity: 1Gi, path: /kv, claimName: kv}}}")
+    assert unused(wanted) == ["spec.engine.hostMemory.disk.claimName"]
 
 
 def test_weights_are_made_for_the_built_in_model_alone() -> None:

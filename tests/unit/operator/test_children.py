@@ -12,6 +12,7 @@ from support.operator_world import SITE, pool_object
 
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_operator.children import CONFIG_HASH, Scene, build_children
 from plumage_operator.observed import key_of
@@ -115,6 +116,21 @@ def test_the_host_tier_has_room_in_shared_memory() -> None:
     assert int(volumes["shm"]["emptyDir"]["sizeLimit"]) > 4 << 30
     mounts = {one["mountPath"] for one in engine(children(vllm({"hostMemory": {"capacity": "4Gi"}})))["volumeMounts"]}
     assert {"/dev/shm", "/run/plumage", "/tmp", "/var/cache/vllm", "/models/hub"} <= mounts
+
+
+@pytest.mark.parametrize("claim", [None, "kv"])
+def test_a_disk_below_it_lies_on_its_own_volume(claim: str | None) -> None:
+    disk = {"capacity": "100Gi"} | ({} if claim is None else {"claimName": claim})
+    made = children(vllm({"hostMemory": {"capacity": "4Gi", "disk": disk}}))
+    flags = dict(part.split("=", 1) for part in engine(made)["args"] if "=" in part)
+    told = read_disk(json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"])
+    assert told == DiskOptions(Path("/var/cache/plumage"), 98 << 30)
+    volume = next(one for one in pod(made)["volumes"] if one["name"] == "disk")
+    if claim is None:
+        assert volume["emptyDir"]["sizeLimit"] == "100Gi"
+    else:
+        assert volume["persistentVolumeClaim"] == {"claimName": claim}
+    assert {"name": "disk", "mountPath": "/var/cache/plumage"} in engine(made)["volumeMounts"]
 
 
 @pytest.mark.parametrize(

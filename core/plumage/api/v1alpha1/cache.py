@@ -88,10 +88,13 @@ class DiskSpec(Struct):
     capacity: Memory = Field(description="Room for KV blocks on disk, of one replica.")
     claim_name: Subdomain | None = Field(
         None,
-        description="A PersistentVolumeClaim with a folder for each replica, which must allow that (ReadWriteMany); an "
-        "emptyDir of that capacity when absent.",
+        description="A PersistentVolumeClaim that every replica may write to (ReadWriteMany), each a file of its own; "
+        "an emptyDir of that capacity when absent.",
     )
-    path: Path = Field("/var/cache/plumage", description="Where the volume is mounted in the engine's container.")
+    path: Path = Field(
+        "/var/cache/plumage",
+        description="Where the volume is mounted in the engine's container; a folder in local mode.",
+    )
 
 
 class HostFilterSpec(HotnessFilterSpec):
@@ -120,7 +123,9 @@ class HostMemorySpec(Struct):
     )
     aging_interval: AgingInterval = Field(100, description="Requests after which every clock goes down by one.")
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
-    disk: DiskSpec | None = Field(None, description="A tier below host memory; none when absent.")
+    disk: DiskSpec | None = Field(
+        None, description="A tier below host memory, which needs a capacity then; none when absent. Not simulated."
+    )
     rules: ClassVar = (
         Rule(
             at="minFrequency",

@@ -1,0 +1,209 @@
+"""The file of the disk tier and the threads that move chunks, without vLLM: real files, a pool of real threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
+from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
+from plumage_engine.vllm.offload.slab import DamagedError, Slab
+
+SIZE = 8192
+
+
+class TestOptions:
+    def test_none(self) -> None:
+        assert read_disk({"cpu_bytes_to_use": 1}) is None
+
+    def test_both(self) -> None:
+        assert read_disk({"disk_path": "/kv", "disk_bytes_to_use": 7}) == DiskOptions(Path("/kv"), 7)
+
+    @pytest.mark.parametrize(
+        ("path", "size", "said"),
+        [
+            ("/kv", None, "disk_bytes_to_use must be bytes, a whole number above 0, got None"),
+            ("/kv", 0, "disk_bytes_to_use must be bytes, a whole number above 0, got 0"),
+            ("/kv", True, "disk_bytes_to_use must be bytes, a whole number above 0, got True"),
+            (None, 7, "disk_path must be a folder's absolute path, got None"),
+            ("kv", 7, "disk_path must be a folder's absolute path, got 'kv'"),
+        ],
+    )
+    def test_mistakes(self, path: object, size: object, said: str) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            read_disk({"disk_path": path, "disk_bytes_to_use": size})
+
+
+class TestSlab:
+    @pytest.fixture
+    def slab(self, tmp_path: Path) -> Iterator[Slab]:
+        slab = Slab(tmp_path / "deep" / "kv", SIZE)
+        yield slab
+        slab.close()
+
+    def chunk(self, seed: int) -> np.ndarray[Any, Any]:
+        return np.random.default_rng(seed).integers(-128, 127, SIZE, dtype=np.int8)
+
+    def test_a_slot_holds_what_was_written_last(self, slab: Slab) -> None:
+        for seed in (1, 2):
+            slab.write(3, self.chunk(seed))
+        slab.write(4, self.chunk(5))
+        into = np.empty(SIZE, dtype=np.int8)
+        slab.read(3, into)
+        assert np.array_equal(into, self.chunk(2))
+
+    def test_its_file_has_no_name(self, slab: Slab, tmp_path: Path) -> None:
+        slab.write(0, self.chunk(1))
+        assert not list((tmp_path / "deep" / "kv").iterdir())
+
+    def test_a_slot_that_was_never_written_is_damaged(self, slab: Slab) -> None:
+        slab.write(1, self.chunk(1))
+        with pytest.raises(DamagedError, match="slot 0 holds other bytes"):
+            slab.read(0, np.empty(SIZE, dtype=np.int8))
+
+    def test_one_changed_bit(self, slab: Slab) -> None:
+        slab.write(1, self.chunk(1))
+        slab._file.seek(SIZE + 4000)
+        slab._file.write(bytes([int(self.chunk(1)[4000]) & 255 ^ 1]))
+        with pytest.raises(DamagedError, match="slot 1 holds other bytes"):
+            slab.read(1, np.empty(SIZE, dtype=np.int8))
+
+    def test_a_file_that_was_cut(self, slab: Slab) -> None:
+        slab.write(1, self.chunk(1))
+        slab._file.truncate(SIZE + 100)
+        with pytest.raises(DamagedError, match="slot 1 ends after 100 of 8192"):
+            slab.read(1, np.empty(SIZE, dtype=np.int8))
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(OSError, match="Not a directory"):
+            Slab(tmp_path / "file" / "kv", SIZE)
+
+
+class Threads:
+    """As vLLM's pool: a job has ended when all its tasks have."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(4)
+        self._ended: SimpleQueue[tuple[int, bool, float]] = SimpleQueue()
+        self.seconds = 0.0
+
+    def enqueue_load(self, job_id: int, n_tasks: int, tasks: Iterable[Callable[[], None]]) -> None:
+        futures = [self._pool.submit(task) for task in tasks]
+        assert len(futures) == n_tasks
+        self._pool.submit(lambda: [one.result() for one in futures] and self._ended.put((job_id, True, self.seconds)))
+
+    enqueue_store = enqueue_load
+
+    def get_finished(self) -> list[tuple[int, bool, float]]:
+        return [self._ended.get() for _ in range(self._ended.qsize())]
+
+    def shutdown(self, wait: bool = True) -> None:
+        self._pool.shutdown(wait)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """Eight rows of memory, each of one number; a slab; threads; a clock that stands still."""
+
+    def __init__(self, folder: Path) -> None:
+        self.memory = np.repeat(np.arange(8, dtype=np.int8)[:, None], SIZE, axis=1)
+        self.slab, self.threads, self.clock = Slab(folder, SIZE), Threads(), Clock()
+        self.io = DiskIo(self.slab, self.memory, self.threads, self.clock, 10.0)
+
+    def start(self, job: int, slots: list[int], rows: list[int], *, store: bool) -> Transfer:
+        transfer = Transfer(job, [b"%d" % slot for slot in slots], slots, rows, store)
+        self.io.start(transfer)
+        return transfer
+
+    def ended(self, number: int = 1) -> list[Transfer]:
+        found: list[Transfer] = []
+        deadline = time.monotonic() + 60
+        while len(found) < number:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+            found += self.io.ended()
+        return found
+
+
+class TestDiskIo:
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Iterator[Bench]:
+        bench = Bench(tmp_path)
+        yield bench
+        bench.io.close()
+
+    def test_down_and_up(self, bench: Bench) -> None:
+        down = bench.start(1, [5, 0], [2, 3], store=True)
+        assert bench.ended() == [down]
+        up = bench.start(2, [0, 5], [6, 7], store=False)
+        assert bench.ended() == [up]
+        assert (down.done, up.done, up.errors) == ({0, 1}, {0, 1}, {})
+        assert (bench.memory[6] == 3).all()
+        assert (bench.memory[7] == 2).all()
+        assert not len(bench.io)
+
+    def test_of_two_chunks_one_is_damaged(self, bench: Bench) -> None:
+        bench.start(1, [0], [2], store=True)
+        bench.ended()
+        up = bench.start(2, [0, 1], [6, 7], store=False)
+        bench.ended()
+        assert up.done == {0}
+        assert isinstance(up.errors[1], DamagedError)
+        assert (bench.memory[7] == 7).all()
+
+    def test_what_was_given_up_touches_no_memory(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench.start(1, [0], [2], store=True)
+        bench.ended()
+        gate, read = threading.Event(), Slab.read
+        monkeypatch.setattr(Slab, "read", lambda *given: gate.wait(60) and read(*given))
+        up = bench.start(2, [0], [6], store=False)
+        up.give_up()
+        gate.set()
+        assert bench.ended() == [up]
+        assert not up.done
+        assert (bench.memory[6] == 6).all()
+
+    def test_a_chunk_that_takes_for_ever(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        gate = threading.Event()
+        monkeypatch.setattr(Slab, "write", lambda *given: gate.wait(60))
+        transfer = bench.start(1, [0], [2], store=True)
+        deadline = time.monotonic() + 60
+        while not transfer.begun and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not bench.io.too_slow()
+        bench.clock.now = 11.0
+        assert bench.io.too_slow() == "a chunk of 8192 bytes has not been read or written in 10 s"
+        gate.set()
+        bench.ended()
+
+    def test_a_pace_below_what_computing_has(self, bench: Bench) -> None:
+        bench.threads.seconds = 4.0
+        for job in range(3):
+            assert not bench.io.too_slow()
+            bench.start(job, [0], [2], store=True)
+            bench.ended()
+        assert bench.io.too_slow() == "the last transfers took 12 s, 0 s were allowed"
+        assert not bench.io.too_slow()
+
+    def test_a_pace_that_is_good_enough(self, bench: Bench) -> None:
+        bench.threads.seconds = 0.04
+        for job in range(300):
+            bench.start(job, [0], [2], store=True)
+            bench.ended()
+        assert not bench.io.too_slow()
