@@ -22,7 +22,7 @@ from plumage.batching.interface import RequestId, StepOutcome
 from plumage.batching.limit import BatchLimit
 from plumage.blocks.events import EventSink
 from plumage.blocks.pool import BlockPool
-from plumage.errors import ConfigurationError, StateError
+from plumage.errors import StateError
 from plumage.eviction import make_policy
 from plumage_engine.simulator.counters import Counters
 from plumage_engine.simulator.decodes import Decodes
@@ -58,6 +58,7 @@ class SimEngine:
     def __init__(self, settings: EngineSettings, *, rng: Random, sink: EventSink | None = None) -> None:
         self.settings = settings
         self.counters = Counters()
+        self._rng = rng
         policy = make_policy(settings.eviction, capacity=settings.cache_blocks, rng=rng, **settings.eviction_options)
         self.host = _host_link(settings, rng, sink)
         if self.host is None:
@@ -104,6 +105,15 @@ class SimEngine:
             self.queue.finish(request_id)
         self._set_backlog(tracked, 0)
         tracked.state = State.DONE
+
+    def follow(self, settings: EngineSettings) -> None:
+        """Another batching policy, with nothing learned, over the same requests; no other setting may differ."""
+        queue = make_queue(settings.queue, rng=self._rng, **settings.queue_options)
+        for request_id, tracked in self._requests.items():
+            queue.insert(tracked.request.candidate(settings.chunk_blocks))
+            if request_id in self._running:
+                queue.add(request_id)
+        self.queue, self.settings = queue, settings
 
     def load(self) -> Load:
         """What a router would be told."""
@@ -372,15 +382,7 @@ class SimEngine:
     def _check(self, request: SimRequest) -> None:
         if request.request_id in self._requests:
             raise StateError(f"request {request.request_id!r} is in the engine already")
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise ConfigurationError("a request needs at least one prompt token and one output token")
-        if len(request.block_hashes) > request.prompt_tokens // self.settings.block_size:
-            raise ConfigurationError("block_hashes must be of full blocks of the prompt only")
-        blocks = -(-(request.prompt_tokens + request.output_tokens - 1) // self.settings.block_size)
-        if blocks > self.settings.cache_blocks:
-            raise ConfigurationError(
-                f"request {request.request_id!r} needs {blocks} blocks, the cache has {self.settings.cache_blocks}"
-            )
+        request.check(self.settings.block_size, self.settings.cache_blocks)
 
 
 def _host_link(settings: EngineSettings, rng: Random, sink: EventSink | None) -> HostLink | None:

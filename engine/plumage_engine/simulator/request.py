@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from plumage.batching.interface import Candidate, RequestId
+from plumage.errors import ConfigurationError
 from plumage.hashing.token_vectors import strided
 
 __all__ = ["Load", "SimRequest", "State", "StepReport", "Tracked"]
@@ -30,6 +31,16 @@ class SimRequest:
     output_hashes: Sequence[int] = ()
     vector: tuple[int, ...] | None = None
     group: Hashable | None = None
+
+    def check(self, block_size: int, cache_blocks: int) -> None:
+        """ConfigurationError if it can never run in such a cache."""
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise ConfigurationError("a request needs at least one prompt token and one output token")
+        if len(self.block_hashes) > self.prompt_tokens // block_size:
+            raise ConfigurationError("block_hashes must be of full blocks of the prompt only")
+        blocks = -(-(self.prompt_tokens + self.output_tokens - 1) // block_size)
+        if blocks > cache_blocks:
+            raise ConfigurationError(f"request {self.request_id!r} needs {blocks} blocks, the cache has {cache_blocks}")
 
     def candidate(self, stride: int) -> Candidate:
         vector = strided(self.block_hashes, stride) if self.vector is None else self.vector

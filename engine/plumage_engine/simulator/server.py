@@ -4,7 +4,8 @@ In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&rese
 
 `/v1/…` wants the API key where one is set, `/v1/plumage/…` its own token; `/health` and `/metrics` are open, as in
 vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`, `GET
-tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns nothing).
+tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns nothing), `POST
+feather` (another batching policy, as the configuration says it).
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
         Route(f"{_FLEET}snapshot", fleet.snapshot),
         Route(f"{_FLEET}tables", tables.read),
         Route(f"{_FLEET}tables", tables.learn, methods=["POST"]),
+        Route(f"{_FLEET}feather", tables.feather, methods=["POST"]),
         Route(f"{_FLEET}stats", fleet.stats),
         Route(f"{_FLEET}drain", fleet.drain, methods=["POST"]),
     ]

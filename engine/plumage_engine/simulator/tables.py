@@ -1,4 +1,5 @@
-"""What the engine's stop policy has learned, over HTTP: read by the agent, and taught to an engine that is new.
+"""What the engine's stop policy has learned, over HTTP: read by the agent, and taught to an engine that is new; and the
+policy itself, which may become another one while the engine works.
 
 The fingerprint stands for what a table depends on: the model, the device, and how batches are formed. The pure core
 cares for the rest: rows that no table of ours can have written are refused whole.
@@ -9,12 +10,14 @@ from __future__ import annotations
 import secrets
 
 import msgspec
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 from xxhash import xxh3_64_hexdigest
 
 from plumage.batching.stop.shared import LearnedTable, Teachable, checked
 from plumage.errors import ConfigurationError
+from plumage_engine.policies import FeatherConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.protocol import ApiError
@@ -34,10 +37,16 @@ def fingerprint(config: SimulatorConfig) -> str:
 
 
 class Tables:
-    """The two handlers."""
+    """The handlers."""
 
     def __init__(self, engine: SimEngine, config: SimulatorConfig) -> None:
-        policy = getattr(engine.queue, "policy", None)
+        self._engine = engine
+        self._know(config)
+
+    def _know(self, config: SimulatorConfig) -> None:
+        """The policy that the engine has now: another one's tables are of another life."""
+        self._config = config
+        policy = getattr(self._engine.queue, "policy", None)
         self._policy = policy if isinstance(policy, Teachable) else None
         self._name = config.feather.policy
         self._fingerprint = fingerprint(config)
@@ -57,6 +66,18 @@ class Tables:
         if (table.fingerprint, table.policy) != (self._fingerprint, self._name):
             raise ApiError(409, "the table was learned by another model, device or configuration", param="fingerprint")
         learner.merge(rows)
+        return Response(status_code=204)
+
+    async def feather(self, request: Request) -> Response:
+        """Another batching policy, as the configuration's `feather` says it."""
+        try:
+            feather = FeatherConfig.model_validate_json(await _body(request))
+            config = self._config.model_copy(update={"feather": feather})
+            if config != self._config:
+                self._engine.follow(config.engine_settings())
+                self._know(config)
+        except (ValidationError, ConfigurationError) as error:
+            raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None
         return Response(status_code=204)
 
     def _learner(self) -> Teachable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,6 +244,7 @@ ACTIONS = st.lists(
         ),
         st.tuples(st.just("abort"), st.integers(0, 40)),
         st.tuples(st.just("step"), st.integers(1, 8)),
+        st.tuples(st.just("follow"), st.sampled_from(["Fcfs", "ChtOrder", "QLearning"]), st.integers(1, 3)),
     ),
     min_size=1,
     max_size=60,
@@ -312,6 +314,8 @@ def test_whatever_happens_blocks_and_tokens_are_accounted_for(
             engine.abort(action[1], now)
             if action[1] in wanted and action[1] not in ended:
                 aborted.add(action[1])
+        elif action[0] == "follow":
+            engine.follow(replace(engine.settings, queue=action[1], queue_options={}, chunk_blocks=action[2]))
         else:
             for _ in range(action[1]):
                 step()
