@@ -32,6 +32,14 @@ def test_each_metric_that_is_asked_for_exists() -> None:
     assert [name for name in sorted(asked) if not _exported(name)] == []
 
 
+def test_the_operations_page_names_metrics_that_exist_and_every_alert() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    asked = set(OURS.findall(page))
+    assert len(asked) > 20
+    assert [name for name in sorted(asked) if not _exported(name)] == []
+    assert {rule["alert"] for rule in _rules()} - set(re.findall(r"`(Plumage\w+)`", page)) == set()
+
+
 def test_a_metric_that_is_no_longer_there_would_be_found() -> None:
     assert _exported("plumage_router_requests_total")
     assert not _exported("plumage_router_requests_gone_total")
