@@ -50,9 +50,10 @@ _FEATURES = ("feather", "batchLimit", "eviction", "hostTier", "promotion", "reco
 _LONG = 1500  # tokens, so that the answer takes longer than it takes to tell a pod to end
 
 
-def _body(text: str, tokens: int, **more: Any) -> str:
-    told = {"model": "tiny-llama", "stream": True, "max_tokens": tokens, "ignore_eos": True}
-    return json.dumps({**told, "messages": [{"role": "user", "content": text}], **more})
+def _body(text: str, tokens: int) -> str:
+    told = {"model": "tiny-llama", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    told["stream_options"] = {"include_usage": True}
+    return json.dumps({**told, "messages": [{"role": "user", "content": text}]})
 
 
 def _chats(access: Access, pool: Pool, *bodies: str) -> list[dict[str, Any]]:
