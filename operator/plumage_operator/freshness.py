@@ -41,8 +41,9 @@ async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], na
     for group, version, plural in (*kinds, *pools):
         selector = "" if group == GROUP else POOL_LABEL
         for namespace in namespaces or (None,):
-            for thing in await api.every(f"{group}/{version}" if group else version, plural, namespace, selector):
-                store.put(thing)
+            async for page in api.pages(f"{group}/{version}" if group else version, plural, namespace, selector):
+                for thing in page:
+                    store.put(thing)
 
 
 class Freshness:

@@ -21,6 +21,7 @@ from plumage_operator.plan import plan_changes, plan_words
 from plumage_operator.queue import WorkQueue
 from plumage_operator.site import Site
 from plumage_operator.store import PoolKey, Store
+from plumage_operator.unchanged import Unchanged, mark_of
 
 __all__ = ["Key", "Reconciler", "Word"]
 
@@ -61,6 +62,7 @@ class Reconciler:
         self._metrics = metrics
         self._word = word
         self._clock = clock
+        self._unchanged = Unchanged()
 
     async def work(self) -> None:
         """One worker: takes what is due, for ever."""
@@ -101,10 +103,11 @@ class Reconciler:
         observed = self._store.observe(key)
         if observed is None:
             self._queue.forget(("InferencePool", *key))
+            self._unchanged.forget(key)
             return None
         scaling = self._word(key, observed)
         observed = replace(observed, scaling=scaling)
-        refusals = await self._do(observed, plan_changes(observed, self._site))
+        refusals = await self._changes(key, observed)
         stuck = wants_events(observed.pods)
         troubles = await read_troubles(self._api, key[0], stuck) if stuck else ()
         now = self._store.observe(key)
@@ -113,6 +116,14 @@ class Reconciler:
         now = replace(now, scaling=scaling, refusals=refusals, troubles=troubles)
         await self._do(now, plan_words(now, self._site, self._clock()))
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
+
+    async def _changes(self, key: PoolKey, observed: Observed) -> tuple[Refusal, ...]:
+        mark = mark_of(observed)
+        if self._unchanged.knows(key, mark):
+            return ()
+        actions = plan_changes(observed, self._site)
+        self._unchanged.note(key, mark, nothing=not actions)
+        return await self._do(observed, actions)
 
     async def _do(self, observed: Observed, actions: tuple[Action, ...]) -> tuple[Refusal, ...]:
         for action in actions:

@@ -46,6 +46,9 @@ _SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one
 _RECONNECT = 1.0
 # A watch is asked for anew after so long, so that a half-dead one can't last; an integer, or it is refused.
 _WATCH_SECONDS = 300
+_PAGE = 200
+"""Objects that kopf's own first list has in memory at once; else it is all there are."""
+_IDLE = 0.1  # seconds: as long as an object's worker waits for more, it keeps the last event whole
 
 
 def watched(integrations: Iterable[str]) -> tuple[Kind, ...]:
@@ -101,9 +104,11 @@ def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     settings.scanning.disabled = True
     settings.peering.standalone = True
     settings.process.ultimate_exiting_timeout = 20.0
-    settings.queueing.idle_timeout = 1.0  # a worker an object: ten thousand must not stay
+    settings.persistence.diffbase_storage = _NothingKept()
+    settings.queueing.idle_timeout = _IDLE  # a worker an object: ten thousand must not stay
     settings.queueing.exit_timeout = 1.0
     settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13, 21, *[30] * 1000)  # an API server may be away for long
+    settings.watching.chunk_size = _PAGE
     settings.watching.server_timeout = _WATCH_SECONDS
     settings.watching.client_timeout = _WATCH_SECONDS + 30
     settings.watching.connect_timeout = 10.0
@@ -111,3 +116,17 @@ def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     for group, version, plural in kinds:
         settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = POOL_LABEL
     return settings
+
+
+class _NothingKept(kopf.DiffBaseStorage):
+    """What changed since the last time, for handlers that we have none of: kopf would copy every object at every event
+    to find out, which is more than all else that it does."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        return

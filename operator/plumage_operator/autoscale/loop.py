@@ -35,6 +35,9 @@ WAKING: Final = 2.0
 SELDOM: Final = 60.0
 """Seconds between looks at a pool that is not autoscaled: its status shows a hit ratio, and `kubectl scale` removes the
 coldest replica."""
+_AT_ONCE: Final = 64
+"""Pools whose pods are asked at once. Each holds all that is known of it meanwhile, of a thousand 150 MB; the client
+asks no more pods than that at once, so more pools would only wait."""
 _EARLY = 0.5  # seconds; what a round may come too soon and still be on time
 
 
@@ -60,6 +63,7 @@ class Autoscaling:
         self._clock = clock
         self._scalers: dict[PoolKey, PoolScaler] = {}
         self._next: dict[PoolKey, float] = {}
+        self._room = asyncio.Semaphore(_AT_ONCE)
 
     @property
     def scalers(self) -> Mapping[PoolKey, PoolScaler]:
@@ -91,9 +95,10 @@ class Autoscaling:
     async def _look(self, key: PoolKey, now: float) -> None:
         self._next[key] = now + self._interval - _EARLY
         try:
-            observed = self._observe(key)
-            if observed is not None:
-                await self._look_at(key, observed, now)
+            async with self._room:
+                observed = self._observe(key)
+                if observed is not None:
+                    await self._look_at(key, observed, now)
         except ManifestError:
             return  # the plan tells what is wrong with it
         except Exception:

@@ -7,12 +7,12 @@ Every call has a timeout. What comes back says by its type whether to ask again:
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 
 from plumage.cluster import MANAGED_BY
@@ -24,7 +24,8 @@ __all__ = ["Api", "path_of"]
 
 TIMEOUT: Final = 20.0  # seconds for one answer
 _AT_ONCE: Final = 16  # requests in flight: the API server's own fairness does the rest
-_PAGE: Final = 500
+_PAGE: Final = 200  # a pod of ours is 12 KB of JSON, and 60 KB once it is parsed
+_JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -80,27 +81,39 @@ class Api:
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
 
-    async def every(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
-        """All objects of a kind, page by page; none where the cluster does not know the kind."""
-        found: list[Object] = []
-        query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
-        while True:
-            try:
-                page = await self.request("GET", path_of(api_version, plural, namespace), query=query)
-            except GoneError:
-                return found
-            kind = str(page.get("kind", "")).removesuffix("List")
-            found += [{"apiVersion": api_version, "kind": kind, **one} for one in page.get("items") or ()]
-            going_on = (page.get("metadata") or {}).get("continue")
-            if not going_on:
-                return found
-            query["continue"] = str(going_on)
+    async def pages(
+        self, api_version: str, plural: str, namespace: str | None, selector: str
+    ) -> AsyncIterator[list[Object]]:
+        """All objects of a kind, page by page, for all at once may be more than there is memory; none where the cluster
+        does not know the kind."""
+        try:
+            async for text in self._pages(api_version, plural, namespace, selector, _JSON):
+                page = _parsed(text)
+                kind = str(page.get("kind", "")).removesuffix("List")
+                yield [{"apiVersion": api_version, "kind": kind, **one} for one in page.get("items") or ()]
+        except GoneError:
+            return
 
     async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
-        """Metadata of all objects of a kind."""
-        query = {"labelSelector": selector} if selector else {}
-        found = await self.request("GET", path_of(api_version, plural, namespace), query=query, accept=_METADATA)
-        return list(found.get("items") or ())
+        """Namespace, name and resourceVersion of all objects of a kind, each in its metadata. What else is there is not
+        even parsed: most of it is who manages which field. GoneError where the cluster does not know the kind."""
+        found: list[Object] = []
+        async for text in self._pages(api_version, plural, namespace, selector, _METADATA):
+            found += [{"metadata": msgspec.to_builtins(one.metadata)} for one in _listed(text).items]
+        return found
+
+    async def _pages(
+        self, api_version: str, plural: str, namespace: str | None, selector: str, accept: str
+    ) -> AsyncIterator[bytes]:
+        path = path_of(api_version, plural, namespace)
+        query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
+        while True:
+            text = await self._answer("GET", path, query=query, accept=accept)
+            yield text
+            going_on = _head(text).metadata.going_on
+            if not going_on:
+                return
+            query["continue"] = going_on
 
     async def request(
         self,
@@ -109,33 +122,43 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: object = None,
-        content: str = "application/json",
-        accept: str = "application/json",
+        content: str = _JSON,
     ) -> dict[str, Any]:
         """One request; one of `errors` where it is not done."""
+        return _parsed(await self._answer(method, path, query=query, body=body, content=content))
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content: str = _JSON,
+        accept: str = _JSON,
+    ) -> bytes:
         url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content, "User-Agent": "plumage-operator"}
         try:
             async with self._slots:
                 await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
                 async with asyncio.timeout(TIMEOUT):
-                    answer = await self._send(method, url, headers, body)
+                    status, text, after = await self._send(method, url, headers, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
-        status, told, after = answer
         if status < 300:
-            return told
-        raise _error(method, path, status, told, after)
+            return text
+        raise _error(method, path, status, _parsed(text), after)
 
     async def _send(
         self, method: str, url: str, headers: dict[str, str], body: object
-    ) -> tuple[int, dict[str, Any], float | None]:
+    ) -> tuple[int, bytes, float | None]:
         response = await self._client.call_api(
             method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(TIMEOUT)
         )
         text = await response.read()
         after = str(response.getheader("Retry-After", ""))
-        return int(response.status), _parsed(text), float(after) if after.isdigit() else None
+        return int(response.status), text, float(after) if after.isdigit() else None
 
 
 def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
@@ -149,10 +172,39 @@ def _child_path(kind: str, namespace: str, name: str) -> str:
     return path_of(*KINDS[kind], namespace, name)
 
 
+class _Metadata(msgspec.Struct):
+    namespace: str = ""
+    name: str = ""
+    resourceVersion: str = ""  # noqa: N815 - as it is called there
+
+
+class _Item(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class _Listed(msgspec.Struct):
+    items: list[_Item] = []
+
+
+class _Place(msgspec.Struct):
+    going_on: str = msgspec.field(default="", name="continue")
+
+
+class _Head(msgspec.Struct):
+    """Of a list: where its next page begins."""
+
+    metadata: _Place = msgspec.field(default_factory=_Place)
+
+
+_decode = msgspec.json.Decoder().decode
+_listed = msgspec.json.Decoder(_Listed).decode
+_head = msgspec.json.Decoder(_Head).decode
+
+
 def _parsed(text: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(text) if text else {}
-    except ValueError:
+        told = _decode(text) if text else {}
+    except msgspec.DecodeError:
         told = {"message": text[:200].decode(errors="replace")}
     return told if isinstance(told, dict) else {}
 
@@ -160,7 +212,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 def _error(method: str, path: str, status: int, told: Mapping[str, Any], after: float | None) -> ApiError:
     reason, said = str(told.get("reason", "")), str(told.get("message", ""))
     message = f"{method} {path}: {status} {reason}: {said}"
-    if status in (408, 429, 401) or status >= 500:
+    if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took so long that its next page is no more
         return UnavailableError(message, status, reason, after)
     if status == 409:
         return ConflictError(message, status, reason)

@@ -1,0 +1,117 @@
+"""A look that can find nothing new to do is seen as one; whatever may give something to do is not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.operator_world import SITE, World
+
+from plumage.cluster import CORDON, PAUSE
+from plumage_operator.observed import Observed, Scaling
+from plumage_operator.plan import DELETION_COST, plan_changes
+from plumage_operator.unchanged import Unchanged, mark_of
+
+_ENGINE = ("Deployment", "chat-engine")
+
+
+@pytest.fixture
+def settled() -> World:
+    world = World()
+    world.converge()
+    assert plan_changes(world.observed(), SITE) == ()
+    return world
+
+
+def engine(world: World) -> dict[str, Any]:
+    return world.objects[_ENGINE]
+
+
+def test_what_statuses_say_changes_nothing(settled: World) -> None:
+    before = mark_of(settled.observed())
+    engine(settled)["status"] = {"replicas": 1, "readyReplicas": 0}
+    engine(settled)["metadata"]["resourceVersion"] = "999999"
+    settled.pool["metadata"]["resourceVersion"] = "999998"
+    settled.pool["status"] = {**settled.pool["status"], "readyReplicas": 0}
+    for pod in settled.pods.values():
+        pod["status"] = {"phase": "Failed"}
+    assert mark_of(settled.observed()) == before
+    assert plan_changes(settled.observed(), SITE) == ()
+
+
+def _spec(world: World) -> None:
+    world.pool["spec"]["replicas"] = 5
+    world.pool["metadata"]["generation"] += 1
+
+
+def _gone(world: World) -> None:
+    del world.objects["Service", "chat-router"]
+
+
+def _edited(world: World) -> None:
+    engine(world)["spec"]["replicas"] = 9
+
+
+def _disowned(world: World) -> None:
+    engine(world)["metadata"]["ownerReferences"] = []
+
+
+def _unmarked(world: World) -> None:
+    engine(world)["metadata"]["annotations"] = {}
+
+
+@pytest.mark.parametrize("change", [_spec, _gone, _edited, _disowned, _unmarked])
+def test_what_gives_something_to_do_changes_it(settled: World, change: Callable[[World], None]) -> None:
+    before = mark_of(settled.observed())
+    change(settled)
+    assert plan_changes(settled.observed(), SITE)
+    assert mark_of(settled.observed()) != before
+
+
+def test_a_pause_and_its_end_change_it(settled: World) -> None:
+    _edited(settled)
+    settled.pool["metadata"]["annotations"] = {PAUSE: "true"}
+    paused = mark_of(settled.observed())
+    assert plan_changes(settled.observed(), SITE) == ()
+    del settled.pool["metadata"]["annotations"]
+    assert mark_of(settled.observed()) != paused
+
+
+def _annotated(observed: Observed, annotation: str) -> Observed:
+    pods = copy.deepcopy(observed.pods)
+    pods[0]["metadata"].setdefault("annotations", {})[annotation] = "true"
+    return replace(observed, pods=pods)
+
+
+@pytest.mark.parametrize("annotation", [CORDON, DELETION_COST])
+def test_what_people_and_the_autoscaler_write_on_pods_changes_it(settled: World, annotation: str) -> None:
+    labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
+    pod = {"kind": "Pod", "metadata": {"name": "chat-engine-1", "labels": labels}, "status": {}}
+    observed = settled.observed(pods=(pod,))
+    assert mark_of(_annotated(observed, annotation)) != mark_of(observed)
+
+
+def test_the_autoscalers_word_changes_it(settled: World) -> None:
+    word = Scaling(3, "True", "AtTarget", "as it was")
+    marks = {
+        mark_of(settled.observed(scaling=scaling))
+        for scaling in (None, word, replace(word, desired=4), replace(word, deletion_costs={"chat-engine-1": 3}))
+    }
+    assert len(marks) == 4
+    assert mark_of(settled.observed(scaling=replace(word, message="other words"))) in marks
+
+
+def test_a_key_is_known_from_nothing_done_until_something_is() -> None:
+    unchanged, key = Unchanged(), ("default", "chat")
+    assert not unchanged.knows(key, 1)
+    unchanged.note(key, 1, nothing=True)
+    assert unchanged.knows(key, 1)
+    assert not unchanged.knows(key, 2)
+    unchanged.note(key, 2, nothing=False)
+    assert not unchanged.knows(key, 1)
+    unchanged.note(key, 2, nothing=True)
+    unchanged.forget(key)
+    assert not unchanged.knows(key, 2)
