@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from plumage.api.v1alpha1 import InferenceGateway, parse_manifest
+from plumage.api.v1alpha1 import InferenceGateway, parse_kept
 from plumage.errors import ManifestError
 from plumage_operator.conditions import Fact, Reason, Type, set_condition
 from plumage_operator.observed import Object, meta
@@ -30,7 +30,7 @@ def gateway_status(gateway: Object, pools: Collection[str], now: float) -> dict[
 
 def _facts(gateway: Object, pools: Collection[str]) -> tuple[Fact, ...]:
     try:
-        read = parse_manifest({key: value for key, value in gateway.items() if key != "status"}, "the gateway")
+        read = parse_kept({key: value for key, value in gateway.items() if key != "status"}, "the gateway")
     except ManifestError as error:
         told = "; ".join(error.mistakes)
         return tuple(Fact(type_, "False", Reason.INVALID_SPEC, told) for type_ in (Type.READY, Type.ACCEPTED))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from plumage.api.v1alpha1 import InferencePool, parse_pool
+from plumage.api.v1alpha1 import InferencePool, parse_kept
 from plumage.cluster import CORDON, PAUSE
 from plumage.errors import ManifestError
 from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
@@ -68,9 +68,11 @@ def _goes(pool: Object) -> bool:
 
 
 def read_pool(pool: Object) -> InferencePool:
-    """ManifestError where the spec breaks a rule that an older schema let pass. The status is ours and not read."""
-    document = {key: value for key, value in pool.items() if key != "status"}
-    return parse_pool(document, "the pool")
+    """ManifestError where the spec breaks a rule that an older schema let pass. Fields of a newer one are passed over.
+    The status is ours and not read."""
+    read = parse_kept({key: value for key, value in pool.items() if key != "status"}, "the pool")
+    assert isinstance(read, InferencePool), "the watch is for pools"
+    return read
 
 
 def is_paused(pool: Object) -> bool:

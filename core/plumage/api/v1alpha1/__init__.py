@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from plumage.api.v1alpha1.document import read_documents
 from plumage.api.v1alpha1.gateway import InferenceGateway, InferenceGatewaySpec
-from plumage.api.v1alpha1.load import Manifest, check_pool, load_manifests, load_pool, parse_manifest, parse_pool
+from plumage.api.v1alpha1.load import (
+    Manifest,
+    check_pool,
+    load_manifests,
+    load_pool,
+    parse_kept,
+    parse_manifest,
+    parse_pool,
+)
 from plumage.api.v1alpha1.metadata import API_VERSION, Condition, ObjectMeta
 from plumage.api.v1alpha1.pool import InferencePool, InferencePoolSpec
 from plumage.api.v1alpha1.quantity import Quantity
@@ -26,6 +34,7 @@ __all__ = [
     "check_pool",
     "load_manifests",
     "load_pool",
+    "parse_kept",
     "parse_manifest",
     "parse_pool",
     "read_documents",

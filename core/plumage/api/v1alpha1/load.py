@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "check_pool",
     "load_manifests",
     "load_pool",
+    "parse_kept",
     "parse_manifest",
     "parse_pool",
 ]
@@ -109,6 +111,30 @@ def parse_pool(document: Mapping[str, Any], source: str) -> InferencePool:
     if not isinstance(manifest, InferencePool):
         raise ManifestError(source, [f"kind: must be InferencePool, got {manifest.kind!r}"])
     return manifest
+
+
+def parse_kept(document: Mapping[str, Any], source: str) -> Manifest:
+    """An object as an API server keeps it: fields that are unknown here are passed over, for its definitions may be a
+    version newer than this process, and fill in defaults of fields that came with them."""
+    kind = KINDS.get(str(document.get("kind")))
+    if kind is None:
+        return parse_manifest(document, source)
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        unknown = [line["loc"] for line in error.errors(include_url=False) if line["type"] == "extra_forbidden"]
+    return parse_manifest(_without(document, unknown), source)
+
+
+def _without(document: Mapping[str, Any], places: Sequence[Sequence[int | str]]) -> dict[str, Any]:
+    """A copy that lacks the fields at those places."""
+    whole = copy.deepcopy(dict(document))
+    for *way, name in places:
+        below: Any = whole
+        for step in way:
+            below = below[step]
+        below.pop(name, None)
+    return whole
 
 
 def _parse(model: type[Manifest], document: Mapping[str, Any], source: str) -> Manifest:

@@ -1,0 +1,94 @@
+"""Parts one minor version apart: what a newer one says besides is passed over, what an older one does not say has a
+default. The previous release's own programs join in once there is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.fleets import agent, router
+from support.operator_world import World, pool_object
+
+from plumage.api.v1alpha1 import parse_manifest
+from plumage.errors import ManifestError
+from plumage.fleet_report import read_agent_report, read_router_report
+from plumage.membership import parse_members
+from plumage_operator.gateways import gateway_status
+from plumage_operator.plan import read_pool
+from plumage_router.config import RouterConfig, load_config
+from plumage_router.live import ConfigWatch
+
+NEWER: dict[str, Any] = {"novelty": {"deep": [1]}}
+
+
+def newer_pool() -> dict[str, Any]:
+    """As a definition of the next version would fill it in."""
+    pool = pool_object()
+    spec = pool["spec"]
+    spec |= {**NEWER, "router": {"limits": dict(NEWER)}, "rollout": {"drainTimeoutSeconds": 7, **NEWER}}
+    spec["engine"] |= {**NEWER, "tolerations": [{"key": "gpu", "operator": "Exists", **NEWER}]}
+    pool["status"] = {**NEWER, "conditions": [{"type": "Novel", "status": "True", "reason": "Novel", **NEWER}]}
+    return pool
+
+
+def test_an_operator_passes_over_fields_of_newer_definitions() -> None:
+    read = read_pool(newer_pool())
+    assert read.spec.rollout.drain_timeout_seconds == 7
+    assert read.spec.engine.tolerations[0].key == "gpu"
+    world = World(newer_pool())
+    world.converge()
+    assert world.reasons()["Accepted"] == ("True", "Valid")
+    with pytest.raises(ManifestError, match="there is no such field"):
+        parse_manifest({**newer_pool(), "status": {}}, "validate")  # which is for people, who mistype
+
+
+def test_a_value_that_only_a_newer_version_knows_is_told() -> None:
+    pool = newer_pool()
+    pool["spec"]["router"]["policy"] = "Novel"
+    with pytest.raises(ManifestError) as caught:
+        read_pool(pool)
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith("spec.router.policy: must be")
+
+
+def test_a_gateway_of_newer_definitions_is_read() -> None:
+    spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}, **NEWER}]}], **NEWER}
+    kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferenceGateway"}
+    status = gateway_status({**kind, "metadata": {"name": "front"}, "spec": spec}, {"chat"}, 0.0)
+    assert status is not None
+    assert {one["type"]: one["reason"] for one in status["conditions"]}["Accepted"] == "Valid"
+
+
+def test_reports_of_newer_and_older_agents_and_routers_are_read() -> None:
+    whole_agent, whole_router = msgspec.to_builtins(agent("e0", 5.0, 7)), msgspec.to_builtins(router(5.0))
+    assert read_agent_report(json.dumps({**whole_agent, **NEWER}).encode()) == agent("e0", 5.0, 7)
+    assert read_router_report(json.dumps({**whole_router, **NEWER}).encode()) == router(5.0)
+    whole_agent.pop("hotness", None)
+    whole_router.pop("wanting", None)
+    assert read_agent_report(json.dumps(whole_agent).encode()).hotness == 0.0
+    assert read_router_report(json.dumps(whole_router).encode()).wanting == 0
+
+
+def test_a_membership_file_of_a_newer_writer_is_read() -> None:
+    replica = {"id": "chat-0", "url": "http://127.0.0.1:1", "state": "Ready", **NEWER}
+    (member,) = parse_members(json.dumps({"pool": "chat", "replicas": [replica], **NEWER}).encode(), "chat")
+    assert member.id == "chat-0"
+
+
+def test_a_router_that_runs_keeps_its_settings_where_the_file_is_of_a_newer_operator(tmp_path: Path) -> None:
+    file, applied = tmp_path / "router.json", []
+    settings = {"pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"}, "membershipFile": "/m"}
+    file.write_text(json.dumps(settings))
+    watch = ConfigWatch(file, load_config(file), applied.append)
+    file.write_text(json.dumps({**settings, "policy": {"name": "RoundRobin"}, **NEWER}))
+    watch.look()
+    assert applied == []
+    assert "novelty" in (watch.error or "")
+    file.write_text(json.dumps({**settings, "policy": {"name": "RoundRobin"}}))
+    watch.look()
+    (config,) = applied
+    assert isinstance(config, RouterConfig)
+    assert watch.error is None
