@@ -95,7 +95,7 @@ def read_feather(body: bytes) -> PluginFeather | None:
     try:
         given = json.loads(body)
     except ValueError as error:
-        raise ConfigurationError(f"the body must be what the settings have as `feather`: {error}") from error
+        raise ConfigurationError(f"the body must be JSON, what the settings have as `feather`: {error}") from error
     settings = _validated({"feather": given, "eviction": None}, SECTION)
     _try_policies(settings, SECTION)
     return settings.feather

@@ -177,3 +177,21 @@ def test_the_pools_word_lapses() -> None:
     assert (heats.prior(1), heats.prior(2), len(heats)) == (5.0, None, 1)
     now[0] += LIFETIME
     assert (heats.prior(1), len(heats)) == (None, 0)
+
+
+@pytest.mark.parametrize("name", ["feather", "promote"])
+async def test_what_an_agent_says_reaches_the_engine_core_as_it_is(name: str) -> None:
+    heard: list[tuple[str, bytes]] = []
+
+    async def core(asked: str, body: bytes) -> tuple[int, bytes]:
+        heard.append((asked, body))
+        return (400, b'{"error": {}}') if body == b"wrong" else (204, b"")
+
+    async with client(made(core, "secret")) as http:
+        headers = {"authorization": "Bearer secret"}
+        for body, status in ((b'{"policy": "Bandit"}', 204), (b"wrong", 400)):
+            answer = await http.post(f"/v1/plumage/{name}", content=body, headers=headers)
+            assert answer.status_code == status
+        assert (await http.post(f"/v1/plumage/{name}", content=b"{}")).status_code == 401
+        assert (await http.get(f"/v1/plumage/{name}", headers=headers)).status_code == 404
+    assert heard == [(name, b'{"policy": "Bandit"}'), (name, b"wrong")]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, read_settings
+from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, read_feather, read_settings
 
 
 def test_without_settings_the_plugin_is_not_configured() -> None:
@@ -55,3 +55,19 @@ def test_a_mistake_is_told_with_what_would_be_right(given: object, words: list[s
 def test_what_is_no_json_is_told() -> None:
     with pytest.raises(ConfigurationError, match="PLUMAGE_VLLM must hold a JSON object"):
         read_settings(None, {ENVIRONMENT: "feather"})
+
+
+def test_a_batching_policy_is_read_alone() -> None:
+    made = read_feather(b'{"policy": "Heuristic", "chunkTokens": 128}')
+    assert made is not None
+    assert (made.policy, made.chunk_tokens, made.order_batch) == ("Heuristic", 128, True)
+    assert read_feather(b"null") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [(b"{", "JSON"), (b"[]", "feather"), (b'{"policy": "Bandid"}', "Bandid"), (b'{"chunkTokens": 0}', "chunkTokens")],
+)
+def test_a_wrong_batching_policy_is_told(body: bytes, word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        read_feather(body)
