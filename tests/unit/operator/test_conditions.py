@@ -193,13 +193,13 @@ def test_what_the_api_server_refuses_is_the_pools_condition(refusal: Refusal, re
 def test_a_spec_that_only_an_older_schema_let_pass_changes_nothing() -> None:
     world = World()
     world.converge()
-    world.pool["spec"]["engine"]["fether"] = {}
+    world.pool["spec"]["engine"]["tensorParallelSize"] = 0
     world.pool["metadata"]["generation"] = 2
     actions = world.plan()
     assert {type(action) for action in actions} == {Tell, WriteStatus}
     world.do(actions)
     assert world.reasons()["Accepted"] == ("False", "InvalidSpec")
-    assert "fether" in world.condition("Accepted")["message"]
+    assert "tensorParallelSize" in world.condition("Accepted")["message"]
     assert world.pool["status"]["readyReplicas"] == 2  # the figures stay
     assert world.plan() == ()
 
