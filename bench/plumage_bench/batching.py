@@ -95,7 +95,7 @@ CONTENDERS = (
     Contender("tree order, sorted batch", "ChtOrder", ordered=True),
     Contender("heuristic", "Heuristic"),
     Contender("bandit, trial", "Bandit"),
-    Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None"}),
+    Contender("bandit, step", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 0.1}),
     Contender("bandit, step, c = 1", "Bandit", {"credit": "Step", "forgetting": "None", "exploration": 1.0}),
     Contender("Q, trial", "QLearning"),
     Contender("Q, step, ε × 0.999", "QLearning", {"credit": "Step", "decay": 0.999}),

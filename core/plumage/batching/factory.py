@@ -24,7 +24,7 @@ __all__ = ["POLICIES", "make_queue"]
 
 def _bandit(
     *,
-    exploration: float = 0.1,
+    exploration: float = 0.02,
     forgetting: str = "Discounted",
     discount: float = 0.9,
     discount_interval: int = 64,

@@ -86,7 +86,7 @@ class SlowUcb:
         if held is not None:
             return held
         bounds = [self.bound(state, action) for action in (ADD, STOP)]
-        action = STOP if bounds[1] > bounds[0] else ADD
+        action = STOP if bounds[1] > bounds[0] * (1 + 1e-9) else ADD
         self.steps.hold(state, action)
         return action
 
@@ -98,9 +98,8 @@ class SlowUcb:
         if not seen:
             return math.inf
         count = sum(w for w, _ in seen)
-        scale = max(0.9995**age * _rate([step]) for age, step in enumerate(reversed(self.steps.steps)))
         explored = math.log(max(sum(w for w, _ in known), 1.0)) / count
-        return sum(w * r for w, r in seen) / count / scale + self.exploration * math.sqrt(explored)
+        return sum(w * r for w, r in seen) / count / (self.best() or 1.0) + self.exploration * math.sqrt(explored)
 
     def best(self) -> float:
         cells: dict[tuple[Bin, Decision], list[tuple[float, float]]] = {}

@@ -40,10 +40,11 @@ class HeuristicSpec(Struct):
 
 
 class BanditSpec(Struct):
-    """UCB over (batch, loss, peers): argmax μ/n + c·√(ln S / n), on a scaled reward (§4.3.3)."""
+    """UCB over (batch, loss, peers): argmax μ/n + c·√(ln S / n), on rewards relative to the best mean (§4.3.3)."""
 
     exploration: PositiveNumber = Field(
-        Quantity("0.1"), description="c: how strongly rarely tried decisions are preferred; rewards are scaled to 0..1."
+        Quantity("0.02"),
+        description="c: how strongly rarely tried decisions are preferred; rewards are relative to the best mean.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
         "Discounted", description="How old decisions lose weight when the workload drifts; None is the paper's form."

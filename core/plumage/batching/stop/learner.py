@@ -14,8 +14,7 @@ __all__ = ["Learner"]
 
 
 class Learner(ABC):
-    """A `StopPolicy` but for what it knows. credit: a `Credit` by name; STEP makes the paper's form of the policy.
-    `_reward.scale`: tokens/s, the best step lately."""
+    """A `StopPolicy` but for what it knows. credit: a `Credit` by name; STEP makes the paper's form of the policy."""
 
     def __init__(self, credit: str = Credit.TRIAL.value) -> None:
         self.credit, self._credited = make_credited(credit)

@@ -1,11 +1,9 @@
-"""From a step's outcome to a reward: decode throughput without prefill's share, and the scale that makes it portable.
+"""From a step's outcome to a reward: decode throughput without prefill's share.
 
 A step that carries prefill is slow because of the prompt, not because of the batch: taken as it is, it would punish
 ADD. So prefill's cost per token is learned (the slope of step time over prefill tokens, recent steps weighing most) and
 its share subtracted. Throughputs are kept as they are, tokens per second, so that what was learned early compares with
-what is learned later; the best one seen lately is the scale, by which a policy divides when it needs a pure number: an
-exploration coefficient then means the same on each device (a third party's copy of the paper used c = 200 on unscaled
-tokens per second).
+what is learned later.
 """
 
 from __future__ import annotations
@@ -21,11 +19,9 @@ _LEAST_SHARE = 0.02  # of a step's time that decoding is granted, whatever the e
 
 @dataclass(slots=True)
 class DecodeReward:
-    """`blend`: weight of a new step in the regression. `forget`: how fast the scale comes down, a step."""
+    """`blend`: weight of a new step in the regression."""
 
     blend: float = 0.05
-    forget: float = 0.9995
-    scale: float = 0.0  # tokens/s, the best seen lately
     _steps: int = 0
     _tokens: float = 0.0  # means and moments of (prefill tokens, seconds)
     _seconds: float = 0.0
@@ -41,9 +37,7 @@ class DecodeReward:
         if outcome.prefill_tokens and self._variance <= 0:
             return None
         share = outcome.seconds - self.prefill_cost * outcome.prefill_tokens
-        throughput = outcome.decode_tokens / max(share, outcome.seconds * _LEAST_SHARE)
-        self.scale = max(self.scale * self.forget, throughput)
-        return throughput
+        return outcome.decode_tokens / max(share, outcome.seconds * _LEAST_SHARE)
 
     @property
     def prefill_cost(self) -> float:

@@ -3,7 +3,7 @@
     UCB(s, a) = μ(s, a)/n(s, a) + c·√(ln S / n(s, a))
 
 μ: summed reward of (state, action), n: its count, S: all counts. Unseen actions first, ties → ADD. Departures:
-- the mean is scaled (`reward.py`), so c means the same on every device;
+- the mean is taken relative to the best mean known, so c means the same on every device (decision 0138);
 - a choice is held, and credited with what followed until the batch turned over (`trial.py`), not with one step;
 - an action not seen in a state is judged by the states with the same loss; unseen there too, it is tried first;
 - where nothing is at stake it is not asked (`BatchState.at_stake`);
@@ -29,6 +29,8 @@ from plumage.batching.stop.learner import Learner
 from plumage.batching.stop.table import ACTIONS, ActionTable, Row
 
 __all__ = ["Discounted", "Memory", "SlidingWindow", "Ucb"]
+
+_TIE = 1e-9  # relative; two choices that one trial credited differ by no more than rounding, and ties go to ADD
 
 
 class Memory(Protocol):
@@ -72,10 +74,10 @@ class SlidingWindow:
 
 
 class Ucb(Learner):
-    """The bandit. `exploration` is the paper's c, for mean rewards scaled to 0..1."""
+    """The bandit. `exploration` is the paper's c, for mean rewards relative to the best one known."""
 
     def __init__(
-        self, *, exploration: float = 0.1, memory: Memory | None = None, credit: str = Credit.TRIAL.value
+        self, *, exploration: float = 0.02, memory: Memory | None = None, credit: str = Credit.TRIAL.value
     ) -> None:
         super().__init__(credit)
         self.exploration = within("exploration", exploration, 0)
@@ -95,7 +97,8 @@ class Ucb(Learner):
         self.table.merge(ActionTable.from_rows(rows))
 
     def _choose(self, state: Bin) -> Decision:
-        return max(ACTIONS, key=lambda action: self._bound(state, action))  # ADD comes first, so it wins ties
+        add, stop = (self._bound(state, action) for action in ACTIONS)
+        return Decision.STOP if stop > add * (1 + _TIE) else Decision.ADD
 
     def _learn(self, credits: Sequence[tuple[Bin, Decision, float]]) -> None:
         for state, action, throughput in credits:
@@ -112,8 +115,4 @@ class Ucb(Learner):
         if count <= 0:
             return math.inf
         explored = math.log(max(table.total, 1.0)) / count
-        return mean / self._scale() + self.exploration * math.sqrt(explored)
-
-    def _scale(self) -> float:
-        """1.0 until a step has been rewarded: tables merged from other replicas come in their device's own unit."""
-        return self._reward.scale or self.memory.table.best() or 1.0
+        return mean / (table.best() or 1.0) + self.exploration * math.sqrt(explored)
