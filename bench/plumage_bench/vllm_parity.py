@@ -48,7 +48,7 @@ BLOCK = 32
 _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
 _QUEUES = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
 _EVICTIONS = ("Lru", "Rlt", "Hotness")
-_COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used")
+_COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used", "disk_reads")
 """Counters of the plugin in the table: that what a setting is for has happened."""
 # Logarithmic probabilities come from bf16 logits, whose neighbours are 1/16 apart at this model's size (8 to 16).
 _TIE = 0.125
@@ -57,8 +57,9 @@ _TIE = 0.125
 @dataclass(frozen=True, slots=True)
 class Variant:
     """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
-    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none. about: counters of the
-    plugin that must not be 0 in the end: parity without what a setting is for would say nothing."""
+    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none. disk: bytes of disk below
+    it. about: counters of the plugin that must not be 0 in the end: parity without what a setting is for would say
+    nothing."""
 
     name: str
     plugin: Mapping[str, Any] | None = None
@@ -66,12 +67,14 @@ class Variant:
     aborts: bool = False
     quick: bool = True
     host: int = 0
+    disk: int = 0
     about: Sequence[str] = ()
 
 
 _EVICTED = ("evictions",)
 _TIER = ("host_admissions", "promotions")
 _ROOM = "num_gpu_blocks_override"
+_DISK = ("disk_writes", "disk_reads")
 _LESS_ROOM, _SOME_ROOM = {_ROOM: 56}, {_ROOM: 96}
 _SITUATIONS = (
     Variant("batches of 5", arguments={"max_num_seqs": 5}),
@@ -110,10 +113,22 @@ def _host_tier() -> list[Variant]:
     """Everything is stored at its first use, so that much is loaded and promoted; less host memory than that needs."""
     often: dict[str, Any] = {"hostTier": {"minFrequency": 1}}
     takes_all = {"hostTier": {"admission": "All", "promotion": "Off"}}
-    both = (*_EVICTED, *_TIER)
+    on_disk: dict[str, Any] = {"hostTier": {"minFrequency": 1, "promotion": "Off"}}
+    both, below = (*_EVICTED, *_TIER), (*_EVICTED, "host_admissions", *_DISK)
     late = {**_LESS_ROOM, "async_scheduling": True}
     return [
         Variant("plugin, host tier", often, _LESS_ROOM, host=60, about=both),
+        Variant("plugin, host tier, disk", on_disk, _LESS_ROOM, quick=False, host=60, disk=64 << 20, about=below),
+        Variant(
+            "plugin, host tier, disk, aborts, asynchronous",
+            on_disk,
+            late,
+            aborts=True,
+            quick=False,
+            host=60,
+            disk=64 << 20,
+            about=below,
+        ),
         Variant("plugin, host tier, aborts", often, _LESS_ROOM, aborts=True, quick=False, host=60, about=both),
         Variant("plugin, host tier, asynchronous", often, late, quick=False, host=60, about=both),
         # With 56 blocks, and no limit of the plugin's on who runs, hardly any are free for a promotion.
@@ -193,10 +208,9 @@ def compare(prompt: Prompt, expected: Sequence[int], got: Sequence[int]) -> Diff
 def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict[str, Answer], Outcome]:
     """The answers by the prompts' names, in an engine of their own; `differences` are left to `compare`."""
     plugin = {} if variant.plugin is None else plugin_arguments(variant.plugin)
-    if variant.host:
-        plugin |= host_tier_arguments(variant.host)
     given = list(wanted) if variant.aborts else [replace(one, abort=None) for one in wanted]
-    with running(model, **plugin, **{"max_model_len": 544, "block_size": BLOCK, **variant.arguments}) as engine:
+    arguments = {"max_model_len": 544, "block_size": BLOCK, **variant.arguments}
+    with TemporaryDirectory() as folder, running(model, **plugin, **_tiers(variant, folder), **arguments) as engine:
         done = engine.serve(given)
         outcome = Outcome(variant, preemptions=done.preemptions, steps=done.steps)
         outcome.failed += _off(engine)
@@ -211,6 +225,12 @@ def serve(model: Path, variant: Variant, wanted: Sequence[Prompt]) -> tuple[dict
         if one.abort is None and len(answer.tokens) != one.answer:
             outcome.failed.append(f"{one.name} got {len(answer.tokens)} of {one.answer} tokens")
     return done.answers, outcome
+
+
+def _tiers(variant: Variant, folder: str) -> dict[str, Any]:
+    """EngineArgs of host memory, and of the disk below it."""
+    below: dict[str, Any] = {"disk_path": folder, "disk_bytes_to_use": variant.disk} if variant.disk else {}
+    return host_tier_arguments(variant.host, **below) if variant.host else {}
 
 
 def missed(variant: Variant, counted: Mapping[str, int]) -> list[str]:
