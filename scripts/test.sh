@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests part by part and prints the time of each. Arguments go to pytest and replace the parts; tests/vllm among
-# them runs where vLLM is.
+# Runs the tests part by part and prints the time of each: real vLLM's and the integration tests beside the others, since
+# they compute while others wait. Arguments go to pytest and replace the parts; tests/vllm among them runs where vLLM is.
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
 exec 3>&1
@@ -16,32 +16,61 @@ if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
 
 # What a real API server and the test cluster are made of is built beside the unit tests. A test that misses it then says
 # why, and is skipped, in CI failed; this log says what became of it.
-made="$(mktemp)"
-trap 'rm -f "$made"' EXIT
+logs="$(mktemp -d)" beside=()
+end() { for job in "${beside[@]}"; do kill -- "-$job"; done 2>/dev/null; rm -rf "$logs"; }
+trap end EXIT
 cluster() { BIN="$bin" bash scripts/cluster.sh "$@"; }
 make_cluster() {
   cluster programs api && [ "$(id -u)" = 0 ] && cluster programs nodes && bash scripts/make_images.sh plumage
 }
-[ ! -d tests/e2e_cluster ] || { make_cluster >"$made" 2>&1 & making=$!; }
+[ ! -d tests/e2e_cluster ] || { make_cluster >"$logs/cluster" 2>&1 & making=$!; }
 
-failed=0 summary=""
-for part in unit contract integration e2e e2e_cluster vllm; do
-  [ -d "tests/$part" ] || continue
-  case "$part" in
-    contract) cluster programs api || true ;;
-    e2e_cluster) wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$made"; } >&2 ;;
+# One part's tests; 42 where the machine can not run it.
+part() {
+  case "$1" in
+    vllm) vllm_is_there || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
+    contract | integration) cluster programs api || true ;;
+    e2e_cluster) wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; } >&2 ;;
   esac
-  echo "== test: $part"
-  start=$SECONDS skipped=""
-  if [ "$part" != vllm ]; then "$bin/python" -m pytest -q "tests/$part" || failed=1
-  elif vllm_is_there; then with_vllm -q tests/vllm || failed=1
-  else
-    skipped=" SKIPPED, real vLLM can not be set up here"
-    printf '== SKIPPED: tests/vllm, because\n%s\n' "$reason" >&2
-    [ -z "${CI:-}" ] || { echo "== in CI nothing is skipped" >&2; failed=1; }
-  fi
-  summary+="   $part: $((SECONDS - start)) s$skipped"$'\n'
+  if [ "$1" = vllm ]; then with_vllm -q tests/vllm; else "$bin/python" -m pytest -q "tests/$1"; fi
+}
+
+# part, and what is to be told of it in the end.
+told() {
+  local start=$SECONDS status=0 words
+  part "$1" || status=$?
+  words="$((SECONDS - start)) s"
+  case "$status" in
+    0) ;;
+    42) words="SKIPPED, can not be set up here"
+       [ -z "${CI:-}" ] || { echo "== in CI nothing is skipped" >&2; status=1; } ;;
+    *) words+=" FAILED" ;;
+  esac
+  echo "   $1: $words" >"$logs/$1.told"
+  [ "$status" = 0 ] || [ "$status" = 42 ]
+}
+
+failed=0
+set -m  # groups of their own: without one their processes would ignore SIGINT, which tests send
+for name in vllm integration; do
+  [ -d "tests/$name" ] || continue
+  echo "== test: $name, beside the others, and shown after them"
+  told "$name" >"$logs/$name" 2>&1 3>&1 &
+  beside+=("$!")
 done
-printf '== time of each part\n%s' "$summary"
+set +m
+for name in unit contract e2e e2e_cluster; do
+  [ -d "tests/$name" ] || continue
+  echo "== test: $name"
+  told "$name" || failed=1
+done
+for job in "${beside[@]}"; do wait "$job" || failed=1; done
+for name in integration vllm; do
+  [ -d "tests/$name" ] || continue
+  echo "== test: $name"
+  cat "$logs/$name"
+done
+echo "== time of each part"
+cat "$logs"/*.told
 [ "$failed" = 0 ] && echo "== all parts passed" || echo "== a part failed: see above" >&2
 exit "$failed"
