@@ -1,0 +1,108 @@
+"""The certificate that the API server is shown, and the authority by which the API server is known, are renewed under
+an operator that serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from cluster.certificates import FRONT_PROXY, Authority
+from support.ports import free_port
+
+from plumage_operator.external_metrics import ExternalMetrics
+from plumage_operator.external_metrics.front_proxy import FrontProxy
+
+GROUP = "external.metrics.k8s.io"
+
+
+class Cluster:
+    """What the API server has of its own, and what the operator is told of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mounted = folder / "mounted"
+        self.mounted.mkdir()
+        self.port = free_port()
+        self.serve("first")
+        self.ask_as("first")
+
+    def serve(self, name: str) -> None:
+        """A Secret with another certificate."""
+        self.serving = Authority.create(name)
+        self.serving.write(self.folder, "serving")
+        self.serving.issue(self.mounted, "tls", "plumage-operator", ["localhost"])
+
+    def ask_as(self, name: str) -> None:
+        """Another authority signs what the API server shows."""
+        self.proxy = Authority.create(name)
+        self.proxy.write(self.folder, "proxy")
+        self.proxy.issue(self.folder, "client", FRONT_PROXY)
+
+    async def front_proxy(self) -> FrontProxy:
+        return FrontProxy((self.folder / "proxy.crt").read_text(), frozenset({FRONT_PROXY}))
+
+    def context(self) -> ssl.SSLContext:
+        """As the API server asks now."""
+        context = ssl.create_default_context(cafile=str(self.folder / "serving.crt"))
+        context.load_cert_chain(self.folder / "client.crt", self.folder / "client.key")
+        return context
+
+    async def ask(self, context: ssl.SSLContext) -> str:
+        """The API's name, or why there is no answer."""
+        url = f"https://localhost:{self.port}/apis/{GROUP}/v1beta1"
+        try:
+            async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+                return str((await answer.json()).get("groupVersion"))
+        except (aiohttp.ClientError, OSError) as error:
+            return repr(error)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    metrics = ExternalMetrics(list, cluster.front_proxy, cluster.mounted, host="127.0.0.1", port=cluster.port)
+    running = asyncio.create_task(metrics.run(0.05))
+    yield cluster
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.sleep(0.2)  # connections whose handshake was refused close in later turns of the loop
+
+
+async def until_answered(cluster: Cluster) -> None:
+    async with asyncio.timeout(60):
+        while (said := await cluster.ask(cluster.context())) != f"{GROUP}/v1beta1":
+            assert "KeyError" not in said
+            await asyncio.sleep(0.05)
+
+
+async def test_a_renewed_serving_certificate_is_shown(cluster: Cluster) -> None:
+    await until_answered(cluster)
+    before = cluster.context()
+    cluster.serve("second")
+    await until_answered(cluster)
+    assert "CERTIFICATE_VERIFY_FAILED" in await cluster.ask(before), "the old one is shown no more"
+
+
+async def test_half_a_certificate_changes_nothing_until_it_is_whole(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await until_answered(cluster)
+    (cluster.mounted / "tls.crt").write_text("no certificate")
+    async with asyncio.timeout(60):
+        while "no certificate to serve external metrics with" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await cluster.ask(cluster.context()) == f"{GROUP}/v1beta1"
+    cluster.serve("second")
+    await until_answered(cluster)
+
+
+async def test_an_api_server_with_a_new_client_certificate_is_known(cluster: Cluster) -> None:
+    await until_answered(cluster)
+    before = cluster.context()
+    cluster.ask_as("second")
+    await until_answered(cluster)
+    assert await cluster.ask(before) != f"{GROUP}/v1beta1", "who shows the old one is nobody"
