@@ -23,6 +23,7 @@ from plumage_cli.errors import CliError
 __all__ = ["ApiError", "Cluster", "connect"]
 
 _NO_KUBECONFIG = (AttributeError, KeyError, TypeError, ValueError)  # what its reader makes of another YAML file
+_NO_SUCH_PATH = b"404 page not found"  # of a group that it does not know an API server says so in no JSON
 _PATIENCE = urllib3.Timeout(connect=5.0, read=20.0)  # seconds
 
 
@@ -65,6 +66,8 @@ class Cluster:
         url = self._credentials.host.rstrip("/") + path
         try:
             answer = self._pool.request(method, url, body=body, headers=headers)
+            if answer.status == 404 and answer.data.strip() == _NO_SUCH_PATH:
+                raise ApiError(404, f"the API server of {self.name} serves no {path}")
             said = json.loads(answer.data)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(0, f"the API server of {self.name} can't be reached: {_brief(error)}") from None
