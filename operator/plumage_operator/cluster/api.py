@@ -99,7 +99,7 @@ class Api:
         even parsed: most of it is who manages which field. GoneError where the cluster does not know the kind."""
         found: list[Object] = []
         async for text in self._pages(api_version, plural, namespace, selector, _METADATA):
-            found += [{"metadata": msgspec.to_builtins(one.metadata)} for one in _listed(text).items]
+            found += [{"metadata": msgspec.to_builtins(one.metadata)} for one in _listed(text).items or ()]
         return found
 
     async def _pages(
@@ -183,7 +183,7 @@ class _Item(msgspec.Struct):
 
 
 class _Listed(msgspec.Struct):
-    items: list[_Item] = []
+    items: list[_Item] | None = None  # null where there are none
 
 
 class _Place(msgspec.Struct):

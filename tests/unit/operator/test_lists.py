@@ -26,6 +26,8 @@ class Lists:
         self.asked.append(query)
         if request.path.endswith("/unknowns"):
             return web.json_response({"reason": "NotFound"}, status=404)
+        if request.path.endswith("/pods"):  # none: as an API server writes it
+            return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": None})
         start = int(query.get("continue", "0"))
         if start and self.expired:
             return web.json_response({"reason": "Expired", "message": "too old"}, status=410)
@@ -69,6 +71,11 @@ async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: Api) ->
     found = await api.versions("v1", "services", "default", "")
     assert found[4] == {"metadata": {"name": "s4", "namespace": "default", "resourceVersion": "4"}}
     assert len(found) == 5
+
+
+async def test_a_kind_of_which_there_is_none_has_no_items(api: Api) -> None:
+    assert await api.versions("v1", "pods", None, "") == []
+    assert [page async for page in api.pages("v1", "pods", None, "")] == [[]]
 
 
 async def test_an_unknown_kind_is_an_empty_list_and_has_no_versions(api: Api) -> None:
