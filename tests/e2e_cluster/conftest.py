@@ -7,6 +7,7 @@ applies its own, in a namespace of its own, and removes it. test_uninstall.py co
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tomllib
@@ -18,7 +19,7 @@ import pytest
 from cluster import images, lifecycle, programs, requirements
 from cluster.errors import ClusterError, NotHereError
 from cluster.runs import run_folder
-from support.kube_access import Access
+from support.kube_access import Access, until
 from support.kube_install import ROOT, Pool, apply_pool, install, is_installed, listing, remove_pool, uninstall
 from support.needs import missing
 
@@ -28,7 +29,7 @@ _LAST = "test_uninstall.py"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_LIMIT_S))
     items.sort(key=lambda item: item.path.name == _LAST)  # stable: the others stay as they are
 
@@ -52,8 +53,15 @@ def own(access: Access) -> lifecycle.Cluster:
 
 @pytest.fixture(scope="session")
 def before(access: Access) -> frozenset[str]:
-    """What was in the cluster before Plumage came."""
+    """What was in the cluster before Plumage came, its DNS too."""
+    until(lambda: _serves_names(access), "the cluster's own deployments are up")
     return listing(access)
+
+
+def _serves_names(access: Access) -> bool:
+    found = json.loads(access.kubectl("-n", "kube-system", "get", "deployments", "-o", "json"))["items"]
+    ready = [one["status"].get("readyReplicas", 0) >= one["spec"]["replicas"] for one in found]
+    return bool(ready) and all(ready)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from typing import Any
 
 from cluster.lifecycle import Cluster
 
-__all__ = ["Access", "until"]
+__all__ = ["Access", "client_pod", "until"]
 
 _COMMAND_S, _CLIENT_S, _POLL_S = 600.0, 300.0, 0.5
 _RESTRICTED = {
@@ -72,7 +72,7 @@ class Access:
         """Runs a Python script in a pod, which reaches Services by name as any client there does, and returns what it
         printed. A script that fails fails the test, with its output."""
         name = f"client-{uuid.uuid4().hex[:8]}"
-        pod = _client(name, image or self.image, script, args)
+        pod = client_pod(name, image or self.image, script, args)
         self.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(pod))
         try:
             ended = ("Succeeded", "Failed")
@@ -98,7 +98,8 @@ class Access:
         return ran
 
 
-def _client(name: str, image: str, script: str, args: tuple[str, ...]) -> dict[str, Any]:
+def client_pod(name: str, image: str, script: str, args: tuple[str, ...]) -> dict[str, Any]:
+    """A restricted pod that runs a Python script once."""
     container = {
         "name": "client",
         "image": image,

@@ -1,0 +1,59 @@
+"""What the README and the chart's notes tell to run next, against a cluster with a pool: each answers, and is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.kube_access import Access
+from support.kube_install import OPERATOR_NAMESPACE, RELEASE, Pool
+
+_SCRIPTS = Path(sys.executable).parent  # where `plumage` and `kubectl-plumage` are
+
+
+def _ran(access: Access, *command: str) -> str:
+    """What it printed, as a person with this cluster's kubeconfig runs it; it must end with status 0."""
+    path = os.pathsep.join((str(access.programs["kubectl"].parent), str(_SCRIPTS), os.environ["PATH"]))
+    environment = {**os.environ, "KUBECONFIG": str(access.kubeconfig), "NO_COLOR": "1", "PATH": path}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, f"{' '.join(command)}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def test_helm_test_passes(access: Access, installed: None) -> None:
+    told = access.helm("test", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--logs", "--timeout", "5m")
+    assert "Phase:          Succeeded" in told
+    assert "ok: the operator is healthy" in told
+    assert "ok: pools of all namespaces" in told
+
+
+@pytest.mark.parametrize("command", [["plumage", "doctor", "--cluster"], ["kubectl", "plumage", "doctor"]])
+def test_the_doctor_finds_nothing_wrong(access: Access, pool: Pool, command: list[str]) -> None:
+    told = _ran(access, *command, "-n", pool.namespace)
+    assert [line for line in told.splitlines() if not line.lstrip().startswith("ok")] == []
+    for word in ("the API server", "InferencePool is known", "InferenceGateway is known", "is the active operator"):
+        assert word in told
+    assert f"operator {OPERATOR_NAMESPACE}/plumage-operator is up" in told
+    assert f"pool {pool.namespace}/{pool.name} serves tiny-chat with 2 of 2 replicas" in told
+
+
+@pytest.mark.parametrize("command", [["plumage", "status", "--cluster"], ["kubectl", "plumage", "get"]])
+def test_one_pool_is_shown_with_its_pods(access: Access, pool: Pool, command: list[str]) -> None:
+    told = _ran(access, *command, pool.name, "-n", pool.namespace)
+    pods = access.kubectl("-n", pool.namespace, "get", "pods", "-o", "name").split()
+    shown = [name for pod in pods if (name := pod.removeprefix("pod/")).startswith(f"{pool.name}-")]
+    assert len(shown) == 4, "two engines, a router, a directory"
+    assert all(name in told for name in shown)
+    assert "Ready" in told
+
+
+def test_all_pools_are_one_table(access: Access, pool: Pool) -> None:
+    found = json.loads(_ran(access, "kubectl", "plumage", "get", "--all-namespaces", "--json"))
+    assert f"{pool.namespace}/{pool.name}" in {f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in found}
+    header, *rows = _ran(access, "kubectl", "plumage", "get", "-A").splitlines()
+    assert "NAMESPACE" in header.upper()
+    assert [row for row in rows if pool.name in row]

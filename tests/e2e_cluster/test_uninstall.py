@@ -1,0 +1,65 @@
+"""Plumage leaves a cluster as it found it, but for the definitions that the chart says it keeps. This module runs last:
+it takes the install away that all others share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from support.kube_access import Access, until
+from support.kube_install import install, listing, uninstall
+
+# With a definition the API server registers the group and version that it serves.
+_KEPT = frozenset(
+    {
+        "CustomResourceDefinition apiextensions.k8s.io/v1 <none> inferencepools.inference.plumage.dev",
+        "CustomResourceDefinition apiextensions.k8s.io/v1 <none> inferencegateways.inference.plumage.dev",
+        "APIService apiregistration.k8s.io/v1 <none> v1alpha1.inference.plumage.dev",
+    }
+)
+
+
+def _made_by_users(namespaces: Collection[str]) -> frozenset[str]:
+    """Namespaces are a user's to make and to remove; Kubernetes puts two objects into each."""
+    return frozenset(
+        line
+        for name in namespaces
+        for line in (
+            f"Namespace v1 <none> {name}",
+            f"ServiceAccount v1 {name} default",
+            f"ConfigMap v1 {name} kube-root-ca.crt",
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def removed(access: Access, before: frozenset[str], installed: None) -> None:
+    """As the chart's page tells: pools and gateways, then the release."""
+    kinds = "inferencepools,inferencegateways"
+    access.kubectl("delete", kinds, "--all", "--all-namespaces", "--timeout=120s")
+    uninstall(access)
+
+
+@pytest.mark.usefixtures("removed")
+def test_nothing_is_left_but_the_definitions(access: Access, before: frozenset[str]) -> None:
+    left: list[str] = []
+
+    def clean() -> bool:
+        """Pods drain, and what is deleted goes in the background."""
+        namespaces = access.kubectl("get", "namespaces", "-o", "jsonpath={.items[*].metadata.name}").split()
+        left[:] = sorted(listing(access) - before - _KEPT - _made_by_users(namespaces))
+        return not left
+
+    try:
+        until(clean, "all is gone", within_s=240)
+    except AssertionError:
+        assert left == []
+    assert listing(access) >= _KEPT
+
+
+@pytest.mark.usefixtures("removed")
+def test_what_was_kept_is_taken_over_by_the_next_install(access: Access) -> None:
+    install(access)
+    assert access.kubectl("get", "inferencepools", "--all-namespaces", "-o", "name") == ""
+    uninstall(access)
+    assert listing(access) >= _KEPT

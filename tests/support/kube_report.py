@@ -1,0 +1,95 @@
+"""What came of faults under load, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from support.kube_load import Row, Run, hit_ratio, seconds_until_back
+
+__all__ = ["Fault", "Minute", "first_minute", "table"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One, from when it was done to when the next one was; times in seconds since 1970. Of the requests that were over
+    in between `requests` counts all. `lowest`: the hit ratio of the worst window behind each second; `back_s`: seconds
+    from the fault until no window any more was below the part of `before` that is asked for."""
+
+    name: str
+    began: float
+    ended: float
+    before: float
+    requests: int = 0
+    cut: int = 0
+    lost: int = 0
+    after: float | None = None
+    back_s: float = 0.0
+    slowest_s: float = 0.0
+
+    def read(self, run: Run, back: float) -> Fault:
+        rows = run.between(self.began, self.ended)
+        seen = Counter(row.outcome for row in rows)
+        return replace(
+            self,
+            requests=len(rows),
+            cut=seen["cut"],
+            lost=seen["lost"],
+            after=hit_ratio(run.between(self.ended - 10, self.ended)),
+            back_s=seconds_until_back(run, self.began, self.ended, back * self.before),
+            slowest_s=max((row.first - row.sent for row in rows if row.first is not None), default=0.0),
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {name: _rounded(value) for name, value in asdict(self).items() if name not in ("began", "ended")} | {
+            "seconds": _rounded(self.ended - self.began)
+        }
+
+
+@dataclass(frozen=True)
+class Minute:
+    """New replicas' first minute beside the others' in the same time. Tokens are of prompts, `cold_tokens` those that
+    new replicas had to compute."""
+
+    name: str
+    requests: int
+    ratio: float
+    peers: float
+    cold_tokens: int
+
+    def document(self) -> dict[str, Any]:
+        return {name: _rounded(value) for name, value in asdict(self).items()}
+
+
+def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str], seconds: float) -> Minute:
+    """Of each new replica from its own first request on."""
+    own: list[Row] = []
+    peers: list[Row] = []
+    for replica in new:
+        began = min((row.sent for row in run.rows if row.replica == replica), default=None)
+        if began is not None:
+            then = [row for row in run.rows if began <= row.sent < began + seconds]
+            own += [row for row in then if row.replica == replica]
+            peers += [row for row in then if row.replica in old]
+    cold = sum(row.prompt - row.cached for row in own)
+    return Minute(name, len(own), hit_ratio(own) or 0.0, hit_ratio(peers) or 0.0, cold)
+
+
+def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
+    lines = [f"{'fault':28} requests  cut  lost  hit ratio: before  after  back in  slowest first byte"]
+    lines += [
+        f"{one.name:28} {one.requests:8} {one.cut:4} {one.lost:5} {one.before:18.3f} {one.after or 0:6.3f} "
+        f"{one.back_s:6.0f} s {one.slowest_s:17.1f} s"
+        for one in faults
+    ]
+    lines += ["", f"{'first minute of new replicas':28} requests  hit ratio  peers'  tokens computed"]
+    lines += [
+        f"{one.name:28} {one.requests:8} {one.ratio:10.3f} {one.peers:7.3f} {one.cold_tokens:16}" for one in minutes
+    ]
+    return "\n".join(lines)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value

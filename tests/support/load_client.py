@@ -1,0 +1,126 @@
+"""A steady load of conversations, which kube_load.py runs in a pod: `load_client.py JSON`, standard library alone.
+
+Every request is told twice as a line of JSON: when it is sent (`{"id", "sent"}`), and when it is over. Nothing is tried
+a second time. `outcome` says what its client saw:
+    ended   the whole answer, to `[DONE]`
+    cut     an answer that began and was not finished
+    lost    no first byte of a body, or another status than 200
+`cached` and `prompt` are tokens by the answer's usage, `replica` who gave it by the router's explanation.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+PATIENCE_S = 120.0  # without a byte; what a router waits for a first byte before it tries another replica
+TURNS = 4
+WORDS = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "pra", "ste", "tri") for b in ("dan", "fel", "gor", "hip", "s")]
+
+
+def text(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=words))
+
+
+class Conversations:
+    """One worker's: keeps its connection for as long as the server does, and its pace whatever answers take."""
+
+    def __init__(self, told: dict[str, Any], number: int) -> None:
+        self.told = told
+        self.number = number
+        self.rng = random.Random(f"{told['seed']} {number}")
+        self.count = 0
+        self.connection: http.client.HTTPConnection | None = None
+
+    def run(self) -> None:
+        time.sleep(self.told["pace_s"] * self.number / self.told["workers"])
+        while True:
+            group = self.rng.randrange(self.told["groups"])
+            system = text(random.Random(f"group {group}"), self.told["prefix_words"])
+            messages = [{"role": "system", "content": system}]
+            for _ in range(TURNS):
+                began = time.monotonic()
+                messages.append({"role": "user", "content": text(self.rng, 12)})
+                messages.append({"role": "assistant", "content": self.ask(messages)})
+                time.sleep(max(0.0, began + self.told["pace_s"] - time.monotonic()))
+
+    def ask(self, messages: list[dict[str, str]]) -> str:
+        """The answer's text, as far as it came."""
+        self.count += 1
+        row: dict[str, Any] = {"id": f"{self.number}-{self.count}", "sent": time.time()}
+        tell(row)
+        answer: list[str] = []
+        try:
+            self.exchange(messages, row, answer)
+        except Exception as error:
+            row.update(why=f"{type(error).__name__}: {error}")
+            self.drop()
+        row.setdefault("outcome", "cut" if "first" in row else "lost")
+        tell({**row, "over": time.time()})
+        return "".join(answer)
+
+    def exchange(self, messages: list[dict[str, str]], row: dict[str, Any], answer: list[str]) -> None:
+        if self.connection is None:
+            self.connection = http.client.HTTPConnection(self.told["host"], self.told["port"], timeout=PATIENCE_S)
+        body = {
+            "model": self.told["model"],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": self.told["answer_tokens"],
+            "messages": messages,
+        }
+        headers = {
+            "Content-Type": "application/json",
+            "X-Plumage-Explain": "1",
+            "X-Plumage-Admin-Key": self.told["key"],
+        }
+        self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = self.connection.getresponse()
+        if response.status != 200:
+            row.update(why=f"{response.status}: {response.read(500).decode(errors='replace')}")
+            return
+        row["replica"] = json.loads(response.getheader("X-Plumage-Explain") or "{}").get("replica")
+        while line := response.readline():
+            row.setdefault("first", time.time())
+            if line.startswith(b"data: "):
+                self.event(line[6:].strip(), row, answer)
+        if row.get("outcome") != "ended" or response.will_close:
+            self.drop()
+
+    def event(self, data: bytes, row: dict[str, Any], answer: list[str]) -> None:
+        if data == b"[DONE]":
+            row["outcome"] = "ended"
+            return
+        told = json.loads(data)
+        if "error" in told:
+            row["why"] = str(told["error"].get("message"))
+        answer.extend(choice["delta"].get("content") or "" for choice in told.get("choices", ()))
+        if usage := told.get("usage"):
+            row["prompt"] = usage["prompt_tokens"]
+            row["cached"] = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+
+    def drop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
+LOCK = threading.Lock()
+
+
+def tell(row: dict[str, Any]) -> None:
+    with LOCK:
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    settings = json.loads(sys.argv[1])
+    workers = [threading.Thread(target=Conversations(settings, n).run, daemon=True) for n in range(settings["workers"])]
+    for worker in workers:
+        worker.start()
+    time.sleep(settings["seconds"])  # the pod is deleted long before
