@@ -15,63 +15,61 @@ from typing import Any, Final
 
 from cluster import programs
 from cluster.api_only import ApiServer, api_server
+from cluster.errors import ClusterError
 from cluster.node import scheduler_command
 
-__all__ = ["KUBELETS", "PODS", "add_nodes", "node", "pretended", "start_kubelets", "start_scheduler"]
+__all__ = ["PODS", "add_nodes", "node", "pretended"]
 
 PODS: Final = "198.18.0.0/16"
 """Addresses of pods. kwok gives them out; whoever wants to be reached there sees to it."""
-KUBELETS: Final = "kwok"
+_KUBELETS: Final = "kwok"
 _STAGES: Final = Path(__file__).parent / "manifests" / "kwok.yaml"
 _PROGRAMS: Final = {program.name: program for program in programs.NODES}
-# Nodes whose leases come late on a busy machine are not lost.
-_PATIENT: Final = ("--node-monitor-grace-period=300s",)
+# Nodes whose leases come late on a busy machine, or never, are not lost.
+_PATIENT: Final = ("--node-monitor-grace-period=1800s", "--node-startup-grace-period=1800s")
 _LEASE_SECONDS: Final = 40
 _MOST_PODS: Final = 250
 
 
 @contextmanager
-def pretended(more: Mapping[str, tuple[str, ...]] | None = None) -> Iterator[ApiServer]:
-    """Control plane, scheduler and kwok, without a node yet. more: further flags, by program. Raises `NotHereError`."""
-    programs.required(_PROGRAMS[name] for name in ("kube-scheduler", KUBELETS))
+def pretended(more: Mapping[str, tuple[str, ...]] | None = None, *, kubelets: bool = True) -> Iterator[ApiServer]:
+    """Control plane and scheduler, and kwok unless no `kubelets` are wanted; no node yet. more: further flags, by
+    program. Raises `NotHereError`."""
+    found = programs.required(_PROGRAMS[name] for name in ("kube-scheduler", *([_KUBELETS] if kubelets else [])))
     flags = {**(more or {}), "controllers": (*_PATIENT, *(more or {}).get("controllers", ()))}
     with api_server(flags) as server:
-        start_scheduler(server)
-        start_kubelets(server)
+        server.processes.start("scheduler", scheduler_command(replace(server.plane, programs=found)))
+        if kubelets:
+            server.processes.start(_KUBELETS, _kwok(found[_KUBELETS], server.kubeconfig))
         yield server
 
 
-def start_scheduler(server: ApiServer) -> None:
-    """Raises `NotHereError` where this machine has none."""
-    name = "kube-scheduler"
-    found = programs.required([_PROGRAMS[name]])
-    server.processes.start("scheduler", scheduler_command(replace(server.plane, programs=found)))
-
-
-def start_kubelets(server: ApiServer) -> None:
-    """kwok, for all nodes."""
-    found = programs.required([_PROGRAMS[KUBELETS]])
-    command = [
-        str(found[KUBELETS]),
-        f"--kubeconfig={server.kubeconfig}",
+def _kwok(program: Path, kubeconfig: Path) -> list[str]:
+    return [
+        str(program),
+        f"--kubeconfig={kubeconfig}",
         f"--config={_STAGES}",
         "--manage-all-nodes",
         f"--cidr={PODS}",
         "--node-ip=127.0.0.1",
         f"--node-lease-duration-seconds={_LEASE_SECONDS}",
     ]
-    server.processes.start(KUBELETS, command)
 
 
 def node(
-    name: str, *, pods: int = _MOST_PODS, extra: Mapping[str, str] | None = None, **metadata: Any
+    name: str,
+    *,
+    extra: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """A Node that is Ready with room for much. extra: further resources that it advertises, such as nvidia.com/gpu."""
-    room = {"cpu": "1k", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": str(pods), **(extra or {})}
+    room = {"cpu": "1k", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": str(_MOST_PODS), **(extra or {})}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, **metadata},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": {"taints": [*taints]},
         "status": {
             "capacity": room,
             "allocatable": room,
@@ -81,8 +79,8 @@ def node(
 
 
 def add_nodes(server: ApiServer, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Makes them, with their status, which is a subresource."""
-    listed: Sequence[Mapping[str, Any]] = [*nodes]
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": listed})
-    server.kubectl("create", "-f", "-", stdin=text)
-    server.kubectl("apply", "--server-side", "--subresource=status", "--force-conflicts", "-f", "-", stdin=text)
+    """Makes them, with their status, as kubelets do that register. Raises `ClusterError` with what kubectl says."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*nodes]})
+    made = server.kubectl("create", "--validate=false", "-f", "-", stdin=text, check=False)
+    if made.returncode:
+        raise ClusterError(f"nodes: {made.stderr.strip()}")
