@@ -52,6 +52,7 @@ class Story:
         self._until_back(before, time.time() + _BACK_S)
         time.sleep(_SEEN_S)
         self.faults.append(Fault(name, began, time.time(), before))
+        print(f"{name}: {time.time() - began:.0f} s")
 
     def _until_back(self, before: float, end: float) -> None:
         while time.time() < end:

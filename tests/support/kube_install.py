@@ -81,9 +81,11 @@ def children(access: Access, pool: Pool) -> list[str]:
 
 
 def listing(access: Access) -> frozenset[str]:
-    """Everything that is in the cluster, each as `KIND GROUP/VERSION NAMESPACE NAME`, but Events, which expire."""
+    """Everything that is in the cluster, each as `KIND GROUP/VERSION NAMESPACE NAME`, but Events, which expire, and the
+    nodes' own Leases, which come when a kubelet gets to it."""
     kinds = access.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
     columns = "custom-columns=:.kind,:.apiVersion,:.metadata.namespace,:.metadata.name"
     told = access.kubectl("get", asked, "--all-namespaces", "--ignore-not-found", "--no-headers", "-o", columns)
-    return frozenset(" ".join(line.split()) for line in told.splitlines() if line.strip())
+    lines = (" ".join(line.split()) for line in told.splitlines() if line.strip())
+    return frozenset(line for line in lines if not (line.startswith("Lease ") and " kube-node-lease " in line))
