@@ -1,0 +1,41 @@
+"""A thousand pools are looked at, and not all of them are held in memory at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from support.fleets import observed, pod
+
+from plumage_operator.autoscale import Autoscaling
+from plumage_operator.observed import Observed
+from plumage_operator.store import PoolKey
+
+POOLS = [("default", f"chat-{number}") for number in range(300)]
+
+
+class Pods:
+    """All that a client could reach: each takes a while to answer."""
+
+    def __init__(self) -> None:
+        self.held = self.most = self.looks = 0
+
+    def observe(self, key: PoolKey) -> Observed:
+        self.looks += 1
+        return observed({"replicas": 1}, [pod("e0", address="127.0.0.2")], 1)
+
+    async def ask(self, _url: str, _take: Callable[[bytes], None], _now: float) -> bool:
+        self.held += 1
+        self.most = max(self.most, self.held)
+        await asyncio.sleep(0.001)
+        self.held -= 1
+        return False
+
+
+async def test_only_so_many_pools_are_looked_at_at_once() -> None:
+    pods = Pods()
+    client: Any = pods
+    await Autoscaling(client, lambda: POOLS, pods.observe, lambda _: None, clock=lambda: 1_000.0).round()
+    assert 1 < pods.most <= 64
+    assert pods.looks >= len(POOLS)
