@@ -187,7 +187,10 @@ _ALL = (
         quick_budget=240,
         quick_omits="9 of 11 cells, five of nine contenders, 18 of 20 pairs, three quarters of the requests",
         options=(
-            ("cells", "names of cells, separated by semicolons, instead of all"),
+            (
+                "cells",
+                "names of cells, separated by semicolons, instead of eleven: two and three levels, a step of the rate",
+            ),
             ("pairs", "rounds in which each policy serves the load"),
             ("policies", "labels of policies, separated by semicolons, beside FCFS, tree and bandit instead of all"),
         ),

@@ -9,6 +9,9 @@ homogeneous ceiling: the same requests, tails and lengths, but all with the firs
 Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
 Figures are output tokens a second of the process' own CPU time, which is what one thread's device takes; other work on
 the machine slows the wall's clock more than it. Both are printed.
+
+Two and three levels: prefixes that pairs of groups, and pairs of pairs, begin with. A step: requests come slowly at
+first, then faster than anybody keeps up with; `converged s` is the CPU time from then until the rate has settled.
 """
 
 from __future__ import annotations
@@ -17,59 +20,25 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, isnan, log, nan
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumage.errors import ConfigurationError
+from plumage_bench.converging import seconds_to_converge
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
 
 __all__ = ["CELLS", "CONTENDERS", "Cell", "Contender", "Played", "prompts", "run"]
 
-BLOCK, TAIL = 128, 20
 _OFF = {"feather": None, "eviction": None, "batchLimit": "Static"}
+_WINDOW = 2.0
+"""CPU seconds over which a rate is taken after a step: some 500 tokens."""
 _AGEING = 120.0  # seconds; a bound that a loaded machine of two cores does not reach by being slow
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """groups: of one prefix of `prefix` tokens each; 0: no two prompts share anything. rate: requests a second, None
-    closed. room: KV blocks, None for all prefixes. counts: whether the closing line's figures count it."""
-
-    name: str
-    groups: int
-    prefix: int = 4096
-    requests: int = 128
-    output: int = 64
-    batch: int = 16
-    rate: float | None = None
-    room: int | None = None
-    counts: bool = True
-
-    @property
-    def blocks(self) -> int:
-        """KV blocks of the engine: the prefixes, and what the batch needs beside them."""
-        own = -(-(self.prefix + TAIL + self.output) // BLOCK) if not self.groups else 3
-        return self.room or (max(self.groups, 1) * (self.prefix // BLOCK + 1) + (self.batch + 1) * own + 16)
-
-
-CELLS = (
-    Cell("8 × 4k", 8),
-    Cell("1 × 4k", 1),
-    Cell("4 × 4k", 4),
-    Cell("16 × 4k", 16),
-    Cell("8 × 4k, open", 8, rate=8.0),
-    Cell("20 × 4k, room for 4", 20, room=4 * 33 + 3 * 17 + 66),
-    Cell("no sharing, 1k", 0, prefix=1024, requests=64),
-    Cell("8 × 2k", 8, prefix=2048, counts=False),
-    Cell("8 × 4k, batch 32", 8, batch=32, counts=False),
-    Cell("8 × 4k, 1 token", 8, output=1, counts=False),
-    Cell("8 × 4k, 20 tokens", 8, output=20, counts=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +75,7 @@ CONTENDERS = (
 @dataclass(frozen=True, slots=True)
 class Played:
     """One run. tokens: answered. waits: seconds to each first token. batch: mean of running requests. stops: of the
-    policy."""
+    policy. converged: CPU seconds that it took after a step of the rate."""
 
     tokens: int
     cpu: float
@@ -114,26 +83,12 @@ class Played:
     waits: tuple[float, ...]
     batch: float
     stops: int
+    converged: float = nan
 
     @property
     def rate(self) -> float:
         """Tokens a second of CPU time."""
         return self.tokens / self.cpu
-
-
-def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int, tuple[int, ...]]]:
-    """(group, tokens) in order of arrival. Prefixes are the cell's, the same for each seed; tails are the seed's.
-    homogeneous: all of the first group."""
-    fixed, rng = random.Random(f"prefixes {cell.groups} {cell.prefix}"), random.Random(f"{cell.name} {seed}")
-    shared = [tuple(fixed.choices(range(256), k=cell.prefix)) for _ in range(cell.groups)]
-    order = [number % cell.groups if cell.groups else number for number in range(cell.requests)]
-    rng.shuffle(order)
-    made = []
-    for drawn in order:
-        group = 0 if homogeneous else drawn
-        prefix = shared[group] if shared else tuple(rng.choices(range(256), k=cell.prefix))
-        made.append((group, prefix + tuple(rng.choices(range(256), k=TAIL))))
-    return made
 
 
 class _Bench:
@@ -163,17 +118,25 @@ class _Bench:
         waits: dict[str, tuple[float, float]] = {}
         batches: list[int] = []
         cpu, began = time.process_time(), time.perf_counter()
-        due, number = 0.0, 0
+        due, number, change = 0.0, 0, 0.0
+        times, made, last = [0.0], [0.0], 0.0
         while number < len(load) or self.engine.llm.has_unfinished_requests():
             while number < len(load) and time.perf_counter() - began >= due:
                 self._submit(number, load[number], waits)
                 number += 1
-                due += rng.expovariate(self.cell.rate) if self.cell.rate else 0.0
-            self._step(waits, batches)
+                faster = 1.0 if number < len(load) // 2 else self.cell.step
+                due += rng.expovariate(self.cell.rate * faster) if self.cell.rate else 0.0
+                change = time.process_time() - cpu if number == len(load) // 2 else change
+            made.append(made[-1] + self._step(waits, batches))
+            times.append(time.process_time() - cpu)
+            if number < len(load) or len(self.engine.scheduler.waiting):
+                last = times[-1]  # after that the batch empties
         spent, wall = time.process_time() - cpu, time.perf_counter() - began
         tokens = self.cell.requests * self.cell.output
         first = tuple(end - start for start, end in waits.values())
-        return Played(tokens, spent, wall, first, fmean(batches), features.counters.get("stops") - stops)
+        stops = features.counters.get("stops") - stops
+        settled = seconds_to_converge(times, made, change, last, _WINDOW) if self.cell.step != 1 else nan
+        return Played(tokens, spent, wall, first, fmean(batches), stops, settled)
 
     def warm(self) -> None:
         """Each prefix in the cache, where there is room for all."""
@@ -197,13 +160,16 @@ class _Bench:
         waits[str(number)] = (time.perf_counter(), 0.0)
         self.engine.llm.add_request(str(number), {"prompt_token_ids": list(tokens)}, wanted)
 
-    def _step(self, waits: dict[str, tuple[float, float]], batches: list[int]) -> None:
-        for output in self.engine.llm.step():
+    def _step(self, waits: dict[str, tuple[float, float]], batches: list[int]) -> int:
+        """Returns how many requests got a token."""
+        outputs = self.engine.llm.step()
+        for output in outputs:
             start, end = waits[output.request_id]
             if not end:
                 waits[output.request_id] = (start, time.perf_counter())
         if self.engine.scheduler.running:
             batches.append(len(self.engine.scheduler.running))
+        return len(outputs)
 
 
 def run(context: Context) -> Report:
@@ -221,7 +187,7 @@ def run(context: Context) -> Report:
 def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
     names = context.options.get("cells")
     wanted = names.split(";") if names else None
-    cells = [cell for cell in CELLS if wanted is None or cell.name in wanted]
+    cells = [cell for cell in CELLS if (not cell.asked if wanted is None else cell.name in wanted)]
     contenders = _contenders(context.options.get("policies"))
     rounds = int(context.options.get("pairs", "2" if context.quick else "20"))
     if context.quick:
@@ -297,7 +263,8 @@ def _report(
         for label, one in runs.items()
     ]
     columns = (
-        "cell", "policy", "tok/CPU s", "tok/s", "TTFT P50 s", "P99 s", "batch", "STOPs", "÷ FCFS", "÷ tree",
+        "cell", "policy", "tok/CPU s", "tok/s", "TTFT P50 s", "P99 s", "batch", "STOPs", "converged s", "÷ FCFS",
+        "÷ tree",
     )  # fmt: skip
     note = "Ratios: geometric mean over pairs, 95 % interval. 'FCFS again' ÷ FCFS is the noise."
     return Report(
@@ -319,8 +286,16 @@ def _row(
     return [
         fmean(one.rate for one in runs), fmean(one.tokens / one.wall for one in runs), waits[len(waits) // 2],
         waits[int(0.99 * len(waits))], fmean(one.batch for one in runs), fmean(one.stops for one in runs),
-        str(_ratio(runs, fcfs, rng)), str(_ratio(runs, tree, rng)),
+        _converged(runs), str(_ratio(runs, fcfs, rng)), str(_ratio(runs, tree, rng)),
     ]  # fmt: skip
+
+
+def _converged(runs: Sequence[Played]) -> str:
+    """Median of the runs that settled, and how many did not."""
+    settled = sorted(one.converged for one in runs if not isnan(one.converged))
+    if not settled:
+        return ""
+    return f"{median(settled):.0f}" + (f" ({len(runs) - len(settled)} not)" if len(settled) < len(runs) else "")
 
 
 def _keys(
@@ -354,7 +329,8 @@ def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]], rng: random.Ran
 
 
 def _raw(one: Played) -> dict[str, float]:
-    return {"tokens_per_cpu_s": one.rate, "tokens_per_s": one.tokens / one.wall, "batch": one.batch, "stops": one.stops}
+    raw = {"tokens_per_cpu_s": one.rate, "tokens_per_s": one.tokens / one.wall, "batch": one.batch, "stops": one.stops}
+    return raw if isnan(one.converged) else raw | {"converged_s": one.converged}
 
 
 def _plot(

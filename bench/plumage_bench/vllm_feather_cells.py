@@ -1,0 +1,89 @@
+"""The loads of `vllm-feather`: how many groups share prefixes of how many tokens, in how many levels, how they come."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import chain
+
+__all__ = ["BLOCK", "CELLS", "TAIL", "Cell", "prompts"]
+
+BLOCK, TAIL = 128, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """groups: of one prefix of `prefix` tokens each; 0: no two prompts share anything. rate: requests a second, None
+    closed. room: KV blocks, None for all prefixes. counts: whether the closing line's figures count it. levels: parts
+    of a prefix; all but the last are shared by two, by four groups. step: times the rate from the middle request on.
+    asked: served only where it is named."""
+
+    name: str
+    groups: int
+    prefix: int = 4096
+    requests: int = 128
+    output: int = 64
+    batch: int = 16
+    rate: float | None = None
+    room: int | None = None
+    counts: bool = True
+    levels: int = 1
+    step: float = 1.0
+    asked: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """KV blocks of the engine: the prefixes, and what the batch needs beside them."""
+        own = -(-(self.prefix + TAIL + self.output) // BLOCK) if not self.groups else 3
+        return self.room or (max(self.groups, 1) * (self.prefix // BLOCK + 1) + (self.batch + 1) * own + 16)
+
+
+CELLS = (
+    Cell("8 × 4k", 8),
+    Cell("1 × 4k", 1),
+    Cell("4 × 4k", 4),
+    Cell("16 × 4k", 16),
+    Cell("8 × 4k, open", 8, rate=8.0),
+    Cell("20 × 4k, room for 4", 20, room=4 * 33 + 3 * 17 + 66),
+    Cell("no sharing, 1k", 0, prefix=1024, requests=64),
+    Cell("8 × 2k", 8, prefix=2048, counts=False),
+    Cell("8 × 4k, batch 32", 8, batch=32, counts=False),
+    Cell("8 × 4k, 1 token", 8, output=1, counts=False),
+    Cell("8 × 4k, 20 tokens", 8, output=20, counts=False),
+    Cell("8 × 4k, two levels", 8, levels=2, counts=False, asked=True),
+    Cell("8 × 4k, three levels", 8, levels=3, counts=False, asked=True),
+    Cell("8 × 4k, step", 8, requests=192, rate=2.0, step=8.0, counts=False, asked=True),
+)
+
+
+def prompts(cell: Cell, seed: int, homogeneous: bool = False) -> list[tuple[int, tuple[int, ...]]]:
+    """(group, tokens) in order of arrival. Prefixes are the cell's, the same for each seed; tails are the seed's.
+    homogeneous: all of the first group."""
+    rng = random.Random(f"{cell.name} {seed}")
+    shared = _prefixes(cell)
+    order = [number % cell.groups if cell.groups else number for number in range(cell.requests)]
+    rng.shuffle(order)
+    made = []
+    for drawn in order:
+        group = 0 if homogeneous else drawn
+        prefix = shared[group] if shared else tuple(rng.choices(range(256), k=cell.prefix))
+        made.append((group, prefix + tuple(rng.choices(range(256), k=TAIL))))
+    return made
+
+
+def _prefixes(cell: Cell) -> list[tuple[int, ...]]:
+    """Of each group, in parts of whole blocks: the first of three is one for four groups, the second one for two."""
+    fixed = random.Random(f"prefixes {cell.groups} {cell.prefix}")
+    blocks = cell.prefix // BLOCK
+    sizes = [BLOCK * (blocks // cell.levels)] * (cell.levels - 1)
+    sizes.append(cell.prefix - sum(sizes))
+    parts: dict[tuple[int, int], tuple[int, ...]] = {}
+    for group in range(cell.groups):
+        for level, size in enumerate(sizes):
+            name = level, group >> (cell.levels - 1 - level)
+            if name not in parts:
+                parts[name] = tuple(fixed.choices(range(256), k=size))
+    own = (
+        [(level, group >> (cell.levels - 1 - level)) for level in range(cell.levels)] for group in range(cell.groups)
+    )
+    return [tuple(chain.from_iterable(parts[name] for name in names)) for names in own]

@@ -1,0 +1,48 @@
+"""The loads of the benchmark of FEATHER in real vLLM: which prompts begin alike, and how far."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import pytest
+
+from plumage_bench.vllm_feather_cells import BLOCK, CELLS, TAIL, Cell, prompts
+
+FIRST, SECOND = (74, 154, 81), (249, 58, 182)
+"""Their first tokens before there were levels."""
+NAMED = {cell.name: cell for cell in CELLS}
+
+
+def together(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Leading tokens that both have."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "neighbours", "cousins"),
+    [
+        ("8 × 4k", 0, 0),
+        ("8 × 4k, two levels", 2048, 0),
+        ("8 × 4k, three levels", 2 * 10 * BLOCK, 10 * BLOCK),
+    ],
+)
+def test_groups_share_what_their_levels_say(name: str, neighbours: int, cousins: int) -> None:
+    first = dict(prompts(NAMED[name], 3))
+    assert {len(tokens) for tokens in first.values()} == {4096 + TAIL}
+    assert together(first[0], first[1]) - neighbours < 4
+    assert together(first[0], first[1]) >= neighbours
+    assert together(first[0], first[2]) - cousins < 4
+    assert together(first[0], first[2]) >= cousins
+    assert together(first[0], first[4]) < 4
+
+
+def test_a_cell_of_one_level_has_the_prompts_that_it_always_had() -> None:
+    small = Cell("2 × 128", 2, prefix=BLOCK, requests=2)
+    assert [(group, tokens[:3]) for group, tokens in sorted(prompts(small, 1))] == [(0, FIRST), (1, SECOND)]
+
+
+def test_what_is_not_asked_for_by_name_is_served_by_nobody() -> None:
+    assert {cell.name for cell in CELLS if cell.asked} == {
+        "8 × 4k, two levels", "8 × 4k, three levels", "8 × 4k, step",
+    }  # fmt: skip
+    assert not any(cell.counts for cell in CELLS if cell.asked)
