@@ -7,13 +7,17 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from plumage.errors import ConfigurationError
 from plumage_operator.permissions import LEASE, ROUTER_ROLE
 from plumage_operator.site import Site
 
-__all__ = ["Options", "read_options"]
+__all__ = ["WORKERS", "Options", "read_options"]
 
+WORKERS: Final = 12
+"""A look asks one thing after the other, and it is the API server that takes its time. Four fewer than there may be
+requests in flight: the Lease is renewed, whatever the looks wait for."""
 _ABOUT = """Makes InferencePools of a Kubernetes cluster into fleets, and keeps them so.
 
 It needs the CustomResourceDefinitions (kubectl apply -f crds/) and the rights that the chart gives it. In a pod it
@@ -34,7 +38,7 @@ class Options:
     namespaces: tuple[str, ...] = ()
     integrations: tuple[str, ...] = ()
     lease: str = LEASE
-    workers: int = 4
+    workers: int = WORKERS
     health_port: int = 8080
     metrics_port: int = 8082
     external_port: int | None = None
@@ -107,7 +111,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--external-metrics-tls", "PLUMAGE_EXTERNAL_METRICS_TLS", "", "folder with its tls.crt and tls.key")
     option("--log-level", "PLUMAGE_LOG_LEVEL", "info", "debug, info, warning or error")
     option("--log-format", "PLUMAGE_LOG_FORMAT", "text", "text or json")
-    parser.add_argument("--workers", type=int, default=4, help="pools looked at at once (4)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help=f"pools looked at at once ({WORKERS})")
     parser.add_argument("--health-port", type=int, default=8080, help="port of /healthz and /readyz (8080)")
     parser.add_argument("--metrics-port", type=int, default=8082, help="port of /metrics (8082)")
     return parser
