@@ -103,7 +103,7 @@ def test_a_pool_grows_and_shrinks_by_what_is_in_flight(access: Access, sizes: Po
     change(access, sizes, {"autoscaling": {"minReplicas": 1, "metrics": metrics}})
     until(lambda: ready(access, sizes) == 1, "minReplicas are there")
     with ThreadPoolExecutor(1) as pool:
-        load = pool.submit(access.inside, sizes.namespace, CLIENTS, sizes.host, "8", "60", "400")
+        load = pool.submit(access.inside, sizes.namespace, CLIENTS, sizes.host, "8", "40", "400")
         until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
         assert "RequestsInFlight" in status(access, sizes)["autoscaling"]["decision"]
         assert json.loads(load.result())["lost"] == []

@@ -24,6 +24,8 @@ from plumage.fleet_report import FLEET_PATH, RouterReport, read_router_report
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
 
+pytestmark = pytest.mark.timeout(400)  # a busy machine's API server takes a minute to begin
+
 OPERATOR, STRANGER, ROUTER = "plumage-operator", "stranger", "chat-router"
 DISCOVERY, RBAC = "/apis/discovery.k8s.io/v1", "/apis/rbac.authorization.k8s.io/v1"
 
@@ -61,8 +63,8 @@ class Namespace:
         body = {"metadata": {"name": ROUTER}, "roleRef": role, "subjects": subjects}
         self.make(f"{RBAC}/namespaces/{self.name}/rolebindings", body)
 
-    def token(self, account: str, *audiences: str) -> str:
-        spec = {"audiences": list(audiences), "expirationSeconds": 3600}
+    def token(self, account: str, *audiences: str, seconds: int = 3600) -> str:
+        spec = {"audiences": list(audiences), "expirationSeconds": seconds}
         return str(self.make(f"{self.core}/serviceaccounts/{account}/token", {"spec": spec})["status"]["token"])
 
     def put_slice(self, name: str, port: int, *endpoints: dict[str, Any]) -> None:
@@ -113,9 +115,11 @@ class Process:
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        command = [sys.executable, "-m", "plumage_router", "--config", str(self.folder / "router.json")]
-        environment = {**os.environ, "POD_NAME": "chat-router-7f"}
+    async def start(self, ahead: float = 0.0) -> None:
+        """ahead: seconds by which its machine's clock is."""
+        shifted = ["support.shifted_clock", str(ahead)] if ahead else []
+        command = [sys.executable, "-m", *shifted, "plumage_router", "--config", str(self.folder / "router.json")]
+        environment = {**os.environ, "POD_NAME": "chat-router-7f", "PYTHONPATH": str(Path(__file__).parents[2])}
         self._process = await asyncio.create_subprocess_exec(*command, env=environment)
         await until(lambda: self.answers("/healthz"))
 
@@ -232,6 +236,30 @@ async def test_figures_are_for_the_operator_alone(process: Process, namespace: N
     for path in ("/plumage/v1/status", "/plumage/v1/hottest"):
         headers = {"Authorization": f"Bearer {process.operator}"}
         assert (await process.http.get(path, headers=headers)).status_code == 401, "those need the admin key"
+
+
+@pytest.mark.parametrize(("ahead", "reason"), [(3600.0, "the token expired"), (-3600.0, "the token counts in")])
+async def test_a_clock_an_hour_off_costs_the_operators_look_and_no_request(
+    ahead: float, reason: str, namespace: Namespace, api_server: ApiServer, kit: Any, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(namespace.bind)
+    process = await asyncio.to_thread(Process, namespace, api_server, tmp_path)
+    address, engine = outward_address(), kit.Engine("a")
+    server = await asyncio.start_server(engine._serve, address, 0)
+    try:
+        await process.start(ahead)
+        port = server.sockets[0].getsockname()[1]
+        await asyncio.to_thread(namespace.put_slice, "chat-engine-1", port, endpoint("a", address, serving=True))
+        await until(lambda: process.answers("/health"))
+        assert (await process.http.post("/v1/chat/completions", json=kit.chat())).status_code == 200
+        refused = await process.ask(await asyncio.to_thread(namespace.token, OPERATOR, "plumage", seconds=600))
+        assert refused.status_code == 401
+        assert reason in refused.text
+        assert "clock" in refused.text
+    finally:
+        server.close()
+        await engine.stop()
+        await process.stop()
 
 
 async def _error_says(process: Process, words: str) -> bool:
