@@ -149,6 +149,6 @@ def test_the_hit_ratio_comes_back_within_a_minute(story: tuple[Story, Run]) -> N
 
 def test_a_warmed_replica_hits_nearly_as_often_as_its_peers(story: tuple[Story, Run]) -> None:
     unwarmed, warmed = story[0].minutes
-    assert warmed.requests > 0, "the new replicas were sent nothing"
-    assert warmed.ratio >= _WARM * warmed.peers
-    assert warmed.ratio > unwarmed.ratio
+    assert warmed.ratio is not None, "the new replicas were sent nothing"
+    assert warmed.ratio >= _WARM * (warmed.peers or 1.0), "where all went to the new ones, they are held to a whole hit"
+    assert unwarmed.ratio is None or warmed.ratio > unwarmed.ratio

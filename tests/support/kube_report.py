@@ -51,12 +51,13 @@ class Fault:
 @dataclass(frozen=True)
 class Minute:
     """New replicas' first minute beside the others' in the same time. Tokens are of prompts, `cold_tokens` those that
-    new replicas had to compute."""
+    new replicas had to compute. No ratio where they were sent nothing: a router that sees others hold a prefix and have
+    room has no reason to."""
 
     name: str
     requests: int
-    ratio: float
-    peers: float
+    ratio: float | None
+    peers: float | None
     cold_tokens: int
 
     def document(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str]
             own += [row for row in then if row.replica == replica]
             peers += [row for row in then if row.replica in old]
     cold = sum(row.prompt - row.cached for row in own)
-    return Minute(name, len(own), hit_ratio(own) or 0.0, hit_ratio(peers) or 0.0, cold)
+    return Minute(name, len(own), hit_ratio(own), hit_ratio(peers), cold)
 
 
 def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
@@ -86,9 +87,14 @@ def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
     ]
     lines += ["", f"{'first minute of new replicas':28} requests  hit ratio  peers'  tokens computed"]
     lines += [
-        f"{one.name:28} {one.requests:8} {one.ratio:10.3f} {one.peers:7.3f} {one.cold_tokens:16}" for one in minutes
+        f"{one.name:28} {one.requests:8} {_told(one.ratio):>10} {_told(one.peers):>7} {one.cold_tokens:16}"
+        for one in minutes
     ]
     return "\n".join(lines)
+
+
+def _told(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.3f}"
 
 
 def _rounded(value: Any) -> Any:
