@@ -16,13 +16,15 @@ from plumage_bench.operator_scale.objects import ENGINES
 __all__ = ["agent_report", "listen", "main", "router_report"]
 
 _BUCKETS: Final = HistogramReport([0.01 * 2**power for power in range(14)], [50 * power for power in range(15)], 90.0)
+_DAY: Final = 86_400.0
+"""Seconds since they began: of a process that is younger than a minute all that it counted would be news."""
 _MOST_REQUEST = 16_384  # bytes
 
 
 def agent_report() -> AgentReport:
     """Of an engine whose cache is warm."""
     return AgentReport(
-        "replica", at=1.0, started=1.0, state="Ready", directory="Here", kv_usage=0.5, cache_tokens=400_000,
+        "replica", at=_DAY, started=1.0, state="Ready", directory="Here", kv_usage=0.5, cache_tokens=400_000,
         query_tokens=9_000_000, hit_tokens=6_000_000, output_tokens=700_000, hotness=1234.5,
         queue_wait=_BUCKETS, ttft=_BUCKETS, warmup=WarmupReport("Warmed"),
     )  # fmt: skip
@@ -33,7 +35,7 @@ def router_report() -> RouterReport:
     curve = CurvePoints([6_000.0 * point for point in range(64)], [point / 64 for point in range(64)], 50_000.0)
     replicas = [ReplicaReport(f"replica-{number}", "Ready", routed=100) for number in range(ENGINES)]
     return RouterReport(
-        "pool", "router", at=1.0, started=1.0, directory="Here", requests=700, prompt_tokens=60_000_000,
+        "pool", "router", at=_DAY, started=1.0, directory="Here", requests=700, prompt_tokens=60_000_000,
         cached_tokens=40_000_000, output_tokens=5_000_000, ttft=_BUCKETS, latency=_BUCKETS, curve=curve,
         replicas=replicas,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from plumage_bench.operator_scale import objects, pods
 from plumage_bench.operator_scale.audit import OPERATOR, POLICY, by_verb, idle_writes, read_entries
 from plumage_bench.operator_scale.network import unshare_command
 from plumage_bench.operator_scale.process import figures_of, peak_megabytes, processor_seconds
+from plumage_operator.autoscale.window import Window
 from plumage_operator.metrics import Metrics
 
 
@@ -133,6 +134,13 @@ def test_a_process_tells_its_memory_and_time() -> None:
 def test_answers_are_reports_that_the_operator_reads() -> None:
     assert read_agent_report(msgspec.json.encode(pods.agent_report())).hotness > 0
     assert read_router_report(msgspec.json.encode(pods.router_report())).curve.as_curve().hits[-1] > 0.9
+
+
+def test_a_fleet_at_rest_has_no_news() -> None:
+    seen: Window[Any] = Window()
+    for now in (100.0, 160.0):
+        seen.add(pods.router_report(), now)
+    assert seen.gained(lambda report: report.prompt_tokens) == 0
 
 
 def test_one_connection_is_answered_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
