@@ -15,7 +15,7 @@ from plumage.errors import PlumageError
 
 __all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
-_ONLY_BENCH = ("libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
+_ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
 _ONLY_KUBE = ("aiohttp", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
