@@ -78,10 +78,11 @@ class PoolScaler:
         wanted = replicas_wanted(pool, observed)
         if self.load is None or wanted is None:
             return None
-        autoscaled, decision = pool.spec.autoscaling is not None, self._decision
+        autoscaled = pool.spec.autoscaling is not None
+        decision = self._decision if autoscaled else None  # the last one may be of a spec that was another
         if autoscaled and decision is None:
             return None
-        replicas = decision.replicas if autoscaled and decision is not None else pool.spec.initial_replicas
+        replicas = pool.spec.initial_replicas if decision is None else decision.replicas
         pods = pods_of_pool(observed.pods)
         costs = costs_of(pods, heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:

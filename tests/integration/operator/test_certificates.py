@@ -114,10 +114,16 @@ def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, rene
 
 def asked(pods: PodsApiServer) -> str:
     """What a router or an agent gets."""
+    return asyncio.run(_asked(pods))
+
+
+async def _asked(pods: PodsApiServer) -> str:
     try:
-        return str(asyncio.run(pods.get("/version")))
+        return str(await pods.get("/version"))
     except ApiServerError as error:
         return str(error)
+    finally:
+        await asyncio.sleep(0.25)  # aiohttp's TLS connections close after their session ("Graceful shutdown")
 
 
 def _waits(fleet: Fleet) -> bool:

@@ -138,6 +138,18 @@ async def test_a_pool_without_autoscaling_has_a_hit_ratio_and_a_coldest_replica(
         assert word.fields == {"hitRatioPercent": 75}
 
 
+async def test_what_was_decided_is_forgotten_with_the_spec_that_asked_for_it(world: World, tmp_path: Path) -> None:
+    """At once, not at the next look: somebody who takes autoscaling out reads the conditions now."""
+    async with running(world, tmp_path) as loop:
+        await look(world, loop, 0)
+        assert (await look(world, loop, 4500)).reason != "Manual"
+        world.spec = {"replicas": 2}
+        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        assert word is not None
+        assert (word.desired, word.reason) == (2, "Manual")
+        assert "autoscaling" not in word.fields
+
+
 async def test_pods_that_do_not_answer_hold_the_pool_and_are_asked_less_often(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         await look(world, loop, 0)

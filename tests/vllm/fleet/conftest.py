@@ -123,3 +123,10 @@ def with_plugin(_starting: Mapping[str, Future[Served]]) -> Served:
 @pytest.fixture
 def stock(_starting: Mapping[str, Future[Served]]) -> Served:
     return _starting["stock"].result(600)
+
+
+@pytest.fixture
+def fresh(tiny_model: Path, tmp_path: Path) -> Iterator[Served]:
+    """Stock vLLM that has served nobody."""
+    with ExitStack() as stack:
+        yield _start(stack, "stock", tmp_path, tiny_model)

@@ -97,7 +97,7 @@ async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
 
 
 async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
-    with_plugin: Served, stock: Served, directory: LocalServer
+    with_plugin: Served, fresh: Served, directory: LocalServer
 ) -> None:
     """Another engine's agent asks this one's what is hot, and has it computed before it says Ready."""
     hot = prose(7)
@@ -105,11 +105,11 @@ async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
         for turn in range(4):
             await ask(with_plugin, f"{hot}{turn} {prose(70 + turn, 100)}")
         await until(lambda: bool(first.hottest(10_000).prefixes), first.stats)
-        assert await ask(stock, prose(8)) == 0
-        async with beside(stock, directory, "warm", replica="chat-1", warmup={"peers": [peer]}) as second:
+        async with beside(fresh, directory, "warm", replica="chat-1", warmup={"peers": [peer]}) as second:
             assert second.warmth is not None
             assert second.warmth.prefixes >= 1, second.warmth
-            assert await ask(stock, f"{hot} never asked before") > 1000
+            assert await ask(fresh, prose(8)) < 100
+            assert await ask(fresh, f"{hot} never asked before") > 1000
 
 
 async def test_tables_come_from_the_directory_and_damaged_ones_do_not(
