@@ -143,7 +143,7 @@ async def test_what_was_decided_is_forgotten_with_the_spec_that_asked_for_it(wor
     async with running(world, tmp_path) as loop:
         await look(world, loop, 0)
         assert (await look(world, loop, 4500)).reason != "Manual"
-        world.spec = {"replicas": 2}
+        world.spec, world.generation = {"replicas": 2}, 2
         word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason) == (2, "Manual")
