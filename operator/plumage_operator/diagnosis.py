@@ -39,6 +39,7 @@ _MISSING: Final = {
     "configmap": Reason.MISSING_CONFIG_MAP,
     "persistentvolumeclaim": Reason.MISSING_VOLUME_CLAIM,
 }
+_UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was placed since
 _LONGEST = 600  # characters of somebody else's words
 
 
@@ -78,7 +79,7 @@ def _causes(pod: Object, troubles: Sequence[Trouble]) -> Iterator[Cause]:
         if (cause := _container(name, status)) is not None:
             yield cause
     if _is_stuck(pod):
-        yield from (_volume(trouble) for trouble in troubles if trouble.name == name)
+        yield from (_volume(one) for one in troubles if one.name == name and one.reason != _UNPLACED)
     if pod.get("status", {}).get("reason") == "Evicted":
         said = _short(str(pod["status"].get("message", "")))
         yield Cause(Reason.OUT_OF_MEMORY, f"{name} was evicted from its node: {said}. Raise its requests.", True)

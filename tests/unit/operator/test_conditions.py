@@ -78,6 +78,13 @@ def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason,
     assert words in cause.message
 
 
+def test_what_kept_a_pod_from_its_node_is_over_once_it_has_one() -> None:
+    """The event stays for an hour."""
+    pod = pod_object(**waiting("ContainerCreating"))
+    said = "0/4 nodes are available: 2 Insufficient nvidia.com/gpu."
+    assert diagnose([pod], None, [Trouble("chat-engine-0", "FailedScheduling", said)]) is None
+
+
 def test_a_pod_that_merely_starts_has_no_cause() -> None:
     assert diagnose([pod_object(**waiting("PodInitializing"))], None, []) is None
     assert diagnose([pod_object(**waiting("ContainerCreating"))], None, []) is None
