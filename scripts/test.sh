@@ -30,7 +30,6 @@ part() {
   case "$1" in
     vllm) vllm_is_there || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
     contract | integration) cluster programs api || true ;;
-    e2e_cluster) wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; } >&2 ;;
   esac
   if [ "$1" = vllm ]; then with_vllm -q tests/vllm; else "$bin/python" -m pytest -q "tests/$1"; fi
 }
@@ -50,6 +49,9 @@ told() {
   [ "$status" = 0 ] || [ "$status" = 42 ]
 }
 
+# pytest's summary of what failed, or what was said last where it came to none.
+said_last() { sed -n '/short test summary info/,$p' "$1" | grep . | head -40 || tail -40 "$1"; }
+
 failed=0
 set -m  # groups of their own: without one their processes would ignore SIGINT, which tests send
 for name in vllm integration; do
@@ -59,10 +61,13 @@ for name in vllm integration; do
   beside+=("$!")
 done
 set +m
+[ ! -t 1 ] || export PY_COLORS=1  # pytest writes into a pipe
 for name in unit contract e2e e2e_cluster; do
   [ -d "tests/$name" ] || continue
   echo "== test: $name"
-  told "$name" || failed=1
+  [ "$name" != e2e_cluster ] || wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; } >&2
+  told "$name" 2>&1 | tee "$logs/$name"
+  [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 done
 for job in "${beside[@]}"; do wait "$job" || failed=1; done
 for name in integration vllm; do
@@ -72,5 +77,9 @@ for name in integration vllm; do
 done
 echo "== time of each part"
 cat "$logs"/*.told
+for log in $(grep -l FAILED "$logs"/*.told); do
+  name="$(basename "$log" .told)"
+  printf '== %s failed:\n%s\n' "$name" "$(said_last "$logs/$name")"
+done
 [ "$failed" = 0 ] && echo "== all parts passed" || echo "== a part failed: see above" >&2
 exit "$failed"

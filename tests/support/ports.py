@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
 from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
 
 __all__ = ["free_port", "free_ports"]
 
@@ -12,7 +16,10 @@ __all__ = ["free_port", "free_ports"]
 # child's use of it, or connect a test that polls for the child to itself. A Cluster's bus is 10000 above its port.
 FIRST, LAST = 20_000, 22_700
 BUS = 10_000
-_PICKED: set[int] = set()
+# One file a port, locked for as long as this process lives: parts of the tests run beside each other, and a server may
+# bind its port seconds after it was picked.
+_LOCKS = Path(gettempdir()) / f"plumage-test-ports-{os.getuid()}"
+_PICKED: dict[int, int] = {}
 
 
 def free_port() -> int:
@@ -25,10 +32,26 @@ def free_ports(number: int) -> list[int]:
     for port in random.sample(range(FIRST, LAST), LAST - FIRST):
         if len(found) == number:
             return found
-        with socket.socket() as one, socket.socket() as bus, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + BUS))
-            if port not in _PICKED:
-                _PICKED.add(port)
-                found.append(port)
+        if port not in _PICKED and _unused(port) and _lock(port):
+            found.append(port)
     raise AssertionError(f"no {number} free ports between {FIRST} and {LAST}")
+
+
+def _unused(port: int) -> bool:
+    with socket.socket() as one, socket.socket() as bus, suppress(OSError):
+        one.bind(("127.0.0.1", port))
+        bus.bind(("127.0.0.1", port + BUS))
+        return True
+    return False
+
+
+def _lock(port: int) -> bool:
+    """False where another process of tests has it."""
+    _LOCKS.mkdir(exist_ok=True)
+    file = os.open(_LOCKS / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _PICKED[port] = file
+        return True
+    os.close(file)
+    return False
