@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import httpx
 import msgspec
@@ -80,41 +81,33 @@ class EngineClient:
 
     async def teach(self, table: LearnedTable) -> bool:
         """Give it what others have learned. False: it did not want it."""
-        body, headers = msgspec.json.encode(table), bearer(self._token)
-        try:
-            return (await self._http.post("/v1/plumage/tables", content=body, headers=headers)).is_success
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+        return (await self._post("tables", msgspec.json.encode(table))).is_success
 
     async def promote(self, heats: Mapping[int, int]) -> bool:
         """Tell it what the pool finds hot, by block hash. False: it does not rank by it."""
-        body, headers = msgspec.json.encode({"heats": heats}), bearer(self._token)
-        try:
-            (
-                await self._http.post("/v1/plumage/promote", content=body, headers=headers, timeout=BETWEEN_STEPS)
-            ).raise_for_status()
-        except httpx.HTTPStatusError as error:
-            self._check_refusal(error)
-            return False
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
-        return True
+        return self._accepted(await self._post("promote", msgspec.json.encode({"heats": heats}), timeout=BETWEEN_STEPS))
 
     async def take_feather(self, settings: bytes) -> bool:
         """Give it a batching policy. False: it has no such route. ConfigurationError says why it won't take it."""
-        headers = bearer(self._token)
+        answer = await self._post("feather", settings, timeout=BETWEEN_STEPS)
+        if answer.status_code in (400, 409):
+            raise ConfigurationError(answer.text[:500])
+        return self._accepted(answer)
+
+    async def _post(self, name: str, body: bytes, **more: Any) -> httpx.Response:
+        """To one of the fleet's routes. EngineDownError where there is no answer."""
         try:
-            answer = await self._http.post(
-                "/v1/plumage/feather", content=settings, headers=headers, timeout=BETWEEN_STEPS
-            )
-            if answer.status_code in (400, 409):
-                raise ConfigurationError(answer.text[:500])
+            return await self._http.post(f"/v1/plumage/{name}", content=body, headers=bearer(self._token), **more)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
+
+    def _accepted(self, answer: httpx.Response) -> bool:
+        """False: no such route, or not for us."""
+        try:
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
             self._check_refusal(error)
             return False
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineDownError(f"the engine can't be reached: {type(error).__name__}") from error
         return True
 
     def _check_refusal(self, error: httpx.HTTPStatusError) -> None:
