@@ -6,7 +6,8 @@ import asyncio
 import json
 import resource
 import socket
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -57,8 +58,7 @@ async def test_accepting_pauses_and_goes_on(start: Any, kit: Any) -> None:
     await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
     for _, writer in (*crowd, (None, holder)):
         writer.transport.abort()
-    await kit.until(lambda: not running.router.gateway.connections)
-    assert (await running.post(kit.chat())).status == 200
+    await served_in_the_end(running.connect, kit)
 
 
 async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
@@ -180,11 +180,7 @@ async def test_a_pause_in_accepting_keeps_the_path_of_a_unix_socket(start: Any, 
     await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
     for _, writer in crowd:
         writer.transport.abort()
-    await kit.until(lambda: not running.router.gateway.connections)
-    reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(kit.request(kit.chat()))
-    assert (await kit.read_answer(reader)).status == 200
-    writer.transport.abort()
+    await served_in_the_end(lambda: asyncio.open_unix_connection(path), kit)
 
 
 async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: Any, kit: Any) -> None:
@@ -222,3 +218,21 @@ async def test_half_a_request_then_nothing_then_the_other_half(start: Any, kit: 
         await asyncio.sleep(0.01)
     assert (await kit.read_answer(reader)).status == 200
     assert json.loads(running.engines[0].seen[0].body)["messages"][0]["content"] == "x" * 3000
+
+
+async def served_in_the_end(connect: Callable[[], Awaitable[Any]], kit: Any) -> None:
+    """Connections that died in the backlog count for a moment as each is accepted: who comes between them is told to
+    come back, or finds the connection closed."""
+    for _ in range(1_000):
+        reader, writer = await connect()
+        with suppress(OSError, asyncio.IncompleteReadError):
+            try:
+                writer.write(kit.request(kit.chat()))
+                answer = await kit.read_answer(reader)
+            finally:
+                writer.transport.abort()
+            if answer.status == 200:
+                return
+            assert (answer.status, answer.error["code"]) == (503, "overloaded")
+        await asyncio.sleep(0.02)
+    pytest.fail("it is still overloaded by connections that are gone")
