@@ -136,7 +136,7 @@ _ALL = (
         "vllm-eviction",
         "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
         quick_budget=240,
-        quick_omits="6 of 8 seeds, 8 of 12 of the conversations, every other size of the GSP curve, 16 of 24 pairs",
+        quick_omits="18 of 20 seeds, every other size of the GSP curve, 16 of 24 pairs of the cost",
         needs_vllm=True,
     ),
     Benchmark(

@@ -1,11 +1,13 @@
 """`plumage bench vllm-eviction`: `eviction` again, on vLLM's own block pool; and what the order costs there.
 
 LRU is vLLM's own order, without the plugin. Workloads and sizes are those of `plumage_bench.eviction`; hits are blocks
-found on the device. Every ratio is of means over seeds, with the same workloads for all.
+found on the device, the same at each run of a seed: what differs is the workload. Ratios are paired by seed, with their
+interval over seeds; the area's is of means, since LRU finds nothing in the worst order.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -20,6 +22,7 @@ from plumage_bench.eviction.workloads import (
     multi_turn,
 )
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_pool import STOCK, replay
 from plumage_bench.vllm_pool_cost import LOADS, Cost, measure
 
@@ -30,59 +33,69 @@ _COST_BLOCKS = 100_000
 _STEP_BLOCKS = 16
 """Blocks that a step of decoding allocates at most for 256 requests with blocks of 16 tokens."""
 
-Ratios = Mapping[str, float]
+SEEDS, SEEDS_QUICK = 20, 2
+Ratios = Mapping[str, Sequence[float]]
+"""Of each policy, the hit ratio by seed."""
 
 
 def run(context: Context) -> Report:
-    seeds = [context.seed + offset for offset in range(2 if context.quick else 8)]
-    turn_seeds = [context.seed + offset for offset in range(4 if context.quick else 12)]
+    seeds = [context.seed + offset for offset in range(SEEDS_QUICK if context.quick else SEEDS)]
     shares = QUICK_SHARES if context.quick else LOOP_SHARES
     with context.progress("vllm-eviction", len(shares) + len(SUITE_BATCH) + 1 + len(LOADS)) as advance:
 
-        def mean(make: Callable[[int], Workload], over: Sequence[int], fixed: bool = False) -> Ratios:
+        def hits(make: Callable[[int], Workload], fixed: bool = False) -> Ratios:
             """fixed: the order is one for all seeds, so only a policy that draws needs more than the first."""
-            ratios = {
-                policy: fmean(
-                    replay(make(seed), policy, seed) for seed in (over[:1] if fixed and policy != "Rlt" else over)
-                )
-                for policy in POLICIES
-            }
+            found = {}
+            for policy in POLICIES:
+                over = seeds[:1] if fixed and policy != "Rlt" else seeds
+                found[policy] = [replay(make(seed), policy, seed) for seed in over]
             advance(1)
-            return ratios
+            return found
 
         curve = {
-            share: mean(lambda seed, share=share: gsp_worst_order(seed, int(gsp_loop_blocks() * share)), seeds, True)  # type: ignore[misc]
+            share: hits(lambda seed, share=share: gsp_worst_order(seed, int(gsp_loop_blocks() * share)), True)  # type: ignore[misc]
             for share in shares
         }
         suites = {
-            suite: mean(lambda seed, suite=suite: few_shot(seed, suite, SUITE_ROOM), seeds)  # type: ignore[misc]
+            suite: hits(lambda seed, suite=suite: few_shot(seed, suite, SUITE_ROOM))  # type: ignore[misc]
             for suite in SUITE_BATCH
         }
-        turns = mean(lambda seed: multi_turn(seed, TOKENS_200K), turn_seeds)
+        turns = hits(lambda seed: multi_turn(seed, TOKENS_200K))
         costs: list[Cost] = []
         for load in LOADS:
             pairs = 8 if context.quick else 24
             costs += measure(load, POLICIES[1:], blocks=_COST_BLOCKS, pairs=pairs, seed=context.seed)
             advance(1)
-    return _report(curve, suites, turns, costs)
+    return _report(curve, suites, turns, costs, random.Random(context.seed))
 
 
 def _report(
-    curve: Mapping[float, Ratios], suites: Mapping[str, Ratios], turns: Ratios, costs: Sequence[Cost]
+    curve: Mapping[float, Ratios],
+    suites: Mapping[str, Ratios],
+    turns: Ratios,
+    costs: Sequence[Cost],
+    rng: random.Random,
 ) -> Report:
-    area = {policy: fmean(ratios[policy] for ratios in curve.values()) for policy in POLICIES}
+    area = {policy: [fmean(fmean(ratios[policy]) for ratios in curve.values())] for policy in POLICIES}
+    hot = [paired_ratio(ratios["Hotness"], ratios[STOCK], rng) for ratios in suites.values()]
+    hot_turns, rlt_turns = (paired_ratio(turns[policy], turns[STOCK], rng) for policy in ("Hotness", "Rlt"))
     keys = {
-        "rlt_area_over_lru": area["Rlt"] / max(area[STOCK], NEVER_HIT),
-        "hotness_over_lru": min(ratios["Hotness"] / ratios[STOCK] for ratios in suites.values()),
-        "multiturn_hotness": turns["Hotness"] / turns[STOCK],
-        "multiturn_rlt": turns["Rlt"] / turns[STOCK],
+        "rlt_area_over_lru": area["Rlt"][0] / max(area[STOCK][0], NEVER_HIT),
+        "hotness_over_lru": min(one.ratio for one in hot),
+        "hotness_over_lru_low": min(one.low for one in hot),
+        "multiturn_hotness": hot_turns.ratio,
+        "multiturn_hotness_low": hot_turns.low,
+        "multiturn_rlt": rlt_turns.ratio,
+        "multiturn_rlt_low": rlt_turns.low,
         "cost_hotness": max(cost.over.ratio for cost in costs if cost.policy == "Hotness"),
         "cost_rlt": max(cost.over.ratio for cost in costs if cost.policy == "Rlt"),
+        "cost_step_us": max(_STEP_BLOCKS * cost.microseconds for cost in costs if cost.policy in POLICIES[1:]),
     }
     sizes: dict[str, Ratios] = {f"{share:.0%}": ratios for share, ratios in curve.items()}
     tables = [
         _hits("GSP, worst order, by cache size, % of one loop: hit ratio on vLLM's pool", {**sizes, "area": area}),
         _hits(f"Few-shot suites, cache {SUITE_ROOM:.0%}: hit ratio", suites),
+        _over_lru(dict(zip(suites, hot, strict=True)) | {"multi-turn": hot_turns, "multi-turn, Rlt": rlt_turns}),
         _hits("Multi-turn, 200k tokens: hit ratio", {"hit ratio": turns}),
         _cost_table(costs),
     ]
@@ -93,10 +106,10 @@ def _report(
 def _plot(figure: Any, curve: Mapping[float, Ratios], others: Mapping[str, Ratios]) -> None:
     left, right = figure.subplots(1, 2)
     for place, policy in enumerate(POLICIES):
-        left.plot(list(curve), [ratios[policy] for ratios in curve.values()], marker="o", label=policy)
+        left.plot(list(curve), [fmean(ratios[policy]) for ratios in curve.values()], marker="o", label=policy)
         right.bar(
             [index + (place - 1) * 0.27 for index in range(len(others))],
-            [ratios[policy] for ratios in others.values()],
+            [fmean(ratios[policy]) for ratios in others.values()],
             width=0.27,
             label=policy,
         )
@@ -107,8 +120,13 @@ def _plot(figure: Any, curve: Mapping[float, Ratios], others: Mapping[str, Ratio
 
 
 def _hits(title: str, columns: Mapping[str, Ratios]) -> ResultTable:
-    rows = [[policy, *(f"{ratios[policy]:.3f}" for ratios in columns.values())] for policy in POLICIES]
+    rows = [[policy, *(f"{fmean(ratios[policy]):.3f}" for ratios in columns.values())] for policy in POLICIES]
     return ResultTable(title, ["", *columns], rows)
+
+
+def _over_lru(ratios: Mapping[str, PairedRatio]) -> ResultTable:
+    rows = [[load, str(ratio)] for load, ratio in ratios.items()]
+    return ResultTable("Hits ÷ LRU's, paired by seed; Hotness where nothing else is said", ["load", "÷ LRU"], rows)
 
 
 def _cost_table(costs: Sequence[Cost]) -> ResultTable:
