@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.cluster import selector_of
+from plumage.settings import without_effect
 from plumage_operator.children import Scene
 from plumage_operator.conditions import Fact, Reason, Type, find_condition, set_condition
 from plumage_operator.observed import Object, Observed, meta
@@ -24,7 +25,7 @@ _HARMLESS: Final = frozenset({Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.EXTE
 def pool_facts(observed: Observed, scene: Scene, *, paused: bool) -> tuple[Fact, ...]:
     """All conditions of a pool whose spec can be read."""
     parts = (engine_fact(observed, scene), router_fact(observed, scene), directory_fact(observed, scene))
-    accepted = _accepted(observed)
+    accepted = _accepted(observed, scene)
     return (
         _ready(accepted, parts),
         accepted,
@@ -45,9 +46,10 @@ def refused_facts(mistakes: Sequence[str], *, paused: bool) -> tuple[Fact, ...]:
     )
 
 
-def _accepted(observed: Observed) -> Fact:
+def _accepted(observed: Observed, scene: Scene) -> Fact:
+    """A spec that is accepted may still ask for what it does not get, which is said here or nowhere."""
     if not observed.refusals:
-        return Fact(Type.ACCEPTED, "True", Reason.VALID, "")
+        return Fact(Type.ACCEPTED, "True", Reason.VALID, "; ".join(without_effect(scene.pool)))
     worst = sorted(observed.refusals, key=lambda one: (one.reason != Reason.NAME_TAKEN, one.kind, one.name))[0]
     more = f" (and {len(observed.refusals) - 1} more)" if len(observed.refusals) > 1 else ""
     return Fact(Type.ACCEPTED, "False", worst.reason, worst.message + more)

@@ -26,7 +26,8 @@ def validate(
 
 
 def _is_right(path: Path) -> bool:
-    from plumage.api.v1alpha1 import load_manifests
+    from plumage.api.v1alpha1 import InferencePool, load_manifests
+    from plumage.settings import without_effect
     from plumage_cli.files import read_text
 
     try:
@@ -36,4 +37,7 @@ def _is_right(path: Path) -> bool:
         return False
     names = ", ".join(f"{manifest.kind} {manifest.metadata.name}" for manifest in manifests)
     typer.echo(f"{path}: right ({names})")
+    for manifest in manifests:
+        for said in without_effect(manifest) if isinstance(manifest, InferencePool) else ():
+            typer.secho(f"{path}: {manifest.metadata.name}: {said}", err=True, fg=typer.colors.YELLOW)
     return True

@@ -8,7 +8,14 @@ from plumage.settings.agent import agent_settings
 from plumage.settings.meeting import Meeting
 from plumage.settings.router import router_settings
 from plumage.settings.simulator import simulator_settings
-from plumage.settings.vllm import VLLM_READY_SECONDS, events_config, host_tier_config, plugin_settings, vllm_flags
+from plumage.settings.vllm import (
+    VLLM_READY_SECONDS,
+    events_config,
+    host_tier_config,
+    plugin_settings,
+    vllm_flags,
+    without_effect,
+)
 
 __all__ = [
     "VLLM_READY_SECONDS",
@@ -20,4 +27,5 @@ __all__ = [
     "router_settings",
     "simulator_settings",
     "vllm_flags",
+    "without_effect",
 ]

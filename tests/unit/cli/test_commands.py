@@ -97,6 +97,19 @@ def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
     assert "No such file or directory" in missing.stderr
 
 
+def test_validate_says_what_has_no_effect(tmp_path: Path) -> None:
+    idle = tmp_path / "idle.yaml"
+    idle.write_text("""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {name: chat}
+spec: {model: {uri: 'hf://org/name'}, engine: {hostMemory: {}}}
+""")
+    done = plumage("validate", str(idle))
+    assert (done.returncode, done.stdout) == (0, f"{idle}: right (InferencePool chat)\n")
+    assert done.stderr.startswith(f"{idle}: chat: spec.engine.hostMemory has no effect: ")
+
+
 def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_bytes(b"\xff\xfe")
     command = [sys.executable, "-m", "plumage_cli", "validate", "-", str(tmp_path / "pool.yaml")]

@@ -263,3 +263,19 @@ def test_a_hit_ratio_that_hardly_moves_is_not_written() -> None:
 def test_every_reason_is_one_word() -> None:
     assert all(reason.value.isalpha() and reason.value[0].isupper() for reason in Reason)
     assert json.dumps([str(reason) for reason in Reason])  # they go out as plain text
+
+
+@pytest.mark.parametrize(
+    ("runtime", "tier", "told"),
+    [("VLLM", {}, True), ("VLLM", {"capacity": "8Gi"}, False), ("VLLM", None, False), ("Simulator", {}, False)],
+)
+def test_a_host_tier_that_vllm_does_not_get_is_told_where_the_spec_is_accepted(
+    runtime: str, tier: dict[str, str] | None, told: bool
+) -> None:
+    engine = {"runtime": runtime, **({} if tier is None else {"hostMemory": tier})}
+    uri = "hf://org/name" if runtime == "VLLM" else "builtin://tiny-chat"
+    world = World(pool_object({"model": {"uri": uri}, "engine": engine, "replicas": 1}))
+    world.converge()
+    accepted = world.condition("Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
+    assert ("hostMemory.capacity" in accepted["message"]) is told
