@@ -89,6 +89,7 @@ for name in integration vllm; do
   echo "== test: $name"
   cat "$logs/$name"
 done
+echo "== not among these: tests/e2e_cluster_vllm, a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm"
 echo "== time of each part"
 cat "$logs"/*.told
 failed=0

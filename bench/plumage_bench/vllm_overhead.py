@@ -10,7 +10,7 @@ thread, and all need it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ __all__ = ["run"]
 _DEVICE = {"clock": "Wall", "timeScale": 0, "numBlocks": 12_501, "vocabulary": "All"}
 _PLUGIN: Mapping[str, Any] = {"feather": {}, "batchLimit": "Adaptive"}
 _ENGINE = {"max_model_len": 8192, "block_size": 16, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+_ROUNDS = 5
+"""Of each load, by three processes."""
 SHORT, LONG = Load(2_000), Load(20_000)
 BRIEF = Load(2_000, served=1_000, answer=1)
 
@@ -41,24 +43,25 @@ class _Rounds:
         return paired_ratio(self.plugin, around, rng), paired_ratio(self.again, self.stock, rng)
 
 
-def _rounds(trio: Sequence[EngineProcess], load: Load, seeds: range, done: Callable[[int], None]) -> _Rounds:
-    rounds = _Rounds([], [], [])
-    for seed in seeds:
-        for figures, cost in zip((rounds.stock, rounds.plugin, rounds.again), play(trio, load, seed), strict=True):
-            figures.append(cost)
-        done(1)
-    return rounds
+def _play(trio: Sequence[EngineProcess], load: Load, seed: int, into: _Rounds) -> None:
+    for figures, cost in zip((into.stock, into.plugin, into.again), play(trio, load, seed), strict=True):
+        figures.append(cost)
 
 
 def run(context: Context) -> Report:
-    pairs = 5 if context.quick else 20
+    trios = 1 if context.quick else 4
     loads = {"2,000 queued": SHORT, "20,000 queued": LONG, "2,000 queued, answers of one token": BRIEF}
     settings = [{"virtualGpu": _DEVICE, **extra} for extra in ({}, _PLUGIN, {})]
-    with engines(_ENGINE, settings) as trio, context.progress("vllm-overhead", pairs * len(loads)) as advance:
-        seeds = range(context.seed * 1_000, context.seed * 1_000 + pairs)
-        _rounds(trio, SHORT, range(1), lambda done: None)  # warm
-        found = {name: _rounds(trio, load, seeds, advance) for name, load in loads.items()}
-        on = "feather" in trio[1].ask("features")
+    found, on = {name: _Rounds([], [], []) for name in loads}, True
+    with context.progress("vllm-overhead", trios * _ROUNDS * len(loads)) as advance:
+        for number in range(trios):
+            with engines(_ENGINE, settings) as trio:
+                _play(trio, SHORT, 0, _Rounds([], [], []))  # warm
+                for name, load in loads.items():
+                    for seed in range(number * _ROUNDS, (number + 1) * _ROUNDS):
+                        _play(trio, load, context.seed * 1_000 + seed, found[name])
+                        advance(1)
+                on = on and "feather" in trio[1].ask("features")
     rng = random.Random(context.seed)
     short, long = found["2,000 queued"], found["20,000 queued"]
     over, noise = short.ratios(rng)
