@@ -41,7 +41,11 @@ class Guard:
             "plumage: %s failed and is off until the engine is restarted; vLLM goes on as it would without it. "
             "Please report this with the lines below.", self.feature, exc_info=error,
         )  # fmt: skip
-        self.fall_back()
+        try:
+            self.fall_back()
+        except Exception as second:
+            self._counters.add("failures", label=self.feature)
+            _log.error("plumage: %s: vLLM's own way could not be taken up whole", self.feature, exc_info=second)
 
     def refuse(self, reasons: list[str]) -> None:
         """Leave the feature off from the start. reasons: what of this vLLM, of the model or of the options is against

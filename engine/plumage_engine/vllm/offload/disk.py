@@ -146,25 +146,35 @@ class DiskTier(SecondaryTierManager):
     # -- as vLLM's manager of tiers asks -----------------------------------------------------------------------------
 
     def lookup(self, key: Key, req_context: object) -> LookupResult:
-        return LookupResult.HIT if self.guard.on and key in self._places else LookupResult.MISS
+        try:
+            return LookupResult.HIT if self.guard.on and key in self else LookupResult.MISS
+        except Exception as error:
+            self.guard.failed(error)
+            return LookupResult.MISS
 
     def on_new_request(self, req_context: object) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
     def submit_store(self, job_metadata: TransferJob) -> None:
         """Chunks that `make_room` took."""
-        keys = list(job_metadata.keys)
-        slots = [self._kept.pop(key) for key in keys]
-        self._start(self._writing, Transfer(job_metadata.job_id, keys, slots, job_metadata.chunk_ids.tolist(), True))
+        self._try(self._writing, job_metadata, self._kept.pop)
 
     def submit_load(self, job_metadata: TransferJob) -> None:
         """Chunks that a look-up found. Nothing leaves the disk between the two, but it may have been switched off."""
-        keys = list(job_metadata.keys)
-        if not self.guard.on:
-            self._results.append(JobResult(job_metadata.job_id, False))
-            return
-        slots = [self._places[key] for key in keys]
-        self._start(self._reading, Transfer(job_metadata.job_id, keys, slots, job_metadata.chunk_ids.tolist(), False))
+        self._try(self._reading, job_metadata, self._places.__getitem__)
+
+    def _try(self, among: dict[int, Transfer], job: TransferJob, slot: Callable[[Key], int]) -> None:
+        """Begin it; where that fails, or the disk is off, it counts as failed: vLLM lets go of its chunks."""
+        if self.guard.on:
+            try:
+                keys = list(job.keys)
+                store = among is self._writing
+                self._start(among, Transfer(job.job_id, keys, [*map(slot, keys)], job.chunk_ids.tolist(), store))
+                return
+            except Exception as error:
+                self.guard.failed(error)
+        if all(result.job_id != job.job_id for result in self._results):  # else `_stop` gave it up
+            self._results.append(JobResult(job.job_id, False))
 
     def _start(self, among: dict[int, Transfer], transfer: Transfer) -> None:
         assert self._io is not None
@@ -173,16 +183,22 @@ class DiskTier(SecondaryTierManager):
 
     def get_finished_jobs(self) -> list[JobResult]:
         """What has ended, well or not, since it was asked last."""
-        if self._io is not None:
-            for transfer in self._io.ended():
-                if transfer.wanted:
-                    self._settle(transfer)
-                elif transfer.store:
-                    self._free += transfer.slots
-            if self.guard.on and (slow := self._io.too_slow()):
-                self.guard.failed(_SlowError(slow))
+        try:
+            if self._io is not None:
+                self._look_at(self._io)
+        except Exception as error:
+            self.guard.failed(error)
         results, self._results = self._results, []
         return results
+
+    def _look_at(self, io: DiskIo) -> None:
+        for transfer in io.ended():
+            if transfer.wanted:
+                self._settle(transfer)
+            elif transfer.store:
+                self._free += transfer.slots
+        if self.guard.on and (slow := io.too_slow()):
+            self.guard.failed(_SlowError(slow))
 
     def take_events(self) -> list[OffloadingEvent]:
         told, self._told = self._told, []
@@ -209,13 +225,11 @@ class DiskTier(SecondaryTierManager):
     # -- the ends of transfers ---------------------------------------------------------------------------------------
 
     def _settle(self, transfer: Transfer) -> None:
-        """Its threads have come back."""
+        """Its threads have come back. Its result is told first: whatever fails after that, vLLM must have it once."""
         done = [key for place, key in enumerate(transfer.keys) if place in transfer.done]
-        if self._writing.pop(transfer.job, None) is not None:
-            self._written(transfer, done)
-        else:
+        wrote = self._writing.pop(transfer.job, None) is not None
+        if not wrote:
             del self._reading[transfer.job]
-            self._read(transfer, done)
         self._results.append(
             JobResult(
                 transfer.job,
@@ -225,6 +239,7 @@ class DiskTier(SecondaryTierManager):
                 transfer_bytes=len(done) * self.block_size_bytes,
             )
         )
+        (self._written if wrote else self._read)(transfer, done)
         broken = next((error for error in transfer.errors.values() if not isinstance(error, DamagedError)), None)
         if broken is not None:
             self.guard.failed(broken)

@@ -25,14 +25,25 @@ __all__ = ["PromotingScheduler", "install"]
 
 class _DescribedEvents(OffloadingEventsTracker):
     """vLLM leaves extra keys (salts, adapters, media) out of host memory's events; without them a salted prefix would
-    look like everybody's."""
+    look like everybody's. plumage_guard: promotion's, which tells of the same chunks; set by `install`."""
+
+    plumage_guard: Guard
 
     def _build_event_metadata(self, req: Any, group_config: Any, chunk_idx: int) -> Any:
         metadata = super()._build_event_metadata(req, group_config, chunk_idx)
-        start, size = chunk_idx * group_config.tokens_per_chunk, group_config.tokens_per_block
-        ends = range(start + size, start + group_config.tokens_per_chunk + 1, size)
-        metadata.extra_keys = tuple(generate_block_hash_extra_keys(req, end - size, end, 0)[0] for end in ends)
+        try:
+            metadata.extra_keys = _extra_keys(req, group_config, chunk_idx)
+        except Exception as error:
+            self.__class__ = OffloadingEventsTracker
+            self.plumage_guard.failed(error)
         return metadata
+
+
+def _extra_keys(req: Any, group_config: Any, chunk_idx: int) -> tuple[Any, ...]:
+    """Of each block of a chunk."""
+    start, size = chunk_idx * group_config.tokens_per_chunk, group_config.tokens_per_block
+    ends = range(start + size, start + group_config.tokens_per_chunk + 1, size)
+    return tuple(generate_block_hash_extra_keys(req, end - size, end, 0)[0] for end in ends)
 
 
 class PromotingScheduler(OffloadingConnectorScheduler):
@@ -48,12 +59,20 @@ class PromotingScheduler(OffloadingConnectorScheduler):
 
     def has_pending_push_work(self) -> bool:
         """Whether the engine must go on stepping without requests."""
-        return self.promoter.pending or bool(super().has_pending_push_work())
+        return _pending(self.promoter) or bool(super().has_pending_push_work())
 
     def reset_cache(self) -> None:
         """Host memory is emptied."""
         self.promoter.forget()
         super().reset_cache()
+
+
+def _pending(promoter: Promoter) -> bool:
+    try:
+        return promoter.pending
+    except Exception as error:
+        promoter.failed(error)
+        return False
 
 
 def _build(self: PromotingScheduler, scheduler_output: Any) -> Any:
@@ -108,6 +127,7 @@ def _promote(scheduler: Any, connector: Any, manager: SelectiveManager, guard: G
     promoter = Promoter(connector, manager, device, guard, counters, reserve=scheduler.max_num_running_reqs)
     connector.promoter = promoter
     connector.__class__ = PromotingScheduler
+    connector._events_tracker.plumage_guard = guard
     connector._events_tracker.__class__ = _DescribedEvents
     own = caches.reset_prefix_cache
 

@@ -29,6 +29,7 @@ from plumage_engine.vllm.compat.kv_offload import (
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.heats import Heats, Prior
+from plumage_engine.vllm.offload.policy import GuardedPolicy
 from plumage_engine.vllm.offload.residents import Residents, chunk_key
 
 __all__ = ["RANKS", "SelectiveManager"]
@@ -72,7 +73,7 @@ class SelectiveManager(CPUOffloadingManager):
         self.prior_guard = Guard("hotness", counters)
         self.heats = self._make_heats(settings, prior, seed)
         self.residents = Residents(self._chunks_here, self.heats)
-        self._policy: Any = self.residents
+        self._policy: Any = GuardedPolicy(self.residents, self.guard, lambda: self._policy)
         reasons = manager_complaints()
         if reasons:
             self.guard.refuse(reasons)
@@ -87,10 +88,10 @@ class SelectiveManager(CPUOffloadingManager):
         offered = list(keys)
         try:
             new = self._selected(offered, req_context)
+            here = [key for key in offered if self._policy.get(key) is not None]
         except Exception as error:
             self.guard.failed(error)
             return super().prepare_store(offered, req_context)
-        here = [key for key in offered if self._policy.get(key) is not None]
         output = super().prepare_store([*here, *new], req_context)
         if output is not None and output.keys_to_store:
             self._placed(output.keys_to_store, req_context)
@@ -143,6 +144,8 @@ class SelectiveManager(CPUOffloadingManager):
 
     def _placed(self, keys: Sequence[OffloadKey], context: ReqContext) -> None:
         """Tell the residents where in their chain the newcomers are."""
+        if not self.guard.on:
+            return
         try:
             ends = positions(context)
             at = {(end, key[-4:]): key for key, end in ends.items()}
@@ -178,5 +181,5 @@ class SelectiveManager(CPUOffloadingManager):
 
     def _stock(self) -> None:
         """vLLM's own order for all that is here, and its own admission: of everything."""
-        if isinstance(self._policy, Residents):
-            self._policy = make_lru(self._chunks_here, self._policy.items())
+        if isinstance(self._policy, GuardedPolicy):
+            self._policy = make_lru(self._chunks_here, self.residents.items())

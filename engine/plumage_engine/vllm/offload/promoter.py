@@ -91,7 +91,21 @@ class Promoter:
             self._guard.failed(error)
 
     def ended(self, output: Any) -> None:
-        """Workers told what has ended: take out what is ours before vLLM looks for its requests."""
+        """Workers told what has ended: take out what is ours before vLLM looks for its requests.
+
+        Where that much fails the blocks are given back all the same, but vLLM ends at names it does not know."""
+        if not self._names and not self._jobs:
+            return
+        try:
+            done = self._taken_out(output)
+        except Exception as error:
+            self.failed(error)
+            return
+        for job in done:
+            self._finish(job)
+
+    def _taken_out(self, output: Any) -> list[_Job]:
+        """The copies that all workers have told of."""
         received = output.finished_recving
         if received and self._names:
             ours = received & self._names
@@ -99,13 +113,11 @@ class Promoter:
             output.finished_recving = received - ours
         told = output.kv_connector_worker_meta
         if not isinstance(told, OffloadingWorkerMetadata):
-            return
-        for number in [number for number in told.completed_jobs if number in self._jobs]:
-            job = self._jobs[number]
-            job.left -= told.completed_jobs.pop(number)
-            if not job.left:
-                del self._jobs[number]
-                self._finish(job)
+            return []
+        ours_told = [number for number in told.completed_jobs if number in self._jobs]
+        for number in ours_told:
+            self._jobs[number].left -= told.completed_jobs.pop(number)
+        return [self._jobs.pop(number) for number in ours_told if not self._jobs[number].left]
 
     def found(self, request: Any, tokens: int) -> None:
         """A request found the first `tokens` of its prompt in the device."""
@@ -127,11 +139,12 @@ class Promoter:
         """The device's cache is about to be reset: give the blocks of copies under way back, and have them end."""
         for number, job in self._jobs.items():
             if job.blocks:
-                self._device.give_back(job.blocks)
-                job.blocks = []
                 self._flush.add(number)
-                self._loading(job, False)
-                self._counters.add("promotions_abandoned", len(job.piece.keys))
+                try:
+                    self._give_back(job)
+                    self._counters.add("promotions_abandoned", len(job.piece.keys))
+                except Exception as error:
+                    self._guard.failed(error)
         self._unused.clear()
 
     def forget(self) -> None:
@@ -141,6 +154,11 @@ class Promoter:
         self._jobs.clear()
         self._flush |= self._connector._current_batch_jobs_to_flush
         self._connector._current_batch_jobs_to_flush = set()
+
+    def failed(self, error: Exception) -> None:
+        """No more promotions; the blocks of those under way are given back."""
+        self._guard.failed(error)
+        self.let_go()
 
     # -- a plan and its jobs -----------------------------------------------------------------------------------------
 
@@ -170,34 +188,53 @@ class Promoter:
         number = connector._generate_job_id()
         context = ReqContext(req_id=f"plumage-promotion-{number}")
         target = GPULoadStoreSpec([block.block_id for block in blocks], [len(blocks)], [piece.start])
-        job = _Job(piece, blocks, context, connector.config.num_workers)
+        job = _Job(piece, [], context, connector.config.num_workers)
         source = self._manager.lend(piece.keys, context)
-        self._device.take(blocks)
+        try:
+            self._device.take(blocks)
+            job.blocks = blocks
+            self._loading(job, True)
+            # What is still to be copied down out of these blocks goes first.
+            connector._current_batch_allocated_block_ids.update(block.block_id for block in blocks)
+            connector._current_batch_load_jobs[number] = TransferJob(context.req_id, source, target)
+        except Exception:
+            self._manager.complete_load(piece.keys, context)
+            self._give_back(job)
+            raise
         self._jobs[number] = job
         self._names.add(context.req_id)
-        connector._current_batch_load_jobs[number] = TransferJob(context.req_id, source, target)
-        # What is still to be copied down out of these blocks goes first.
-        connector._current_batch_allocated_block_ids.update(block.block_id for block in blocks)
-        self._loading(job, True)
 
     def _finish(self, job: _Job) -> None:
-        """The copy is there."""
-        self._manager.complete_load(job.piece.keys, job.context)
-        if not job.blocks:
-            return
-        self._loading(job, False)
+        """The copy is there. Whatever fails, its blocks are given back; where it is host memory's own word that the
+        copy has ended, its chunks keep their places there until the next reset."""
         try:
-            placed = self._device.place(job.piece.keys, job.blocks, job.piece.above, job.piece.start)
-            self._unused.update(dict.fromkeys(placed))
-            self._counters.add("promotions", len(placed))
-            described = self._connector._events_tracker._pending_event_metadata
-            for key in placed:
-                if key in described:
-                    self._device.tell(described[key])
+            self._manager.complete_load(job.piece.keys, job.context)
+            if job.blocks:
+                self._place(job)
         except Exception as error:
             self._guard.failed(error)
-        finally:
-            self._device.give_back(job.blocks)
+        self._give_back(job)
+
+    def _place(self, job: _Job) -> None:
+        """What was copied can be found from here on."""
+        placed = self._device.place(job.piece.keys, job.blocks, job.piece.above, job.piece.start)
+        self._unused.update(dict.fromkeys(placed))
+        self._counters.add("promotions", len(placed))
+        described = self._connector._events_tracker._pending_event_metadata
+        for key in placed:
+            if key in described:
+                self._device.tell(described[key])
+
+    def _give_back(self, job: _Job) -> None:
+        """Nobody waits for it, and its blocks are free, if it still has them."""
+        if not job.blocks:
+            return
+        blocks, job.blocks = job.blocks, []
+        try:
+            self._loading(job, False)
+        except Exception as error:
+            self._guard.failed(error)
+        self._device.give_back(blocks)
 
     def _loading(self, job: _Job, begins: bool) -> None:
         """A request that needs what is being copied waits for it, as for another request's load."""

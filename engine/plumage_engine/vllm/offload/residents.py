@@ -186,7 +186,14 @@ class Residents:
             doomed = self.coldest(number, protected)
         if len(doomed) < number:
             return None
-        return [(key, self._drop(key)) for key in doomed]
+        going = [(key, self._chunks[key]) for key in doomed]
+        try:
+            for key in doomed:
+                self._drop(key)
+        except Exception:
+            self._chunks.update(going)  # whoever takes over finds every chunk here
+            raise
+        return going
 
     def clear(self) -> None:
         """All of them, whatever transfers are under way."""
@@ -211,11 +218,11 @@ class Residents:
     def mark_non_evictable(self, key: Key) -> None:
         """The chunk's own count says so."""
 
-    def _drop(self, key: Key) -> Any:
+    def _drop(self, key: Key) -> None:
         place = self._places.pop(key, None)
         if place is not None:
             self._order.discard(place)
             place.entry.held -= 1
             if not place.entry.held:
                 del self._entries[place.entry]
-        return self._chunks.pop(key)
+        del self._chunks[key]

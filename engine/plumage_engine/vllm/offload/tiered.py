@@ -101,7 +101,11 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
     def _from_below(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
         """Places for chunks of the disk that a request waits for. None where everything here is in use, or promised to
         a request that waits: two of them must not take each other's chunks away for ever."""
-        going = self._who_goes(len(keys) - self._get_num_free_chunks()) if self.guard.on else None
+        try:
+            going = self._who_goes(len(keys) - self._get_num_free_chunks()) if self.guard.on else None
+        except Exception as error:
+            self.guard.failed(error)
+            going = None
         if going is None:
             return None
         self.residents.doom(going)
@@ -131,9 +135,13 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
         self._cold.clear()
 
     def _note_lost(self, output: PrepareStoreOutput | None) -> None:
-        if output is not None and output.evicted_keys and self.disk.guard.on:
+        if output is None or not output.evicted_keys or not self.disk.guard.on:
+            return
+        try:
             lost = sum(key not in self.disk and self._tier(key) is Tier.DISK for key in output.evicted_keys)
             self.counters.add("disk_misses", lost)
+        except Exception as error:
+            self.disk.guard.failed(error)
 
 
 class TieredManager(TieringOffloadingManager):
@@ -157,11 +165,17 @@ class TieredManager(TieringOffloadingManager):
         """What is here, or on its way up, is kept for the request until it loads it."""
         result = super().lookup(key, req_context, **named)
         if result is not LookupResult.MISS and self.disk.guard.on:
-            mine = self._promises.setdefault(req_context.req_id, set())
-            if key not in mine:
-                mine.add(key)
-                self.memory.promised[key] += 1
+            try:
+                self._promise(key, req_context.req_id)
+            except Exception as error:
+                self.disk.guard.failed(error)
         return result
+
+    def _promise(self, key: OffloadKey, request: str) -> None:
+        mine = self._promises.setdefault(request, set())
+        if key not in mine:
+            mine.add(key)
+            self.memory.promised[key] += 1
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> Any:
         spec = super().prepare_load(keys, req_context)
@@ -173,11 +187,18 @@ class TieredManager(TieringOffloadingManager):
         super().on_request_finished(req_context, **named)
 
     def _release(self, request: str) -> None:
+        """A failure leaves promises behind, which nobody heeds without the disk."""
+        try:
+            for key in self._promises.pop(request, ()):
+                self._unpromise(key)
+        except Exception as error:
+            self.disk.guard.failed(error)
+
+    def _unpromise(self, key: OffloadKey) -> None:
         promised = self.memory.promised
-        for key in self._promises.pop(request, ()):
-            promised[key] -= 1
-            if not promised[key]:
-                del promised[key]
+        promised[key] -= 1
+        if not promised[key]:
+            del promised[key]
 
     # -- what goes down ----------------------------------------------------------------------------------------------
 
@@ -187,9 +208,9 @@ class TieredManager(TieringOffloadingManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         super().on_schedule_end(context)
-        self.memory.step_ended()
         if self.disk.guard.on:
             try:
+                self.memory.step_ended()
                 self._write_down()
             except Exception as error:
                 self.disk.guard.failed(error)
@@ -203,11 +224,18 @@ class TieredManager(TieringOffloadingManager):
 
     def has_pending_work(self) -> bool:
         """Nobody waits for what is written: an idle engine need not go on stepping for it."""
-        return any(job.transfer_job.is_promotion for job in self._jobs.values())
+        try:
+            return any(job.transfer_job.is_promotion for job in self._jobs.values())
+        except Exception as error:
+            self.disk.guard.failed(error)
+            return bool(super().has_pending_work())
 
     def reset_cache(self) -> None:
         """What was computed before is not true any more, on the disk neither."""
         super().reset_cache()
         self._promises.clear()
         self.memory.promised.clear()
-        self.disk.forget()
+        try:
+            self.disk.forget()
+        except Exception as error:
+            self.disk.guard.failed(error)

@@ -1,0 +1,156 @@
+"""Whatever hook of the host tier raises, and whenever: the feature is off and says so, requests are answered out of
+blocks that hold what they should, and in the end every block is free."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.offload_tier import Tier, chain
+from vllm.config import KVEventsConfig
+
+from plumage_engine.vllm.offload import install as installed
+from plumage_engine.vllm.offload.promoter import Promoter
+
+_RESIDENTS = (
+    "admit", "get", "insert", "join", "evict", "_drop", "clear", "on_store_miss", "on_request_finished",
+    "mark_evictable", "mark_non_evictable",
+)  # fmt: skip
+
+
+class _Fails:
+    """Once it has been asked `times` times, it raises."""
+
+    def __init__(self, own: Callable[..., Any], times: int, mine: Callable[..., bool] = lambda *given: True) -> None:
+        self._own, self._left, self._mine = own, times, mine
+        self.raised = False
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if self._mine(*given):
+            self._left -= 1
+            if self._left < 0:
+                self.raised = True
+                raise RuntimeError("made to fail")
+        return self._own(*given, **named)
+
+
+def storm(tier: Tier, seed: int = 1, steps: int = 260) -> None:
+    """Requests of few prefixes come and go, some are aborted, caches are reset. Every one that stays is answered."""
+    rng, number, stayed = random.Random(seed), 0, set()
+    for step in range(steps):
+        if rng.random() < 0.4:
+            number += 1
+            tokens = chain(rng.randrange(5), rng.randrange(7)) + chain(1000 + number, 3)[: rng.randrange(1, 60)]
+            tier.engine.add(f"r{number}", tokens, rng.randrange(1, 20))
+            stayed.add(f"r{number}")
+        if rng.random() < 0.04 and tier.engine.scheduler.requests:
+            gone = rng.choice(sorted(tier.engine.scheduler.requests))
+            tier.engine.abort(gone)
+            stayed.discard(gone)
+        if step % 87 == 86:
+            tier.engine.reset(host=step > 200)
+        tier.engine.step()
+    tier.engine.finish(20_000)
+    assert all(tier.engine.requests[name].is_finished() for name in stayed)
+    assert tier.engine.reset()
+    tier.serve("after", chain(0, 3))
+
+
+def nothing_left(tier: Tier) -> None:
+    pool = tier.engine.pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    assert not tier.connector._jobs
+    assert not tier.connector._chunks_being_loaded
+    assert tier.promoter is None or not tier.promoter.pending
+
+
+def start(model: Path, **named: Any) -> Tier:
+    limits = {"max_num_seqs": 4, "max_num_batched_tokens": 192, **named.pop("arguments", {})}
+    return Tier(model, **{"blocks": 24, "chunks": 14, "min_frequency": 1, "arguments": limits, **named})
+
+
+@pytest.mark.parametrize("times", [0, 9])
+@pytest.mark.parametrize("method", _RESIDENTS)
+def test_of_host_memory(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str, times: int) -> None:
+    tier = start(tiny_model)
+    fails = _Fails(getattr(tier.manager.residents, method), 0 if method == "clear" else times)
+    monkeypatch.setattr(tier.manager.residents, method, fails)
+    storm(tier)
+    assert fails.raised
+    assert not tier.manager.guard.on
+    assert "made to fail" in tier.manager.guard.reason
+    assert tier.counters.get("failures", "hostTier")
+    nothing_left(tier)
+
+
+@pytest.mark.parametrize("times", [0, 3])
+@pytest.mark.parametrize("place", ["_promote", "_loading", "_place", "_settle", "device.take", "device.place", "end"])
+def test_of_promotion(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, place: str, times: int) -> None:
+    tier = start(tiny_model)
+    owner: Any = tier.promoter
+    mine: Callable[..., bool] = lambda *given: True  # noqa: E731
+    if place == "end":
+        owner, place = tier.manager, "complete_load"
+        mine = lambda keys, context: context.req_id.startswith("plumage-promotion")  # noqa: E731
+    elif place == "_loading":
+        mine = lambda job, begins: begins  # noqa: E731
+    elif place.startswith("device."):
+        owner, place = tier.promoter._device, place.removeprefix("device.")
+    fails = _Fails(getattr(owner, place), times, mine)
+    monkeypatch.setattr(owner, place, fails)
+    storm(tier)
+    assert fails.raised
+    assert not tier.guard.on
+    assert tier.counters.get("failures", "promotion")
+    nothing_left(tier)
+
+
+def test_of_whether_copies_are_under_way(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = start(tiny_model)
+
+    def fail(self: Promoter) -> bool:
+        raise RuntimeError("made to fail")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Promoter, "pending", property(fail))
+        storm(tier)
+    assert tier.counters.get("failures", "promotion")
+    nothing_left(tier)
+
+
+def test_of_what_events_tell(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    tier = start(tiny_model, arguments={"kv_events_config": events})
+    monkeypatch.setattr(installed, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))
+    storm(tier)
+    assert type(tier.connector._events_tracker) is installed.OffloadingEventsTracker
+    assert tier.counters.get("failures", "promotion") == 1
+    nothing_left(tier)
+
+
+@pytest.mark.parametrize("times", [0, 5])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "disk.make_room", "disk._start", "disk._settle", "disk._written", "disk._read", "disk._look_at", "disk.forget",
+        "tiers._promise", "tiers._unpromise", "tiers._write_down", "memory._who_goes", "memory._tier",
+    ],
+)  # fmt: skip
+def test_of_the_disk(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, times: int) -> None:
+    tier = start(tiny_model, chunks=8, disk=(tmp_path / "kv", 60))
+    try:
+        part, method = place.split(".")
+        owner: Any = {"disk": tier.disk, "tiers": tier.connector.manager, "memory": tier.manager}[part]
+        fails = _Fails(getattr(owner, method), 0 if method == "forget" else times)
+        monkeypatch.setattr(owner, method, fails)
+        storm(tier)
+        if fails.raised:
+            assert not (tier.disk.guard.on and tier.manager.guard.on)
+            assert tier.counters.get("failures", "disk") + tier.counters.get("failures", "hostTier")
+        assert fails.raised or times
+        nothing_left(tier)
+    finally:
+        tier.close()
