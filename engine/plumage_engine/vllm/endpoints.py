@@ -8,6 +8,7 @@
 | GET /v1/plumage/tables   | what the stop policy has learned; 404 where it learns nothing                             |
 | POST /v1/plumage/tables  | learn from other engines; damaged or foreign tables are refused and counted               |
 | POST /v1/plumage/promote | {"heats": {"BLOCK HASH": uses}}: what the pool finds hot, for host memory, and promotion  |
+| POST /v1/plumage/feather | another batching policy: what the settings have as `feather`; null for order of arrival   |
 
 They stand outside of vLLM's own middleware: `--api-key` and its CORS rules are for clients, these routes have a token
 of their own. Without one only this machine is answered.

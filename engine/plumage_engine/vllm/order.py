@@ -12,7 +12,7 @@ what came another way (a streaming session that waits for its next input, reques
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from plumage.batching import BatchQueue, Candidate, StepOutcome
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["RequestOrder"]
 
 _TOGETHER = 64  # steps at most
+_LONGEST_GROUP = 256  # characters
+_GROUP_BITS = 64
 
 
 class RequestOrder:
@@ -230,8 +232,12 @@ class RequestOrder:
         return Candidate(request.request_id, vector, request.num_prompt_tokens, self._clock(), _group(request))
 
 
-def _group(request: Request) -> Hashable | None:
-    """The group that a caller of the Oracle baseline gave, in `extra_args`."""
+def _group(request: Request) -> str | int | None:
+    """The group that a caller of the Oracle baseline gave, in `extra_args`. A client may send anything there
+    (`vllm_xargs`): what is no name or number of a fair size is as if it were not there."""
     parameters = request.sampling_params
     extra = parameters.extra_args if parameters is not None else None
-    return extra.get("plumage_group") if extra else None
+    group = extra.get("plumage_group") if isinstance(extra, dict) else None
+    if isinstance(group, str):
+        return group if len(group) <= _LONGEST_GROUP else None
+    return group if isinstance(group, int) and group.bit_length() <= _GROUP_BITS else None

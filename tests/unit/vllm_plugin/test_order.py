@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plumage.batching import StepOutcome, make_queue
+from plumage.batching import Candidate, StepOutcome, make_queue
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.order import RequestOrder
 
@@ -270,6 +271,31 @@ def test_every_request_is_served_once(policy: str) -> None:
         served.append(bench.running[0].request_id)
         bench.finish(bench.running[0])
     assert sorted(served) == sorted(f"r{one + 1}" for one in range(bench.made))
+
+
+@pytest.mark.parametrize("group", [["a"], {"a": 1}, None, 1.5, "g" * 257, 1 << 65, float("nan")])
+def test_a_group_that_is_none_is_as_if_it_were_not_there(group: Any) -> None:
+    """A client may send lists and more in `vllm_xargs`."""
+    bench = Bench("Oracle")
+    assert _candidate_of(bench, {"plumage_group": group}).group is None
+    assert bench.admit() is not None
+
+
+@pytest.mark.parametrize("group", ["chat", 7, "g" * 256])
+def test_a_group_is_a_name_or_a_number(group: Any) -> None:
+    assert _candidate_of(Bench("Oracle"), {"plumage_group": group}).group == group
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"other": [1]}, ["plumage_group"]])
+def test_other_arguments_of_clients_are_not_looked_at(extra: Any) -> None:
+    assert _candidate_of(Bench("Oracle"), extra).group is None
+
+
+def _candidate_of(bench: Bench, extra: Any) -> Candidate:
+    request = bench.request(1)
+    request.sampling_params = SimpleNamespace(extra_args=extra)
+    bench.order.insert(request)
+    return bench.order._candidates[request.request_id]
 
 
 class AsVllmDoes(RuleBasedStateMachine):

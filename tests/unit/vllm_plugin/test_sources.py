@@ -38,6 +38,7 @@ SURFACE: Surface = {
     Output: ("__init__(tokens, drafts)", "schedule"),
 }
 LIVE: Live = {Moved: ("waiting",)}
+READ: Read = {Output: ("drafts",)}
 """
 
 
@@ -52,8 +53,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "one.py").write_text(OURS)
+    (tmp_path / "ours" / "compat").mkdir(parents=True)
+    (tmp_path / "ours" / "compat" / "one.py").write_text(OURS)
     return tmp_path / "ours"
 
 
@@ -77,17 +78,44 @@ def test_all_is_there(root: Path, ours: Path) -> None:
         ("vllm/core/sched/__init__.py", "running: list", "runs: list", "vllm.core.sched.Scheduler has no running"),
         ("vllm/core/sched/__init__.py", "self.waiting", "self.queue", "vllm.core.output.Moved has no waiting"),
         ("vllm/core/sched/__init__.py", "class Scheduler", "class Planner", "vllm.core.sched has no Scheduler"),
+        ("vllm/core/output.py", "drafts: int", "guesses: int", "vllm.core.output.Output has no drafts"),
         ("vllm/core/output.py", "drafts: int", "guesses: int", "vllm.core.output.Output.__init__ takes no drafts"),
     ],
 )
 def test_what_moved_is_named(root: Path, ours: Path, file: str, old: str, new: str, told: str) -> None:
     changed(root, file, old, new)
-    assert f"one.py: {told}" in moved(Sources(root), ours)
+    assert f"compat/one.py: {told}" in moved(Sources(root), ours)
 
 
 def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
     (root / "vllm/core/output.py").unlink()
-    assert moved(Sources(root), ours) == [f"one.py: vllm.core.output has no {name}" for name in ("Output", "Moved")]
+    assert moved(Sources(root), ours) == [
+        f"compat/one.py: vllm.core.output has no {name}" for name in ("Output", "Moved")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ('_LIVE = ("running",)', "_LIVE is no table that can be read: annotate it as Surface, Live or Read"),
+        ('MORE: dict = {Moved: ("waiting",)}', "MORE is no table that can be read: annotate it as Surface, Live or"),
+        ("MORE: Live = {**LIVE}", "a table in line 10 can't be read: its keys are not all names of classes"),
+        ('MORE: Live = {Moved: ["waiting"]}', "a table in line 10 can't be read: the members of Moved are no tuple"),
+        ("MORE: Live = dict(LIVE)", "a table in line 10 can't be read: it is not a dictionary, written out"),
+        ('MORE: Live = {Other: ("waiting",)}', "Other, in a table, is not imported from vLLM"),
+        ('MORE: Read = {Moved: ("wating",)}', "vllm.core.output.Moved has no wating"),
+    ],
+)
+def test_what_can_not_be_checked_is_named(root: Path, ours: Path, table: str, told: str) -> None:
+    with (ours / "compat" / "one.py").open("a") as file:
+        file.write(f"{table}\n")
+    (line,) = moved(Sources(root), ours)
+    assert line.startswith(f"compat/one.py: {told}")
+
+
+def test_imports_of_other_modules_are_looked_up_too(root: Path, ours: Path) -> None:
+    (ours / "hooks.py").write_text("def hook():\n    from vllm.core.sched import Scheduler, Planner\n")
+    assert moved(Sources(root), ours) == ["hooks.py: vllm.core.sched has no Planner"]
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
@@ -104,7 +132,7 @@ def test_a_wheel_is_read_without_being_run(root: Path, tmp_path: Path, capsys: p
         for file in root.rglob("*.py"):
             archive.write(file, file.relative_to(root))
     assert main([str(wheel)]) == 1
-    assert "scheduler.py: vllm.v1.core.sched.scheduler has no Scheduler" in capsys.readouterr().out
+    assert "compat/scheduler.py: vllm.v1.core.sched.scheduler has no Scheduler" in capsys.readouterr().out
 
 
 def test_a_broken_wheel_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

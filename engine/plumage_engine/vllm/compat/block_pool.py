@@ -12,9 +12,17 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SinkFullAttentionManager
 
-from plumage_engine.vllm.compat.checks import Surface, missing
+from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
-__all__ = ["SURFACE", "BlockPool", "FreeKVCacheBlockQueue", "KVCacheBlock", "complaints", "full_attention_groups"]
+__all__ = [
+    "LIVE",
+    "SURFACE",
+    "BlockPool",
+    "FreeKVCacheBlockQueue",
+    "KVCacheBlock",
+    "complaints",
+    "full_attention_groups",
+]
 
 SURFACE: Surface = {
     BlockPool: (
@@ -38,7 +46,18 @@ SURFACE: Surface = {
         "next_free_block",
     ),
 }
-_LIVE = ("blocks", "free_block_queue", "cached_block_hash_to_block", "num_gpu_blocks", "enable_caching", "null_block")
+LIVE: Live = {
+    BlockPool: (
+        "blocks",
+        "free_block_queue",
+        "cached_block_hash_to_block",
+        "num_gpu_blocks",
+        "enable_caching",
+        "null_block",
+    ),
+    FreeKVCacheBlockQueue: ("fake_free_list_head", "num_free_blocks"),
+    BlockHashToBlockMap: ("_cache",),
+}
 
 
 def complaints(scheduler: Any) -> list[str]:
@@ -46,11 +65,13 @@ def complaints(scheduler: Any) -> list[str]:
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     if type(pool) is not BlockPool:
         return [f"its block pool is a {type(pool).__name__}, not vLLM's BlockPool"]
-    gone = [f"the block pool has no attribute {name}" for name in _LIVE if not hasattr(pool, name)]
-    if not hasattr(getattr(pool, "free_block_queue", None), "fake_free_list_head"):
-        gone.append("the free list has no fake_free_list_head")
-    if not isinstance(getattr(getattr(pool, "cached_block_hash_to_block", None), "_cache", None), dict):
-        gone.append("the map of cached blocks has no _cache")
+    known = getattr(pool, "cached_block_hash_to_block", None)
+    live = (pool, getattr(pool, "free_block_queue", None), known)
+    gone = [line for one in live for line in missing_live(LIVE, one)]
+    if not isinstance(getattr(known, "_cache", None), dict):
+        gone.append("the map of cached blocks has no dictionary _cache")
+    if not isinstance(live[1], FreeKVCacheBlockQueue):
+        gone.append("its free list is not vLLM's FreeKVCacheBlockQueue")
     return missing(SURFACE) + gone
 
 

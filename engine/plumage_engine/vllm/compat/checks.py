@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Live", "Surface", "missing", "missing_live"]
+__all__ = ["Live", "Read", "Surface", "missing", "missing_live"]
 
 Surface = Mapping[type, Sequence[str]]
 """By class of vLLM: the methods we call or override, each with the parameters that we name, as `name(one, other)`."""
 
 Live = Mapping[type, Sequence[str]]
 """By class of vLLM: the attributes that its objects have and the class itself has not."""
+
+Read = Mapping[type, Sequence[str]]
+"""By class of vLLM: what we read of its objects that a start has none of, so that only `make check-vllm` looks."""
 
 
 def missing(surface: Surface) -> list[str]:

@@ -22,6 +22,7 @@ from vllm.platforms import current_platform
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import (
+    FreeKVCacheBlockQueue,
     generate_block_hash_extra_keys,
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
@@ -45,10 +46,11 @@ from vllm.v1.kv_offload.cpu.policies.base import CachePolicy
 from vllm.v1.kv_offload.cpu.policies.lru import LRUCachePolicy
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from plumage_engine.vllm.compat.checks import Surface, missing
+from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
 __all__ = [
     "BUILD",
+    "LIVE",
     "MANAGER",
     "PROMOTION",
     "UPDATE",
@@ -129,10 +131,23 @@ PROMOTION: Surface = {
 }
 """What promotion needs."""
 
-_LIVE = (
-    "config", "manager", "_req_status", "_jobs", "_chunks_being_loaded", "_current_batch_load_jobs",
-    "_current_batch_jobs_to_flush", "_current_batch_allocated_block_ids", "_events_tracker",
-)  # fmt: skip
+LIVE: Live = {
+    OffloadingConnectorScheduler: (
+        "config",
+        "manager",
+        "_req_status",
+        "_jobs",
+        "_chunks_being_loaded",
+        "_current_batch_load_jobs",
+        "_current_batch_jobs_to_flush",
+        "_current_batch_allocated_block_ids",
+        "_events_tracker",
+    ),
+    OffloadingEventsTracker: ("_pending_event_metadata",),
+    ReqContext: ("_offload_key_positions",),
+    BlockPool: ("free_block_queue", "kv_event_queue", "enable_kv_cache_events", "medium"),
+    FreeKVCacheBlockQueue: ("fake_free_list_head",),
+}
 
 
 def inside_lock(name: str) -> str:
@@ -154,10 +169,13 @@ def manager_complaints() -> list[str]:
 
 def promotion_complaints(connector_scheduler: Any, pool: Any) -> list[str]:
     """What promotion needs and the live objects do not have."""
-    gone = missing(PROMOTION)
-    gone += [f"the connector's scheduler has no {name}" for name in _LIVE if not hasattr(connector_scheduler, name)]
     queue = getattr(pool, "free_block_queue", None)
-    if not hasattr(queue, "fake_free_list_head"):
+    tracker = getattr(connector_scheduler, "_events_tracker", None)
+    live = (connector_scheduler, tracker, pool, queue)
+    gone = missing(PROMOTION) + [line for one in live for line in missing_live(LIVE, one)]
+    if not isinstance(connector_scheduler, OffloadingConnectorScheduler):
+        gone.append(f"the connector's scheduler is a {type(connector_scheduler).__name__}, not vLLM's own")
+    if not isinstance(queue, FreeKVCacheBlockQueue):
         gone.append("the block pool's free queue is no linked list")
     return gone
 

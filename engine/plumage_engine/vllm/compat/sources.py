@@ -2,10 +2,10 @@
 
     python -m plumage_engine.vllm.compat.sources VERSION | WHEEL | FOLDER
 
-Each module of this package imports names of vLLM and holds its `Surface` tables: classes with the members that the
-plugin calls or overrides. Both are read from our own sources and looked up in vLLM's: the classes, what they inherit
-from other classes of vLLM, and names that a module only passes on. What was renamed, was moved or lost a parameter is
-named.
+Each module of this package imports names of vLLM and holds tables (`Surface`, `Live`, `Read`): classes with the members
+that the plugin calls, overrides or reads. Both are read from our own sources, as are the imports of all other modules
+of the plugin, and looked up in vLLM's: the classes, what they inherit from other classes of vLLM, and names that a
+module only passes on. What was renamed, was moved or lost a parameter is named, and so is a table that can't be read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ import ast
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeGuard
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["Sources", "main", "moved"]
+__all__ = ["Sources", "main", "moved", "tables"]
 
 _HERE = Path(__file__).parent
+_TABLES = ("Surface", "Live", "Read")
+_DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 _MOST_HOPS = 12  # modules through which a name is passed on, or classes above a class
 
 
@@ -81,39 +84,76 @@ class Sources:
         return None
 
 
-def moved(sources: Sources, ours: Path = _HERE) -> list[str]:
-    """What the modules in `ours` rely on and `sources` does not have, in words."""
-    return [
-        line for file in sorted(ours.glob("*.py")) for line in _check(ast.parse(file.read_text()), sources, file.name)
-    ]
+def moved(sources: Sources, ours: Path = _HERE.parent) -> list[str]:
+    """What the modules under `ours` rely on and `sources` does not have, in words. Tables are in `ours`/compat."""
+    lines: list[str] = []
+    for file in sorted(ours.rglob("*.py")):
+        tree, name = ast.parse(file.read_text(encoding="utf-8")), file.relative_to(ours).as_posix()
+        homes = _homes(tree)
+        found = [f"{module} has no {one}" for module, one in homes.values() if not sources.has(module, one)]
+        if homes and file.parent == ours / _HERE.name:
+            found += _check(tree, homes, sources)
+        lines += (f"{name}: {line}" for line in found)
+    return lines
 
 
-def _check(tree: ast.Module, sources: Sources, file: str) -> Iterator[str]:
-    homes = {
+def tables(ours: Path = _HERE) -> list[tuple[str, list[str]]]:
+    """(class, members) of all tables in `ours`. ValueError for one that can't be read."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(ours.glob("*.py"))]
+    return [entry for tree in trees for node in tree.body if _is_table(node) for entry in _members(node)]
+
+
+def _homes(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """By our name of what is imported from vLLM, its module and its name there."""
+    return {
         alias.asname or alias.name: (str(node.module), alias.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "vllm"
         for alias in node.names
     }
-    for module, name in homes.values():
-        if not sources.has(module, name):
-            yield f"{file}: {module} has no {name}"
-    for owner, members in _surfaces(tree):
-        if owner in homes and sources.has(*homes[owner]):
-            yield from (f"{file}: {line}" for line in _complaints(sources, *homes[owner], members))
 
 
-def _surfaces(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    """(class, members) of each table annotated as a Surface, or as Live."""
+def _check(tree: ast.Module, homes: Mapping[str, tuple[str, str]], sources: Sources) -> Iterator[str]:
+    """Whether all that the tables name is there. What can't be read would be taken for checked, so it is told."""
     for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and _is_table(node):
-            for key, value in zip(node.value.keys, node.value.values, strict=True):
-                if isinstance(key, ast.Name):
-                    yield key.id, list(ast.literal_eval(value))
+        if not _is_table(node):
+            if unread := _looks_like_one(node):
+                yield f"{unread} is no table that can be read: annotate it as Surface, Live or Read"
+            continue
+        try:
+            members = list(_members(node))
+        except ValueError as error:
+            yield f"a table in line {node.lineno} can't be read: {error}"
+            continue
+        for owner, names in members:
+            if owner not in homes:
+                yield f"{owner}, in a table, is not imported from vLLM"
+            elif sources.has(*homes[owner]):
+                yield from _complaints(sources, *homes[owner], names)
 
 
-def _is_table(node: ast.AnnAssign) -> bool:
-    return ast.unparse(node.annotation) in ("Surface", "Live")
+def _is_table(node: ast.stmt) -> TypeGuard[ast.AnnAssign]:
+    return isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) in _TABLES
+
+
+def _looks_like_one(node: ast.stmt) -> str:
+    """The name of a constant that holds names, and is not `__all__`."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, _DISPLAYS):
+        return ""
+    return next((name for name in _defined(node) if name != "__all__"), "")
+
+
+def _members(table: ast.AnnAssign) -> Iterator[tuple[str, list[str]]]:
+    """(class, members) of a table. ValueError where it is not written out."""
+    if not isinstance(table.value, ast.Dict):
+        raise ValueError("it is not a dictionary, written out")
+    for key, value in zip(table.value.keys, table.value.values, strict=True):
+        if not isinstance(key, ast.Name):
+            raise ValueError("its keys are not all names of classes")
+        names = ast.literal_eval(value)
+        if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"the members of {key.id} are no tuple of names")
+        yield key.id, list(names)
 
 
 def _complaints(sources: Sources, module: str, name: str, members: Sequence[str]) -> Iterator[str]:

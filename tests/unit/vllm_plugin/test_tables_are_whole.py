@@ -1,0 +1,87 @@
+"""What the plugin takes from vLLM's objects is in a table of `compat`, or `make check-vllm` would not look for it.
+
+Python tells no types here, so names are compared: an attribute that neither Plumage's own classes nor Python's have
+must be in a table, or be named below as another library's. A name that vLLM shares with us is not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import plumage
+import plumage_engine
+from plumage_engine.vllm.compat.sources import tables
+
+_PLUGIN = Path(plumage_engine.__file__).parent / "vllm"
+_CORE = Path(plumage.__file__).parent
+_OURS = [_PLUGIN, *(_CORE / name for name in ("batching", "blocks", "eviction", "hotness", "settings", "tiering"))]
+_PYTHON = (str, bytes, bytearray, list, dict, set, frozenset, tuple, int, float, memoryview, object, Exception, type)
+_OTHERS = """
+    DecodeError Empty Encoder Event Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread
+    _replace add_metric alias arange asarray ascontiguousarray astype buffer build_middleware_stack choices client
+    compare_digest copyto disk_usage environ error exception fileno flatnonzero from_numpy getLogger get_nowait
+    get_secret_value headers host index_copy_ index_select info int64 int8 is_absolute is_dir is_file json loads local
+    method mkdir model_copy model_dump model_fields model_validate monotonic move_to_end msgpack ndarray perf_counter
+    popleft preadv pwrite read_bytes read_text set set_result stream strerror submit sysconf timeout to_dict token_hex
+    uint8 unflatten unlink unpackbits view warning xxh3_64_intdigest
+"""
+"""Of the standard library, msgspec, numpy, pydantic, starlette, torch, transformers (`to_dict`) and xxhash."""
+_ELSEWHERE = """
+    chunk_tokens copying decodes kv_bytes_per_token max_wait_seconds min_frequency options ordered prefill_pairs
+    priority promotion_tokens words
+"""
+"""Of the settings that all engines share, and of the simulator."""
+_NOT_OF_VLLM = ("tiny_model.py", "tiny_tokenizer.py")  # they write a model and know nothing of vLLM
+
+
+def test_every_name_of_vllms_is_in_a_table() -> None:
+    named = {member.partition("(")[0] for _, members in tables() for member in members}
+    known = (
+        named
+        | {*_OTHERS.split(), *_ELSEWHERE.split()}
+        | set(_defined())
+        | {name for kind in _PYTHON for name in dir(kind)}
+    )
+    unnamed = {f"{file}: {name}" for file, name in _used() if name not in known}
+    assert not unnamed, "put these into a table of compat, reads.py perhaps"
+
+
+def test_the_tables_are_found() -> None:
+    owners = {owner for owner, _ in tables()}
+    assert {"Request", "SchedulerConfig", "WorkerBase", "OffloadingConnectorScheduler", "BlockTable"} <= owners
+
+
+def _used() -> Iterator[tuple[str, str]]:
+    """(module, attribute) of all that is read or called in the plugin."""
+    for file in _PLUGIN.rglob("*.py"):
+        if file.parent.name != "compat" and file.name not in _NOT_OF_VLLM:
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Attribute):
+                    yield file.relative_to(_PLUGIN).as_posix(), node.attr
+
+
+def _defined() -> Iterator[str]:
+    """Names of functions, classes, fields and attributes of ours, and what compat's modules pass on."""
+    for file in (file for folder in _OURS for file in folder.rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        yield from _assigned(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            if isinstance(node, ast.ClassDef):
+                yield from _assigned(node)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                if ast.unparse(node.value) == "self":
+                    yield node.attr
+            elif isinstance(node, ast.ImportFrom) and file.parent.name == "compat":
+                yield from (alias.name for alias in node.names)
+
+
+def _assigned(of: ast.Module | ast.ClassDef) -> Iterator[str]:
+    """What its body gives a value or a type to."""
+    for part in of.body:
+        if isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
