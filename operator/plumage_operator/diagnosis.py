@@ -41,6 +41,7 @@ _MISSING: Final = {
 }
 _UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was placed since
 _LONGEST = 600  # characters of somebody else's words
+_FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its last line, which mostly is the cause
 
 
 def diagnose(pods: Sequence[Object], deployment: Object | None, troubles: Sequence[Trouble]) -> Cause | None:
@@ -116,11 +117,12 @@ def _ended(pod: str, container: str, status: Mapping[str, Any], reason: str) -> 
             f"{pod}: container {container} was killed for want of memory. Raise spec.engine.resources.limits.memory, "
             "or lower what the model, its cache and hostMemory.capacity take.",
         )
-    words = _short(str(last.get("message", ""))) or "its log says why"
+    words = _ends(str(last.get("message", ""))).rstrip(".") or "its log says why"
     told = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {words}"
     look = f" (kubectl logs {pod} -c {container} --previous)"
     if container in ("tokenizer", "weights"):
-        return Cause(Reason.MODEL_FAILED, f"{told}. Correct spec.model, or give it spec.model.tokenRef{look}.")
+        remedy = "Correct spec.model, give it spec.model.tokenRef, or let pods reach where it is"
+        return Cause(Reason.MODEL_FAILED, f"{told}. {remedy}{look}.")
     if reason == "CrashLoopBackOff" or int(status.get("restartCount", 0)) >= 2:
         return Cause(Reason.CRASH_LOOP, f"{told}{look}.")
     return Cause(Reason.CRASH_LOOP, f"{told}; it is started again{look}.", passes=True)
@@ -201,3 +203,8 @@ def _condition(pod: Object, type_: str) -> Mapping[str, Any]:
 def _short(text: str) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= _LONGEST else one_line[:_LONGEST] + "…"
+
+
+def _ends(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _LONGEST else f"{one_line[:_FIRST]} … {one_line[-_LAST:]}"

@@ -99,6 +99,17 @@ def test_the_first_fetch_that_fails_names_the_model() -> None:
     assert "tokenRef" in cause.message
 
 
+def test_of_a_long_traceback_the_last_line_is_told() -> None:
+    said = (
+        "INFO the engine starts\n" + 60 * '  File "engine.py", line 1, in load\n' + "ValueError: no such quantization"
+    )
+    cause = diagnose([pod_object(**ended(1, message=said))], None, [])
+    assert cause is not None
+    assert "exit code 1: INFO the engine starts" in cause.message
+    assert "ValueError: no such quantization (kubectl logs" in cause.message
+    assert len(cause.message) < 800
+
+
 def test_quota_and_admission_are_told_from_the_deployment() -> None:
     def failure(message: str) -> dict[str, Any]:
         return {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
