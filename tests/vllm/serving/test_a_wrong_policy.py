@@ -1,0 +1,37 @@
+"""Settings that name a policy that there isn't end the server, and say which there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_bench.vllm_engine import plugin_arguments
+from plumage_bench.vllm_server import Server, ServerError
+
+_WRONG: dict[str, Any] = {"feather": {"policy": "Bandid"}}
+_RIGHT = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "Oracle")
+
+
+def test_by_the_environment_the_server_ends(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match="vLLM ended with status"):
+        start_server(environment={"PLUMAGE_VLLM": json.dumps(_WRONG)})
+    (log,) = tmp_path.glob("*.log")
+    said = [line for line in log.read_text().splitlines() if "PLUMAGE_VLLM: " in line and "Bandid" in line]
+    assert said, log.read_text()
+    assert all(name in said[0] for name in _RIGHT)
+
+
+def test_by_the_command_line_the_scheduler_is_not_made(tiny_model: Path) -> None:
+    """As the engine core makes it, of what vLLM reads from its options."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    arguments = EngineArgs(model=str(tiny_model), enforce_eager=True, **plugin_arguments(_WRONG))
+    config = arguments.create_engine_config()
+    with pytest.raises(ConfigurationError, match="--additional-config, plumage: no batching policy") as raised:
+        config.scheduler_config.get_scheduler_cls()(vllm_config=config)
+    assert all(name in str(raised.value) for name in _RIGHT)
