@@ -7,6 +7,9 @@ the same blocks in front, so sorting the rows sorts the prefix tree depth first,
 
 The batch is sorted when its members change, which costs a swap a request at most, and only between requests that the
 attention backend lets stand side by side: those that decode stay in front of those in prefill where it wants that.
+
+A failure in a worker of the scheduler's own process is counted and told in its stats; in a worker of another process it
+is told in that process's log alone. vLLM's second model runner keeps its requests in another form, and is left alone.
 """
 
 from __future__ import annotations
@@ -15,34 +18,45 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.guard import Guard, attempt
 
 __all__ = ["enabled", "install", "rank_rows", "swaps"]
 
 enabled = True  # a benchmark that serves several policies in one process switches it
 
 
-def install() -> None:
-    """Sort each runner's batch in this process from now on. Idempotent."""
+_guard = Guard("batchOrder", Counters())  # of the engine in this process; of nobody where only its worker is here
+
+
+def install(guard: Guard | None = None, config: Any = None) -> None:
+    """Sort each runner's batch in this process from now on. Idempotent. guard: of the scheduler in this process, which
+    is told from now on. config: vLLM's, where it is known, so that a runner which is left alone is named."""
+    global _guard
+    if guard is not None:
+        _guard = guard
+    attempt(_guard, lambda: _hook(_guard, config))
+
+
+def _hook(guard: Guard, config: Any) -> None:
+    if config is not None and getattr(config, "use_v2_model_runner", False):
+        guard.refuse(["this engine takes vLLM's second model runner, whose batch stays as vLLM has it"])
+        return
     from plumage_engine.vllm.compat.model_runner import GPUModelRunner, complaints
 
-    if getattr(GPUModelRunner._may_reorder_batch, "plumage", False):
-        return
-    guard = Guard("batchOrder", Counters())
     if reasons := complaints():
         guard.refuse(reasons)
-        return
-    GPUModelRunner._may_reorder_batch = _sorting(GPUModelRunner._may_reorder_batch, guard)
+    elif not getattr(GPUModelRunner._may_reorder_batch, "plumage", False):
+        GPUModelRunner._may_reorder_batch = _sorting(GPUModelRunner._may_reorder_batch)
 
 
-def _sorting(own: Callable[[Any, Any], None], guard: Guard) -> Callable[[Any, Any], None]:
+def _sorting(own: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     def _may_reorder_batch(runner: Any, scheduler_output: Any) -> None:
         own(runner, scheduler_output)
-        if enabled and guard.on and _changed(scheduler_output):
+        if enabled and _guard.on and _changed(scheduler_output):
             try:
                 _sort(runner, scheduler_output)
             except Exception as error:
-                guard.failed(error)
+                _guard.failed(error)
 
     _may_reorder_batch.plumage = True  # type: ignore[attr-defined]
     return _may_reorder_batch

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from plumage.batching import make_queue
 from plumage.batching.base import MAX_WAIT
-from plumage_engine.vllm import batch_order
 from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput, complaints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
@@ -44,8 +43,6 @@ class Feather:
         for request in scheduler.waiting:
             queue.add_request(request)
         scheduler.waiting = self._queue = queue
-        if config.order_batch:
-            batch_order.install()  # for a worker in this process; others are reached by the entry point
 
     def change(self, config: PluginFeather, rng: Uniform) -> None:
         """Another policy, between two steps. It begins with nothing learned."""
@@ -53,8 +50,6 @@ class Feather:
         order.take_over(self.order, self._scheduler.running)
         self.order = order
         self._queue.follow(order)
-        if config.order_batch:
-            batch_order.install()
 
     @property
     def held_back(self) -> int:

@@ -1,6 +1,7 @@
 """The plugin's features around one scheduler of vLLM: what is switched on, and who is told of each step.
 
-Each feature has a guard: what fails in one leaves the others, and vLLM, as they are.
+Each feature has a guard: what fails in one leaves the others, and vLLM, as they are. That begins at its import: what a
+feature needs of vLLM is imported where it is installed, and a name that is gone leaves that feature off.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm import blocks
-from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.feather import Feather
-from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.heats import Prior
-from plumage_engine.vllm.offload.install import install as install_tier
-from plumage_engine.vllm.order import RequestOrder
-from plumage_engine.vllm.pressure import AdaptiveLimit
+from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import PluginEviction, PluginFeather, PluginSettings
 
 if TYPE_CHECKING:
-    from plumage_engine.vllm.compat.scheduler import Request
+    from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
+    from plumage_engine.vllm.feather import Feather
+    from plumage_engine.vllm.fleet import Fleet
+    from plumage_engine.vllm.offload.heats import Prior
+    from plumage_engine.vllm.offload.manager import SelectiveManager
+    from plumage_engine.vllm.order import RequestOrder
+    from plumage_engine.vllm.pressure import AdaptiveLimit
 
 __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
 _BY_ARRIVAL = PluginFeather(policy="Fcfs", order_batch=False)
+_ELSEWHERE = ("mp", "ray")
+"""vLLM's executors whose workers are other processes."""
 _Listener = tuple[Guard, Callable[[Any], None]]
 
 
@@ -48,6 +50,8 @@ class Features:
         self._scheduler = scheduler
         self._clock = clock
         self._feather = self._make_feather(settings.feather)
+        if self._feather is not None:
+            self._order_batch(settings.feather)
         if settings.batch_limit == "Adaptive":
             self._adapt_limit()
         if settings.eviction is not None:
@@ -76,6 +80,7 @@ class Features:
             self._feather.change(config or _BY_ARRIVAL, self._rng())
         if (guard := self.guards.get("feather")) is not None and not guard.on:
             raise ConfigurationError(f"FEATHER is off in this engine: {guard.reason}")
+        self._order_batch(config)
         self.settings = self.settings.model_copy(update={"feather": config})
         _log.info("plumage: feather: the policy is %s from now on", (config or _BY_ARRIVAL).policy)
         return True
@@ -102,36 +107,96 @@ class Features:
         if config is None:
             return None
         guard = self._guard("feather")
+        feather = attempt(guard, lambda: self._start_feather(config, guard))
+        if feather is not None:
+            self._at_schedule.append((guard, feather.scheduled))
+            self._at_end.append((guard, feather.ended))
+            self._at_free.append((guard, feather.forget))
+        return feather
+
+    def _start_feather(self, config: PluginFeather, guard: Guard) -> Feather | None:
+        from plumage_engine.vllm.feather import Feather
+
         if reasons := Feather.reasons_against(self._scheduler):
             guard.refuse(reasons)
             return None
-        feather = Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
-        self._at_schedule.append((guard, feather.scheduled))
-        self._at_end.append((guard, feather.ended))
-        self._at_free.append((guard, feather.forget))
-        return feather
+        return Feather(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
+
+    def _order_batch(self, config: PluginFeather | None) -> None:
+        """In this process; workers in others are reached by the entry point, and tell their own logs."""
+        if config is None or not config.order_batch or "batchOrder" in self.guards:
+            return
+        from plumage_engine.vllm import batch_order
+
+        vllm_config = getattr(self._scheduler, "vllm_config", None)
+        if getattr(getattr(vllm_config, "parallel_config", None), "distributed_executor_backend", None) in _ELSEWHERE:
+            _log.info("plumage: batchOrder: the workers are processes of their own; their logs tell if it fails")
+            return
+        batch_order.install(self._guard("batchOrder"), vllm_config)
 
     def _adapt_limit(self) -> None:
-        limit, guard = AdaptiveLimit(self._scheduler), self._guard("batchLimit")
-        guard.fall_back = limit.lift
-        self._at_schedule.append((guard, limit.scheduled))
+        guard = self._guard("batchLimit")
+        limit = attempt(guard, self._make_limit)
+        if limit is not None:
+            guard.fall_back = limit.lift
+            self._at_schedule.append((guard, limit.scheduled))
+
+    def _make_limit(self) -> AdaptiveLimit:
+        from plumage_engine.vllm.pressure import AdaptiveLimit
+
+        return AdaptiveLimit(self._scheduler)
 
     def _order_eviction(self, config: PluginEviction) -> None:
-        blocks.install(self._scheduler, config, self._guard("eviction"), self.counters, self._rng(), self._clock)
+        guard = self._guard("eviction")
 
-    def follow_host_tier(self, prior: Prior) -> None:
+        def install() -> None:
+            from plumage_engine.vllm import blocks
+
+            blocks.install(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
+
+        attempt(guard, install)
+
+    def make_fleet(self) -> Fleet | None:
+        """What answers the fleet's routes; None where this vLLM has no place for it: they, /stats too, fail."""
+        guard = Guard("fleet", self.counters)
+
+        def make() -> Fleet:
+            from plumage_engine.vllm.fleet import Fleet
+
+            return Fleet(self._scheduler, self)
+
+        fleet = attempt(guard, make)
+        if fleet is None:
+            self.guards["fleet"] = guard
+        return fleet
+
+    def follow_host_tier(self, prior: Prior | None) -> None:
         """Configure host memory, where `--kv-transfer-config` names our tier. prior: the pool's word on hotness."""
-        if self._scheduler.connector is not None:
-            guard, seed = Guard("promotion", self.counters), self.settings.seed
-            tier = install_tier(self._scheduler, self.settings.host_tier, guard, self.counters, prior=prior, seed=seed)
-            if tier is not None:
-                self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, "promotion": guard}
-                if tier.disk is not None:
-                    self.guards["disk"] = tier.disk.guard
+        if not _has_our_tier(self._scheduler):
+            return
+        guard = Guard("promotion", self.counters)
+        tier = attempt(guard, lambda: self._install_tier(guard, prior))
+        self.guards["promotion"] = guard
+        if tier is not None:
+            self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard}
+            if tier.disk is not None:
+                self.guards["disk"] = tier.disk.guard
+
+    def _install_tier(self, guard: Guard, prior: Prior | None) -> SelectiveManager | None:
+        from plumage_engine.vllm.offload.install import install
+
+        settings, seed = self.settings.host_tier, self.settings.seed
+        return install(self._scheduler, settings, guard, self.counters, prior=prior, seed=seed)
 
     def _rng(self) -> random.Random:
         """One for each feature, so that none draws on what another does."""
         return random.Random(self.settings.seed)
+
+
+def _has_our_tier(scheduler: Any) -> bool:
+    """Asked of the manager itself: without our tier nothing of it is imported."""
+    tiers = getattr(getattr(scheduler.connector, "connector_scheduler", None), "manager", None)
+    return type(tiers).__module__.startswith("plumage_engine.")
 
 
 def _tell(listeners: list[_Listener], what: object) -> None:

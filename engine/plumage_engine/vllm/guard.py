@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
+from plumage.errors import ConfigurationError
 from plumage_engine.vllm.counters import Counters
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "attempt"]
 
+_Made = TypeVar("_Made")
 _log = logging.getLogger("vllm.plumage")
 
 
@@ -53,3 +56,17 @@ class Guard:
         self.on = False
         self.reason = "; ".join(reasons)
         _log.error("plumage: %s stays off: %s", self.feature, self.reason)
+
+
+def attempt(guard: Guard, install: Callable[[], _Made]) -> _Made | None:
+    """What `install` returns. None, with the feature off, where this vLLM has moved what it imports or takes hold of;
+    a ConfigurationError is the user's to mend, and passes."""
+    try:
+        return install()
+    except ConfigurationError:
+        raise
+    except ImportError as error:
+        guard.refuse([f"this vLLM lacks what it hooks: {error}"])
+    except Exception as error:
+        guard.failed(error)
+    return None

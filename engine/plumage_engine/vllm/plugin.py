@@ -3,6 +3,9 @@
 It does nothing unless PLUMAGE_VLLM is set. Then vLLM takes our scheduler where the command line names none, and its
 workers sort their batches. The way by flag is `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`, and needs
 no entry point; it reaches the batch of a worker in the engine core's own process only.
+
+vLLM calls it without a safety net: where vLLM has moved what is patched here, the log says so and vLLM goes on
+without.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import ENVIRONMENT, read_settings
 
 __all__ = ["register"]
@@ -20,9 +25,9 @@ def register() -> None:
     if not os.environ.get(ENVIRONMENT, "").strip():
         return
     settings = read_settings(None, os.environ)
-    _offer_scheduler()
+    attempt(Guard("scheduler", Counters()), _offer_scheduler)
     if settings is not None and settings.feather is not None and settings.feather.order_batch:
-        _order_batches()
+        attempt(Guard("batchOrder", Counters()), _order_batches)
 
 
 def _offer_scheduler() -> None:
@@ -33,14 +38,18 @@ def _offer_scheduler() -> None:
         return
 
     def get_scheduler_cls(config: Any) -> Any:
-        if config.scheduler_cls is not None:
+        if getattr(config, "scheduler_cls", None) is not None:
             return own(config)
-        from plumage_engine.vllm.scheduler import make_scheduler
-
-        return make_scheduler
+        return attempt(Guard("scheduler", Counters()), _ours) or own(config)
 
     get_scheduler_cls.plumage = True  # type: ignore[attr-defined]
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls
+
+
+def _ours() -> Any:
+    from plumage_engine.vllm.scheduler import make_scheduler
+
+    return make_scheduler
 
 
 def _order_batches() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from plumage.batching.limit import BatchLimit
-from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.compat.base import Scheduler, SchedulerOutput
 
 __all__ = ["AdaptiveLimit"]
 

@@ -1,7 +1,8 @@
 """vLLM's scheduler with the plugin's features: `--scheduler-cls plumage_engine.vllm.scheduler.make_scheduler`.
 
 vLLM only calls what `--scheduler-cls` names, so a factory will do: it derives from the asynchronous scheduler or from
-the plain one, as vLLM itself would choose. `schedule()` stays vLLM's own.
+the plain one, as vLLM itself would choose. `schedule()` stays vLLM's own. Of vLLM's names only those classes must be
+where they were; each feature imports its own where it is installed (`features`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from plumage_engine.vllm.compat.events import check_free
-from plumage_engine.vllm.compat.scheduler import AsyncScheduler, Request, Scheduler, SchedulerOutput
+from plumage_engine.vllm.compat.base import AsyncScheduler, Request, Scheduler, SchedulerOutput
+from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.features import Features
-from plumage_engine.vllm.fleet import Fleet
+from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import PluginSettings, read_settings
 
 __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
@@ -24,8 +25,8 @@ class _Hooks(Scheduler):
     def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
-        self.fleet = Fleet(self, self.plumage)
-        self.plumage.follow_host_tier(self.fleet.heats)
+        self.fleet = self.plumage.make_fleet()
+        self.plumage.follow_host_tier(None if self.fleet is None else self.fleet.heats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = super().schedule(*args, **kwargs)
@@ -34,7 +35,8 @@ class _Hooks(Scheduler):
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         self.plumage.step_ended(scheduler_output)
-        self.fleet.stepped()
+        if self.fleet is not None:
+            self.fleet.stepped()
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -54,6 +56,12 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
     config = kwargs["vllm_config"]
     settings = read_settings(config.additional_config, os.environ) or PluginSettings()
-    check_free(config.kv_events_config)
+    attempt(Guard("record", Counters()), lambda: _check_sockets(config.kv_events_config))
     made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler
     return made(plumage=settings, **kwargs)
+
+
+def _check_sockets(config: Any) -> None:
+    from plumage_engine.vllm.compat.events import check_free
+
+    check_free(config)

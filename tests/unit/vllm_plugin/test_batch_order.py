@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumage_engine.vllm import batch_order
 from plumage_engine.vllm.batch_order import rank_rows, swaps
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
 
 
 @given(st.lists(st.binary(max_size=3), max_size=30))
@@ -30,3 +36,11 @@ def test_rows_of_one_prefix_stand_together_at_every_level() -> None:
 
 def test_a_sorted_batch_is_left_alone() -> None:
     assert swaps(rank_rows([b"a", b"a", b"b"])) == []
+
+
+def test_a_runner_that_is_left_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_order, "_guard", None)
+    guard = Guard("batchOrder", Counters())
+    batch_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
+    assert not guard.on
+    assert "second model runner" in guard.reason

@@ -1,0 +1,10 @@
+"""The classes of vLLM that the plugin's scheduler is made of: all that an engine with the plugin can't do without."""
+
+from __future__ import annotations
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+__all__ = ["AsyncScheduler", "Request", "Scheduler", "SchedulerOutput"]

@@ -1,0 +1,139 @@
+"""A name that this vLLM does not have, or an installation that raises, costs its feature and nothing else: the engine
+starts, the feature is off with its reason, answers are vLLM's."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.offload_tier import chain
+
+from plumage.errors import ConfigurationError
+from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
+from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
+from plumage_engine.vllm import batch_order, plugin
+from plumage_engine.vllm.settings import ENVIRONMENT
+
+_HIDDEN = {
+    "feather": "vllm.v1.core.sched.request_queue.RequestQueue",
+    "eviction": "vllm.v1.core.single_type_kv_cache_manager.SinkFullAttentionManager",
+    "batchOrder": "vllm.v1.worker.gpu_input_batch.InputBatch",
+    "fleet": "vllm.distributed.kv_events.AllBlocksCleared",
+}
+_INSTALLED = {
+    "feather": "plumage_engine.vllm.feather.FeatherQueue",
+    "batchLimit": "plumage_engine.vllm.pressure.BatchLimit",
+    "eviction": "plumage_engine.vllm.blocks.make_policy",
+    "batchOrder": "plumage_engine.vllm.compat.model_runner.complaints",
+    "fleet": "plumage_engine.vllm.fleet.PooledHeats",
+    "promotion": "plumage_engine.vllm.offload.install.Promoter",
+}
+_WITHOUT = """
+import json, sys
+from importlib import import_module
+from pathlib import Path
+from plumage_bench.vllm_engine import Prompt, plugin_arguments, prepare_environment, running
+prepare_environment()
+import vllm.v1.engine.llm_engine, vllm.v1.core.sched.async_scheduler, vllm.v1.worker.cpu_worker
+module, _, name = sys.argv[1].rpartition(".")
+delattr(import_module(module), name)
+prompts = [Prompt(str(number), tuple(tokens), 12, number) for number, tokens in enumerate(json.loads(sys.argv[3]))]
+with running(Path(sys.argv[2]), **plugin_arguments({})) as engine:
+    answers = engine.serve(prompts).answers
+    guards = engine.scheduler.plumage.guards
+    free = engine.pool.num_gpu_blocks - 1 - engine.pool.get_num_free_blocks()
+    print("TOLD" + json.dumps({
+        "answers": {name: answer.tokens for name, answer in answers.items()},
+        "off": {name: guard.reason for name, guard in guards.items() if not guard.on},
+        "held": free,
+    }))
+"""
+_expected: dict[str, tuple[int, ...]] = {}
+
+
+def prompts() -> list[Prompt]:
+    rng = random.Random(5)
+    shared = [tuple(rng.choices(range(256), k=96)) for _ in range(3)]
+    made = enumerate(rng.choice(shared) + tuple(rng.choices(range(256), k=20)) for _ in range(12))
+    return [Prompt(str(number), tokens, 12, number) for number, tokens in made]
+
+
+def answers(engine: Engine) -> Mapping[str, tuple[int, ...]]:
+    return {name: answer.tokens for name, answer in engine.serve(prompts()).answers.items()}
+
+
+def expected(start_engine: Callable[..., Engine]) -> Mapping[str, tuple[int, ...]]:
+    if not _expected:
+        _expected.update(answers(start_engine()))
+    return _expected
+
+
+@pytest.mark.parametrize("feature", _HIDDEN)
+def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Path, feature: str) -> None:
+    wanted = expected(start_engine)
+    tokens = json.dumps([prompt.tokens for prompt in prompts()])
+    command = [sys.executable, "-c", _WITHOUT, _HIDDEN[feature], str(tiny_model), tokens]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert run.returncode == 0, run.stderr[-3000:]
+    told = json.loads(run.stdout.split("TOLD", 1)[1].splitlines()[0])
+    assert {name: tuple(given) for name, given in told["answers"].items()} == wanted
+    assert list(told["off"]) == [feature]
+    assert _HIDDEN[feature].rpartition(".")[2] in told["off"][feature]
+    assert told["held"] == 0
+
+
+@pytest.mark.parametrize("feature", _INSTALLED)
+def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
+    """Over a pretended device, which raises where a request would read what is not its own."""
+
+    def fail(*given: Any, **named: Any) -> Any:
+        raise AttributeError("made to fail")
+
+    monkeypatch.setattr(_INSTALLED[feature], fail)
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16))
+    plumage = engine.scheduler.plumage
+    assert {name for name, guard in plumage.guards.items() if not guard.on} == {feature}
+    assert plumage.guards[feature].reason == "AttributeError: made to fail"
+    assert plumage.counters.get("failures", feature) == 1
+    for number in range(20):
+        engine.add(f"{number}", chain(number % 3, 4) + chain(100 + number, 1), 8)
+        engine.step()
+    engine.finish()
+    assert all(request.is_finished() for request in engine.requests.values())
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+
+
+def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = expected(start_engine)
+
+    def fail(rows: Any) -> Any:
+        raise RuntimeError("made to fail")
+
+    monkeypatch.setattr(batch_order, "rank_rows", fail)
+    engine = start_engine(**plugin_arguments({}))
+    assert engine.scheduler.plumage.guards["batchOrder"].on
+    assert answers(engine) == wanted
+    assert engine.scheduler.plumage.guards["batchOrder"].reason == "RuntimeError: made to fail"
+    assert engine.scheduler.plumage.counters.get("failures", "batchOrder") == 1
+    _, stats = engine.scheduler.fleet.answer("stats", b"")
+    assert json.loads(stats)["features"]["batchOrder"] == {"on": False, "reason": "RuntimeError: made to fail"}
+
+
+def test_the_entry_point_lets_vllm_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from vllm.config import SchedulerConfig
+
+    monkeypatch.setenv(ENVIRONMENT, "{}")
+    monkeypatch.delattr(SchedulerConfig, "get_scheduler_cls")
+    monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", None)
+    plugin.register()
+    assert "scheduler failed and is off" in caplog.text
+    assert "batchOrder stays off" in caplog.text
+    monkeypatch.setenv(ENVIRONMENT, '{"feather": {"policy": "None such"}}')
+    with pytest.raises(ConfigurationError):
+        plugin.register()
