@@ -290,3 +290,10 @@ def test_a_host_tier_that_vllm_does_not_get_is_told_where_the_spec_is_accepted(
     accepted = world.condition("Accepted")
     assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
     assert ("hostMemory.capacity" in accepted["message"]) is told
+
+
+def test_a_long_manifest_that_kubectl_keeps_in_an_annotation_is_no_mistake() -> None:
+    kept = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000}
+    world = World(pool_object(annotations=kept))
+    world.converge()
+    assert world.condition("Accepted")["status"] == "True"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from plumage.api.v1alpha1.fields import Label, StringMap, Subdomain
+from plumage.api.v1alpha1.fields import Label, MapKey, StringMap, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
 from plumage.cluster import LONGEST_POOL_NAME
 
@@ -20,6 +20,10 @@ Tally = Annotated[int, Field(ge=0, le=1_000_000)]
 """A number of replicas or routers that a status tells."""
 
 
+# All of an object's together have so many bytes in Kubernetes. `kubectl apply` keeps the whole manifest in one.
+Annotations = dict[MapKey, Annotated[str, Field(max_length=262_144)]]
+
+
 class ObjectMeta(Struct):
     """Name, namespace, labels, annotations; what an API server adds to them is accepted and left alone."""
 
@@ -28,7 +32,7 @@ class ObjectMeta(Struct):
     name: Subdomain = Field(description="Name of the object, unique in its namespace.")
     namespace: Label = Field("default", description="Namespace of the object.")
     labels: StringMap = Field({}, max_length=64, description="Labels, to select objects by.")
-    annotations: StringMap = Field({}, max_length=64, description="Annotations, for tools and people.")
+    annotations: Annotations = Field({}, max_length=64, description="Annotations, for tools and people.")
     generation: Generation = Field(0, description="Version of the spec; set by the API server.")
     uid: str = Field("", max_length=64, description="Identity of this object; set by the API server.")
 
