@@ -170,7 +170,7 @@ SECRETS = """
 """
 
 
-def test_a_rotated_secret_rolls_nothing_and_pods_find_the_new_one_in_its_file(
+def test_a_rotated_secret_rolls_nothing_and_each_is_mounted_in_a_way_that_kubelets_renew(
     fleet: Fleet, namespace: str, apply
 ) -> None:
     """The operator may not read Secrets, so it can't know of it. Files are projected anew by the kubelet, and read anew

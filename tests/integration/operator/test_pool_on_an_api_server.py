@@ -115,9 +115,18 @@ def test_a_paused_pool_is_left_alone(fleet, namespace, apply) -> None:
     fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "inference.plumage.dev/paused=true")
     fleet.until(lambda: condition(fleet, namespace, "Paused").get("status") == "True")
     fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
+    for replicas in (3, 4):  # a look each; by the second the watch has told that the Service is gone
+        fleet.kubectl("-n", namespace, "scale", "ppool/chat", f"--replicas={replicas}")
+        fleet.until(
+            lambda wanted=replicas: fleet.get(namespace, "ppool", "chat")["status"]["desiredReplicas"] == wanted
+        )
+        found = children(fleet, namespace)  # a look writes the status last
+        assert ("Service", "chat-router") not in found
+        assert found["Deployment", "chat-engine"]["spec"]["replicas"] == 2
     fleet.kubectl("-n", namespace, "annotate", "ppool", "chat", "inference.plumage.dev/paused-")
     fleet.until(lambda: condition(fleet, namespace, "Paused").get("status") == "False")
     fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 4)
 
 
 def test_quota_and_its_remedy_are_named(fleet, namespace, apply) -> None:
@@ -153,10 +162,23 @@ def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
 
 def test_a_long_name_and_a_long_argument_are_no_trouble(fleet, namespace) -> None:
     name = "p" + "o" * 51 + "l"  # 53: the longest that leaves room for -directory
-    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(name=name))
-    fleet.until(lambda: fleet.get(namespace, "ppool", name).get("status", {}).get("conditions"))
+    argument = "--compilation-config=".ljust(1024, "x")
+    engine = {"runtime": "VLLM", "args": [argument]}
+    manifest = {
+        "apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name},
+        "spec": {"model": {"uri": "hf://org/name"}, "engine": engine},
+    }  # fmt: skip
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(manifest))
+    told = fleet.until(lambda: fleet.get(namespace, "ppool", name).get("status", {}).get("conditions"))
     listed = fleet.get(namespace, "deployments", "-l", f"inference.plumage.dev/pool={name}")["items"]
-    assert len(listed) == 3
+    assert len(listed) == 3, told
+    pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in listed}
+    (vllm,) = (one for one in pods[f"{name}-engine"]["containers"] if one["name"] == "engine")
+    assert vllm["args"][-1] == argument
+
+    engine["args"] = [argument + "x"]
+    refused = fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(manifest), check=False)
+    assert "1024" in refused
 
 
 def test_in_all_of_this_nothing_was_refused_for_want_of_rights(fleet, namespace, apply) -> None:
