@@ -74,11 +74,9 @@ class Conversations:
             "max_tokens": self.told["answer_tokens"],
             "messages": messages,
         }
-        headers = {
-            "Content-Type": "application/json",
-            "X-Plumage-Explain": "1",
-            "X-Plumage-Admin-Key": self.told["key"],
-        }
+        headers = {"Content-Type": "application/json"}
+        if self.told["key"]:  # a router refuses to explain itself without
+            headers |= {"X-Plumage-Explain": "1", "X-Plumage-Admin-Key": self.told["key"]}
         self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         response = self.connection.getresponse()
         if response.status != 200:

@@ -1,0 +1,45 @@
+"""A few clients that chat with a pool for as long as something is done to it, and would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from support.kube_access import Access, until
+from support.kube_install import Pool
+from support.kube_load import Load, Row
+
+__all__ = ["Chats", "chatting"]
+
+_LOAD = {"model": "tiny-chat", "groups": 4, "prefix_words": 50, "workers": 2, "pace_s": 1.0, "answer_tokens": 8}
+_FIRST_S = 120.0
+_MORE = 4  # answers, two for each client: the first of them may have been asked for before
+
+
+@dataclass(frozen=True)
+class Chats:
+    """`before`: requests that do not count, because a new Service's rules reach the nodes a moment late."""
+
+    load: Load
+    before: frozenset[str]
+
+    def go_on(self) -> None:
+        """Further ones are answered, and of all that were asked until now each whole."""
+        known = len(self._rows())
+        until(lambda: len(self._rows()) >= known + _MORE, "chats go on")
+        assert [row for row in self._rows() if row.outcome != "ended"] == []
+
+    def _rows(self) -> list[Row]:
+        return [row for row in self.load.run().rows if row.id not in self.before]
+
+
+@contextmanager
+def chatting(access: Access, pool: Pool) -> Iterator[Chats]:
+    """Begins with the first chat that is answered."""
+    load = Load.start(access, pool, port=8000, key="", **_LOAD)
+    try:
+        until(lambda: any(row.outcome == "ended" for row in load.run().rows), "a first chat is answered", _FIRST_S)
+        yield Chats(load, frozenset(row.id for row in load.run().rows))
+    finally:
+        load.stop()
