@@ -22,7 +22,7 @@ from plumage_engine.vllm.settings import ENVIRONMENT
 
 _HIDDEN = {
     "feather": "vllm.v1.core.sched.request_queue.RequestQueue",
-    "eviction": "vllm.v1.core.single_type_kv_cache_manager.SinkFullAttentionManager",
+    "eviction": "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue",
     "batchOrder": "vllm.v1.worker.gpu_input_batch.InputBatch",
     "fleet": "vllm.distributed.kv_events.AllBlocksCleared",
 }
