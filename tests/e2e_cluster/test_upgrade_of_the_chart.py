@@ -36,8 +36,7 @@ def _is_looked_after(access: Access, pool: Pool, operators: int) -> None:
     holder = _holder(access)
     waiting = [name for name in _operators(access) if name != holder]
     assert len(waiting) == operators - 1
-    for name in waiting:
-        until(lambda name=name: f"waiting: {holder} is active" in _log(access, name), f"{name} stands by")
+    until(lambda: all(f"waiting: {holder} is active" in _log(access, name) for name in waiting), "the others stand by")
 
 
 def _is_repaired(access: Access, pool: Pool) -> None:
