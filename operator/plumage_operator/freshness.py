@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 EVERY: Final = 60.0  # seconds between two looks
 _RESYNC: Final = 5
 """Looks between two at each pool for no reason at all: what no event told is found then."""
+_SILENCE: Final = 4
+"""Looks that may pass without one that found the watches well."""
 HEARTBEAT: Final = "watches"
 _KINDS: Final = (
     ("InferencePool", f"{GROUP}/{VERSION}", "inferencepools", ""),
@@ -68,7 +70,7 @@ class Freshness:
 
     async def run(self) -> None:
         """For ever."""
-        self._heartbeats.expect(HEARTBEAT, 3 * self._every + 60.0)
+        self._heartbeats.expect(HEARTBEAT, _SILENCE * self._every)
         looks = 0
         while True:
             await asyncio.sleep(self._every)

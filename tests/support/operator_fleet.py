@@ -49,22 +49,25 @@ class Fleet:
         self.kubectl("create", "namespace", SYSTEM)
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
 
-    def start(self, name: str = "first", *, ahead: float = 0.0, **environment: str) -> None:
-        """An operator; ready when it answers. ahead: seconds by which its clock is."""
+    def start(
+        self, name: str = "first", *, ahead: float = 0.0, checked: float | None = None, **environment: str
+    ) -> None:
+        """An operator; ready when it answers. ahead: seconds by which its clock is. checked: seconds between two
+        comparisons of its watches with the API server."""
         health, metrics = free_ports(2)
         self.ports[name] = (health, metrics)
         told = {
-            "KUBECONFIG": str(self._kubeconfig()), "POD_NAME": name, "POD_NAMESPACE": SYSTEM,
+            "KUBECONFIG": str(self.kubeconfig()), "POD_NAME": name, "POD_NAMESPACE": SYSTEM,
             "PLUMAGE_IMAGE": "plumage:1", "PLUMAGE_ENGINE_IMAGE": "engine:1",
             "PLUMAGE_INTEGRATIONS": "ingress",
         }  # fmt: skip
-        shifted = ["support.shifted_clock", str(ahead)] if ahead else []
-        told |= {"PYTHONPATH": str(ROOT / "tests")} if ahead else {}
+        program = ["support.shifted_clock", str(ahead), "plumage_operator"] if ahead else ["plumage_operator"]
+        program = program if checked is None else ["support.operator_checked_often", str(checked)]
+        told |= {"PYTHONPATH": str(ROOT / "tests")} if program[0] != "plumage_operator" else {}
         command = [
             sys.executable,
             "-m",
-            *shifted,
-            "plumage_operator",
+            *program,
             f"--health-port={health}",
             f"--metrics-port={metrics}",
         ]
@@ -98,7 +101,7 @@ class Fleet:
     def _logs(self) -> str:
         return "\n".join(f"-- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def _kubeconfig(self) -> Path:
+    def kubeconfig(self) -> Path:
         """The operator's service account's."""
         path = self.folder / "operator.kubeconfig"
         if not path.exists():

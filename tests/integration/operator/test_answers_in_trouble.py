@@ -1,0 +1,115 @@
+"""An API server that is there and in trouble: a proxy before the real one answers what a busy one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import httpx
+import pytest
+from support.operator_fleet import Fleet, children, condition, made, pool
+from support.operator_proxy import Answer, Proxy, proxied
+
+pytestmark = pytest.mark.timeout(300)
+
+ALL = 17
+NAME = "proxied"
+CHECKED_S = 3.0
+
+
+@pytest.fixture
+def proxy(fleet: Fleet) -> Iterator[Proxy]:
+    with proxied(fleet.server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def begin(fleet: Fleet, namespace: str, proxy: Proxy) -> Iterator[Callable[..., None]]:
+    """Starts the only operator, behind the proxy, for this test's namespace; the others are there again afterwards."""
+    for name in list(fleet.operators):
+        fleet.stop(name)
+
+    def begun(checked: float | None = None) -> None:
+        config = proxy.kubeconfig(fleet.kubeconfig(), fleet.folder / "proxied.kubeconfig")
+        fleet.start(NAME, checked=checked, KUBECONFIG=str(config), PLUMAGE_WATCH_NAMESPACES=namespace)
+
+    yield begun
+    proxy.frozen = False
+    fleet.stop(NAME, kill=True)
+    fleet.start()
+
+
+def some(wanted: Callable[[str, str], bool], count: int, answer: Answer) -> Callable[[str, str], Answer | None]:
+    """The answer to the first `count` requests that are wanted."""
+    left = count
+
+    def instead(method: str, path: str) -> Answer | None:
+        nonlocal left
+        if left == 0 or not wanted(method, path):
+            return None
+        left -= 1
+        return answer
+
+    return instead
+
+
+def test_a_server_that_is_too_busy_is_left_in_peace_for_as_long_as_it_asks(
+    fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
+) -> None:
+    own = f"/namespaces/{namespace}/"
+    busy = Answer(429, "TooManyRequests", {"Retry-After": "2"})
+    proxy.instead = some(lambda method, path: method == "PATCH" and own in path, 3, busy)
+    begin()
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
+    assert len(made(fleet, namespace)) == ALL
+    assert len(proxy.refused) == 3
+    assert all(after - before >= 1.9 for before, after in pairwise(proxy.refused)), proxy.refused
+    assert "429" in fleet.log(NAME), "who looks for why it took so long finds it"
+
+
+def test_a_status_that_meets_a_conflict_is_right_in_the_end(
+    fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
+) -> None:
+    place = f"/namespaces/{namespace}/inferencepools/chat/status"
+    conflict = Answer(409, "Conflict")
+    proxy.instead = some(lambda method, path: method == "PATCH" and path.endswith(place), 1, conflict)
+    begin()
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
+    assert len(made(fleet, namespace)) == ALL
+    assert len(proxy.refused) == 1
+    proxy.instead = some(lambda method, path: method == "PATCH" and path.endswith(place), 1, conflict)
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
+    fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"]["replicas"] == 3)
+    told = fleet.get(namespace, "ppool", "chat")
+    assert told["status"]["observedGeneration"] == told["metadata"]["generation"]
+    assert told["status"]["desiredReplicas"] == 3
+    assert len(proxy.refused) == 2
+
+
+def test_watches_that_freeze_are_told_by_the_probe_and_go_on_when_they_thaw(
+    fleet: Fleet, namespace: str, proxy: Proxy, begin: Callable[..., None]
+) -> None:
+    begin(CHECKED_S)
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
+    made(fleet, namespace)
+    assert fleet.until(lambda: health(fleet).status_code == 200)
+    proxy.frozen = True
+    fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
+    fleet.until(lambda: health(fleet).status_code == 503)
+    assert health(fleet).text.startswith("watches: no sign of life")
+    assert "the watches are frozen: InferencePool" in fleet.log(NAME)
+    assert proxy.held > 0
+    assert children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2, "nothing told it"
+
+    proxy.frozen = False
+    fleet.until(lambda: health(fleet).status_code == 200)
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
+    assert condition(fleet, namespace, "Accepted")["status"] == "True"
+
+
+def health(fleet: Fleet) -> httpx.Response:
+    """The liveness probe's answer; its own word for one that does not answer yet."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{fleet.ports[NAME][0]}/healthz", trust_env=False, timeout=30)
+    except httpx.TransportError:
+        return httpx.Response(599)

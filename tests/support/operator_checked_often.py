@@ -1,0 +1,18 @@
+"""`python -m support.operator_checked_often SECONDS ARGUMENT…`: the operator, which compares its watches with the API
+server so often that a test need not wait for minutes."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from unittest.mock import patch
+
+from plumage_operator import running
+from plumage_operator.__main__ import main
+from plumage_operator.freshness import Freshness
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    with patch.object(running, "Freshness", partial(Freshness, every=float(sys.argv[1]))):
+        sys.exit(main(sys.argv[2:]))
