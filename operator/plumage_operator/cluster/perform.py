@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
 from plumage_operator.children import APPLIED
 from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.crash_point import CrashPoint
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.conditions import Reason
 from plumage_operator.errors import GoneError, RefusedError
@@ -23,6 +25,7 @@ class Performer:
         self._api = api
         self._recorder = recorder
         self._store = store
+        self._crash_point = CrashPoint(os.environ)
 
     async def perform(self, pool: Object, actions: Iterable[Action]) -> tuple[Refusal, ...]:
         """All actions in their order. Refusals are collected, for one child's must not keep the others from being
@@ -31,6 +34,7 @@ class Performer:
         for action in actions:
             try:
                 await self._do(pool, action)
+                self._crash_point.passed()
             except RefusedError as error:
                 refusals.append(_refusal(action, error))
             except _TakenError as error:

@@ -26,16 +26,6 @@ def test_of_two_operators_one_works_and_the_other_takes_over(fleet, namespace, a
     fleet.until(lambda: ("Service", "chat-router") in children(fleet, namespace))
 
 
-def test_an_operator_that_is_killed_anywhere_leaves_work_that_the_next_one_ends(fleet, namespace) -> None:
-    (running,) = fleet.operators
-    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
-    fleet.until(lambda: children(fleet, namespace))
-    fleet.stop(running, kill=True)  # somewhere between two of its actions
-    fleet.start("next")
-    found = made(fleet, namespace)
-    assert len(found) == 17
-
-
 def test_an_api_server_that_restarts_is_waited_for(fleet, namespace, apply) -> None:
     fleet.server.restart()
     # For a moment after its start it refuses what roles allow, which the operator tells and asks again.
