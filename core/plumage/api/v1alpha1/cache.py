@@ -106,7 +106,10 @@ class HostFilterSpec(HotnessFilterSpec):
 class HostMemorySpec(Struct):
     """Host memory as a second tier for KV blocks: selective admission and promotion (HotPrefix §3.4, §3.5)."""
 
-    capacity: Memory | None = Field(None, description="Host memory for KV blocks; the GPU's KV capacity when absent.")
+    capacity: Memory | None = Field(
+        None,
+        description="Host memory for KV blocks. VLLM needs it; a Simulator takes the device's own capacity when absent.",
+    )
     min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
         10, description="Accesses below which an evicted prefix is dropped rather than copied."
     )
