@@ -97,6 +97,7 @@ def broken(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
     access.kubectl("-n", NAMESPACE, "delete", "inferencepools", *pools, "--wait=false")
     for pool in pools.values():
         remove_pool(access, pool)
+    access.kubectl("-n", NAMESPACE, "delete", "secret", SECRET, "--ignore-not-found")
 
 
 def test_a_bad_image_halts_the_rollout_and_the_old_replicas_serve_on(access: Access, serving: Pool) -> None:
