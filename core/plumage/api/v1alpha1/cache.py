@@ -108,7 +108,7 @@ class HostMemorySpec(Struct):
 
     capacity: Memory | None = Field(
         None,
-        description="Host memory for KV blocks. VLLM needs it; a Simulator takes the device's own capacity when absent.",
+        description="Host memory for KV blocks. VLLM needs it; a Simulator takes its device's capacity when absent.",
     )
     min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
         10, description="Accesses below which an evicted prefix is dropped rather than copied."
