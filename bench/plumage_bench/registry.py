@@ -185,11 +185,11 @@ _ALL = (
         "vllm-feather",
         "FEATHER in real vLLM, end to end: against FCFS and the tree's order alone, on a model of 8 layers",
         quick_budget=240,
-        quick_omits="9 of 11 cells, five of nine contenders, 18 of 20 pairs, three quarters of the requests",
+        quick_omits="12 of 14 cells, five of eleven contenders, 18 of 20 pairs, three quarters of the requests",
         options=(
             (
                 "cells",
-                "names of cells, separated by semicolons, instead of eleven: two and three levels, a step of the rate",
+                "names of cells, separated by semicolons, instead of fourteen: two and three levels, a step of the rate",
             ),
             ("pairs", "rounds in which each policy serves the load"),
             ("policies", "labels of policies, separated by semicolons, beside FCFS, tree and bandit instead of all"),

@@ -1,0 +1,168 @@
+"""What `vllm-feather` shows of its runs: a row each policy and cell, the closing line's figures, a plot."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isnan, log, nan
+from statistics import fmean, median
+from typing import Any
+
+from plumage_bench.harness import Report, ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
+from plumage_bench.vllm_feather_cells import Cell
+from plumage_bench.vllm_feather_contenders import CEILING, PRODUCT, Contender
+
+__all__ = ["Played", "later", "report", "told"]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run. tokens: answered. waits: seconds to each request's first token, in order of arrival. gaps: seconds
+    between tokens. batch: mean of running requests. stops: of the policy. converged: CPU seconds that it took after a
+    step of the rate."""
+
+    tokens: int
+    cpu: float
+    wall: float
+    waits: tuple[float, ...]
+    gaps: tuple[float, ...]
+    batch: float
+    stops: int
+    converged: float = nan
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of CPU time."""
+        return self.tokens / self.cpu
+
+
+def told(cell: Cell, runs: Mapping[str, Sequence[Played]], rng: random.Random) -> str:
+    """One line of a cell that is done: a whole run takes hours."""
+    over = ", ".join(f"÷ {label} {_ratio(runs['bandit'], runs[label], rng)}" for label in ("FCFS", "tree"))
+    return f"{cell.name}: bandit {over}"
+
+
+def _ratio(of: Sequence[Played], to: Sequence[Played], rng: random.Random) -> PairedRatio:
+    return paired_ratio([one.rate for one in of], [one.rate for one in to], rng)
+
+
+def report(
+    cells: Sequence[Cell],
+    contenders: Sequence[Contender],
+    played: Mapping[str, Mapping[str, Sequence[Played]]],
+    rng: random.Random,
+) -> Report:
+    rows = [
+        [cell.name, label, *_row(one, runs["FCFS"], runs["tree"], rng)]
+        for cell, runs in ((cell, played[cell.name]) for cell in cells)
+        for label, one in runs.items()
+    ]
+    columns = (
+        *("cell", "policy", "tok/CPU s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs"),
+        *("converged s", "÷ FCFS", "÷ tree"),
+    )
+    note = "Ratios: geometric mean over pairs, 95 % interval; FCFS again ÷ FCFS is noise. TTFT, TBT: wall's clock."
+    return Report(
+        _keys(cells, played, rng),
+        (ResultTable("FEATHER in real vLLM", columns, rows, note),),
+        lambda figure: _plot(figure, cells, contenders, played),
+        {
+            "cells": {
+                name: {label: [_raw(one) for one in runs] for label, runs in by.items()} for name, by in played.items()
+            }
+        },
+    )
+
+
+def _row(
+    runs: Sequence[Played], fcfs: Sequence[Played], tree: Sequence[Played], rng: random.Random
+) -> list[float | str]:
+    waits, gaps = [wait for one in runs for wait in one.waits], [1e3 * gap for one in runs for gap in one.gaps]
+    return [
+        fmean(one.rate for one in runs), fmean(one.tokens / one.wall for one in runs),
+        *(_quantile(values, part) for values in (waits, gaps) for part in (0.5, 0.99)),
+        fmean(one.batch for one in runs), fmean(one.stops for one in runs),
+        _converged(runs), str(_ratio(runs, fcfs, rng)), str(_ratio(runs, tree, rng)),
+    ]  # fmt: skip
+
+
+def _quantile(values: Sequence[float], part: float) -> float:
+    """NaN of none, as gaps are where an answer is one token."""
+    return sorted(values)[int(part * len(values))] if values else nan
+
+
+def later(of: Sequence[Played], than: Sequence[Played]) -> float:
+    """P99, over the requests of all pairs, of the seconds that one got its first token later than the same request of
+    the other run: what an order takes from anybody, where waiting as such is the load's."""
+    pairs = zip(of, than, strict=True)
+    return _quantile([a - b for one, other in pairs for a, b in zip(one.waits, other.waits, strict=True)], 0.99)
+
+
+def _converged(runs: Sequence[Played]) -> str:
+    """Median of the runs that settled, and how many did not."""
+    settled = sorted(one.converged for one in runs if not isnan(one.converged))
+    if not settled:
+        return ""
+    return f"{median(settled):.0f}" + (f" ({len(runs) - len(settled)} not)" if len(settled) < len(runs) else "")
+
+
+def _keys(
+    cells: Sequence[Cell], played: Mapping[str, Mapping[str, Sequence[Played]]], rng: random.Random
+) -> dict[str, float]:
+    """At 8 × 4k: over_fcfs; ceiling_over_fcfs, what one group reaches; of_ceiling, the learned policy's part of it.
+    over_order: learned ÷ tree, geometric mean over the cells that count, and its lower bound. noshare_low: lower bound
+    against FCFS where nothing is shared. wait_later_s: of the product's ageing limit, the worst cell's P99 of how much
+    later than under FCFS a request began; the limit is ten seconds."""
+    keys: dict[str, float] = {}
+    if runs := played.get("8 × 4k"):
+        keys["over_fcfs"] = _ratio(runs["bandit"], runs["FCFS"], rng).ratio
+        if CEILING.label in runs:
+            keys["ceiling_over_fcfs"] = _ratio(runs[CEILING.label], runs["FCFS"], rng).ratio
+            keys["of_ceiling"] = _ratio(runs["bandit"], runs[CEILING.label], rng).ratio
+    if product := [runs for runs in played.values() if PRODUCT.label in runs]:
+        keys["wait_later_s"] = max(later(runs[PRODUCT.label], runs["FCFS"]) for runs in product)
+    counted = [played[cell.name] for cell in cells if cell.counts]
+    if counted:
+        keys["over_order"], keys["over_order_low"] = _over_cells(counted, rng)
+    for cell in cells:
+        if not cell.groups:
+            keys["noshare_low"] = _ratio(played[cell.name]["bandit"], played[cell.name]["FCFS"], rng).low
+    return keys
+
+
+def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]], rng: random.Random) -> tuple[float, float]:
+    """Geometric mean over cells, each cell alike, and the lower 95 % bound by drawing pairs again within each."""
+    logs = [
+        [log(one.rate / other.rate) for one, other in zip(runs["bandit"], runs["tree"], strict=True)] for runs in cells
+    ]
+    drawn = sorted(fmean(fmean(rng.choices(pairs, k=len(pairs))) for pairs in logs) for _ in range(2000))
+    return exp(fmean(fmean(pairs) for pairs in logs)), exp(drawn[50])
+
+
+def _raw(one: Played) -> dict[str, float]:
+    raw = {"tokens_per_cpu_s": one.rate, "tokens_per_s": one.tokens / one.wall, "batch": one.batch, "stops": one.stops}
+    raw |= {"ttft_p99_s": _quantile(one.waits, 0.99), "tbt_p99_s": _quantile(one.gaps, 0.99) if one.gaps else 0.0}
+    return raw if isnan(one.converged) else raw | {"converged_s": one.converged}
+
+
+def _plot(
+    figure: Any,
+    cells: Sequence[Cell],
+    contenders: Sequence[Contender],
+    played: Mapping[str, Mapping[str, Sequence[Played]]],
+) -> None:
+    axes, width = figure.subplots(), 0.8 / len(contenders)
+    for index, contender in enumerate(contenders):
+        places = [place for place, cell in enumerate(cells) if contender.label in played[cell.name]]
+        means = [
+            fmean(one.rate for one in played[cells[place].name][contender.label])
+            / fmean(one.rate for one in played[cells[place].name]["FCFS"])
+            for place in places
+        ]
+        axes.bar([place + index * width for place in places], means, width, label=contender.label)
+    axes.set_xticks([place + 0.4 for place in range(len(cells))], [cell.name for cell in cells], rotation=20)
+    axes.set_ylabel("output tokens a CPU second ÷ FCFS")
+    axes.axhline(1.0, color="black", linewidth=0.5)
+    axes.legend()
