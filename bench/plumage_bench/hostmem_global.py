@@ -11,6 +11,10 @@ counts a use of the deepest chunk that any replica holds (0064), the view ages b
 requests each replica is told the faded uses of the blocks that it holds (0135). Requests go to replicas in two ways: in
 turn, to the one with the fewest under way; and by prefix, to the one that holds most of it unless that one is busy.
 The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
+
+A pair is a suite with a seed, which draws lengths, favourites and questions: both contenders serve the same prompts.
+Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
+is told nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is noise.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
 from plumage_bench.harness import Context, Report, ResultTable
-from plumage_bench.pairs import paired_ratio
+from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem import BLOCK, tokens_of
 from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape, Prompt, fewshot_prompts
@@ -40,7 +44,9 @@ _QUESTIONS = 1024
 _PHASES = 4
 _SPILL = 4  # requests more than the least busy replica's that a holder may have
 ROUTES = ("in turn", "by prefix")
-KINDS = ("local", "global")
+KINDS: Final[Mapping[str, Sequence[str]]] = {"in turn": ("local", "global", "again"), "by prefix": ("local", "global")}
+_SEEDS: Final[Mapping[str, int]] = {"in turn": 6, "by prefix": 3}
+_OTHER_CHANCE: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -218,14 +224,15 @@ def drifting(shape: FewshotShape, seed: int) -> list[Prompt]:
 
 
 def run(context: Context) -> Report:
-    """Both contenders on the same prompts, suites, seeds and ways of routing."""
+    """All contenders on the same prompts, suites, seeds and ways of routing."""
     prepare_environment()
     from plumage_engine.vllm.tiny_model import write_model
 
     names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
-    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
+    counts = {route: 2 if context.quick else count for route, count in _SEEDS.items()}
+    total = len(names) * sum(counts[route] * len(KINDS[route]) for route in ROUTES)
     found: dict[tuple[str, str], dict[str, list[Counted]]] = {}
-    with TemporaryDirectory() as folder, context.progress("pools", len(names) * len(seeds) * 4) as advance:
+    with TemporaryDirectory() as folder, context.progress("pools", total) as advance:
         model = write_model(Path(folder) / "tiny")
         for suite in names:
             # A suite of long answers takes a step a token: fewer questions do.
@@ -233,62 +240,57 @@ def run(context: Context) -> Report:
             shape = replace(FEWSHOT_SUITES[suite], questions=_QUESTIONS // fewer)
             prefixes = int(shape.subjects * shape.example_tokens / BLOCK)
             own = int(_BATCH * (shape.question_tokens * 2 + shape.output_tokens * 2) / BLOCK)
-            for seed in seeds:
-                prompts = drifting(shape, seed)
-                for route in ROUTES:
-                    rows = found.setdefault((suite, route), {kind: [] for kind in KINDS})
-                    for kind in KINDS:
-                        counted = play(model, prompts, prefixes // 8 + own, prefixes // 4, seed, route, kind)
-                        rows[kind].append(counted)
+            for route in ROUTES:
+                rows = found[suite, route] = {kind: [] for kind in KINDS[route]}
+                for seed in range(context.seed, context.seed + counts[route]):
+                    prompts = drifting(shape, seed)
+                    for kind in KINDS[route]:
+                        chance = seed + (_OTHER_CHANCE if kind == "again" else 0)
+                        rows[kind].append(play(model, prompts, prefixes // 8 + own, prefixes // 4, chance, route, kind))
                         advance(1)
     return _report(found)
 
 
-def _report(found: Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]) -> Report:
-    gains = {key: _gains(rows, "device_ratio") for key, rows in found.items()}
-    whole = {key: _gains(rows, "ratio") for key, rows in found.items()}
-    turn = [gain for (_, route), each in gains.items() if route == ROUTES[0] for gain in each]
-    prefix = [gain for (_, route), each in gains.items() if route == ROUTES[1] for gain in each]
-    mean, others = (paired_ratio(each, [1.0] * len(each), random.Random(0)) for each in (turn, prefix))
-    keys: dict[str, int | float | str] = {
-        "global_over_local": round(mean.ratio, 4),
-        "low": round(mean.low, 4),
-        "by_prefix": round(others.ratio, 4),
-        "by_prefix_low": round(others.low, 4),
-        "all_hits": round(
-            geometric_mean([gain for key, each in whole.items() if key[1] == ROUTES[0] for gain in each]), 4
-        ),
-        "pairs": mean.pairs,
-    }
+Found = Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]
+
+
+def over_local(found: Found, route: str, kind: str, what: str = "device_ratio") -> PairedRatio:
+    """`kind` ÷ local, over all pairs of that way of routing: each suite with each of its seeds."""
+    over = [getattr(one, what) for (_, way), rows in found.items() if way == route for one in rows[kind]]
+    under = [getattr(one, what) for (_, way), rows in found.items() if way == route for one in rows["local"]]
+    return paired_ratio(over, under, random.Random(0))
+
+
+def _report(found: Found) -> Report:
+    keys: dict[str, int | float | str] = {}
+    for name, route, kind, what in (
+        ("global_over_local", "in turn", "global", "device_ratio"),
+        ("again_over_local", "in turn", "again", "device_ratio"),
+        ("by_prefix", "by prefix", "global", "device_ratio"),
+        ("all_hits", "in turn", "global", "ratio"),
+    ):
+        ratio = over_local(found, route, kind, what)
+        keys |= {name: round(ratio.ratio, 4), f"{name}_low": round(ratio.low, 4), f"{name}_high": round(ratio.high, 4)}
+    keys["pairs"] = over_local(found, "in turn", "global").pairs
     data = {f"{suite}, {route}": _plain(rows) for (suite, route), rows in found.items()}
-    return Report(keys, [_table(found)], lambda figure: _plot(figure, gains), data)
+    return Report(keys, [_table(found)], lambda figure: _plot(figure, found), data)
 
 
-def _gains(rows: Mapping[str, Sequence[Counted]], what: str) -> list[float]:
-    pairs = zip(rows["global"], rows["local"], strict=True)
-    return [getattr(pooled, what) / getattr(local, what) for pooled, local in pairs]
-
-
-def _table(found: Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]) -> ResultTable:
-    columns = (
-        "suite, route", "hotness", "device hits", "÷ local", "least, most", "all hits", "÷ local", "stored", "promoted",
-    )  # fmt: skip
+def _table(found: Found) -> ResultTable:
+    columns = ("suite, route", "hotness", "device hits", "÷ local", "all hits", "÷ local", "stored", "promoted")
     shown: list[tuple[str | float | int, ...]] = []
     for (suite, route), rows in found.items():
         for kind, counted in rows.items():
-            against = {**rows, "global": counted}
-            device, whole = _gains(against, "device_ratio"), _gains(against, "ratio")
+            only = {(suite, route): rows}
             shown.append(
                 (
                     f"{suite}, {route}", kind, round(fmean(one.device_ratio for one in counted), 4),
-                    round(geometric_mean(device), 4), f"{min(device):.3f}, {max(device):.3f}",
-                    round(fmean(one.ratio for one in counted), 4), round(geometric_mean(whole), 4),
-                    round(fmean(one.stored for one in counted)), round(fmean(one.promoted for one in counted)),
+                    str(over_local(only, route, kind)), round(fmean(one.ratio for one in counted), 4),
+                    str(over_local(only, route, kind, "ratio")), round(fmean(one.stored for one in counted)),
+                    round(fmean(one.promoted for one in counted)),
                 )
             )  # fmt: skip
-    notes = (
-        "Hits: share of prompt tokens. ÷ local: geometric mean over seeds, the same prompts. Stored, promoted: blocks."
-    )
+    notes = "Hits: share of prompt tokens. ÷ local: of the same prompts. again: local by other chance. Stored: blocks."
     return ResultTable("Four replicas, favourites that change", columns, shown, notes)
 
 
@@ -297,10 +299,19 @@ def _plain(rows: Mapping[str, Sequence[Counted]]) -> dict[str, list[dict[str, in
     return {kind: [{what: getattr(one, what) for what in fields} for one in counted] for kind, counted in rows.items()}
 
 
-def _plot(figure: Any, gains: Mapping[tuple[str, str], Sequence[float]]) -> None:
+def _plot(figure: Any, found: Found) -> None:
     axes = figure.subplots()
-    for place, ((_, route), each) in enumerate(gains.items()):
-        axes.scatter([place] * len(each), each, color="tab:blue" if route == ROUTES[0] else "tab:orange")
-    axes.set_xticks(range(len(gains)), [f"{suite}\n{route}" for suite, route in gains])
+    shown = [(key, kind) for key, rows in found.items() for kind in rows if kind != "local"]
+    colours = {"global": "tab:blue", "again": "tab:gray"}
+    for place, (key, kind) in enumerate(shown):
+        rows = found[key]
+        pairs = zip(rows[kind], rows["local"], strict=True)
+        each = [one.device_ratio / local.device_ratio for one, local in pairs]
+        ratio = over_local({key: rows}, key[1], kind)
+        axes.scatter([place] * len(each), each, color=colours[kind], alpha=0.5)
+        axes.errorbar(
+            place + 0.15, ratio.ratio, [[ratio.ratio - ratio.low], [ratio.high - ratio.ratio]], fmt="_", color="black"
+        )
+    axes.set_xticks(range(len(shown)), [f"{suite}\n{route}\n{kind}" for (suite, route), kind in shown], fontsize=7)
     axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_ylabel("device hits by the pool's hotness ÷ by the replica's own")
+    axes.set_ylabel("device hits ÷ by the replica's own hotness; each pair, mean, 95 %")

@@ -171,7 +171,7 @@ _ALL = (
         "hostmem-global",
         "host memory of four replicas in real vLLM, ranked by the pool's hotness and by each replica's own",
         quick_budget=180,
-        quick_omits="two of four suites, half of the questions, one of three seeds",
+        quick_omits="two of four suites, half of the questions, four of six seeds, one of three by prefix",
         needs_vllm=True,
     ),
     Benchmark(
