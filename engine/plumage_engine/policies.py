@@ -42,11 +42,13 @@ class RecordConfig(Section):
 
 class HostTierConfig(Section):
     """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`). promotion_tokens: at most
-    so many are copied up by one plan."""
+    so many are copied up by one plan. promotion_lookahead: waiting requests whose blocks are copied up before their
+    turn, by vLLM with promotion on; 0 for none."""
 
     min_frequency: int = Field(10, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
     promotion_tokens: int = Field(4096, ge=1)
+    promotion_lookahead: int = Field(16, ge=0, le=256)
     priority: str = PRIORITY.text
     record: RecordConfig = RecordConfig()

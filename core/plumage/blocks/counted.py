@@ -79,10 +79,13 @@ class CountedTree(PrefixTree):
 
     def remove(self, block: int) -> list[int]:
         """The last copy of `block` went in another way than by `evict`. It leaves the tree with all below it, which
-        nobody can find any more, in use or not; returns them, children first. Visits every run; meant to be rare."""
+        nobody can find any more, in use or not; returns them, children first. Visits every run, unless the block is the
+        end of an evictable leaf; meant to be rare."""
         run = self._run_of.get(block)
         if run is None:
             return []
+        if run in self.leaves and run.hashes[-1] == block:
+            return [self.evict_last(run)]
         place = run.hashes.index(block)
         if place:
             upper = self._split(run, place)

@@ -20,6 +20,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "host_admissions": "Blocks offered to host memory and taken",
         "host_refusals": "Blocks offered to host memory and refused",
         "promotions": "Blocks copied up from host memory without a request that waits for them",
+        "promotions_ahead": "Those of them that a request which waited was to ask for",
         "promotions_used": "Promoted blocks that a request found in the device's cache",
         "promotions_wasted": "Promoted blocks that were evicted before any request asked for them",
         "promotions_abandoned": "Blocks whose promotion was under way when the cache was reset",

@@ -7,6 +7,7 @@ for the length, which is always the true one, or the engine would believe that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from plumage_engine.vllm.compat.scheduler import (
     FCFSRequestQueue,
@@ -147,6 +148,10 @@ class FeatherQueue(RequestQueue):
 
     def __iter__(self) -> Iterator[Request]:
         return iter(list(self._waiting.values()))
+
+    def oldest(self, limit: int) -> Iterator[Request]:
+        """Up to `limit` of them by arrival, preempted ones last. Not to be read while requests come and go."""
+        return islice(self._waiting.values(), limit)
 
     def _first(self) -> Request:
         """The one that came first: asked for although the policy said STOP, or while the policy is off."""

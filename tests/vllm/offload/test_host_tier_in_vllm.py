@@ -75,7 +75,7 @@ def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], t
     of either is left in the end."""
     plain = start_engine(**_SMALL).serve(_prompts(1))
     below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20}
-    engine = start_engine(**_SMALL, **host_tier_arguments(300, **below))
+    engine = start_engine(**_SMALL, **host_tier_arguments(150, **below))
     counters, guard = Counters(), Guard("promotion", Counters())
     manager = install(engine.scheduler, HostTierConfig(min_frequency=1), guard, counters)
     assert manager is not None

@@ -160,7 +160,7 @@ def test_too_many_unused_promotions_stop_it_for_a_while(tiny_model: Path) -> Non
     tier.promoter.worth.settle(wasted=256)
     decode(tier)
     assert tier.engine.promoted_blocks == 0
-    tier.promoter._unused[b"\0" * 36] = None
+    tier.promoter._unused[b"\0" * 36] = tier.promoter.worth
     decode(tier, "again")
     assert tier.counters.get("promotions_wasted") == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from plumage_engine.policies import HostTierConfig
@@ -17,6 +18,7 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.device import Device
 from plumage_engine.vllm.offload.heats import Prior
+from plumage_engine.vllm.offload.lookahead import soonest
 from plumage_engine.vllm.offload.manager import SelectiveManager
 from plumage_engine.vllm.offload.promoter import Promoter
 
@@ -124,7 +126,11 @@ def _promote(scheduler: Any, connector: Any, manager: SelectiveManager, guard: G
     caches = scheduler.kv_cache_manager
     group = connector.config.kv_group_configs[0]
     device = Device(caches.block_pool, group.group_idx, group.tokens_per_block)
-    promoter = Promoter(connector, manager, device, guard, counters, reserve=scheduler.max_num_running_reqs)
+    promoter = Promoter(
+        connector, manager, device, guard, counters,
+        reserve=scheduler.max_num_running_reqs,
+        waiting=partial(soonest, scheduler, manager.settings.promotion_lookahead),
+    )  # fmt: skip
     connector.promoter = promoter
     connector.__class__ = PromotingScheduler
     connector._events_tracker.plumage_guard = guard

@@ -1,18 +1,20 @@
 """Promotion of hot prefixes while requests decode (HotPrefix §3.4), as jobs of vLLM's offloading connector.
 
-A promotion is a load that no request waits for: its blocks are taken from the pool, and given back, findable, when all
-workers have told that it ended. Whatever happens in between, a reset above all, its blocks are given back at once, and
-the workers are told to end the copy before those blocks are written again.
+What comes up is what the next waiting requests lack (`lookahead`), at any step, and what is hot, at steps that decode.
+A promotion is a load that no running request waits for: its blocks are taken from the pool, and given back, findable,
+when all workers have told that it ended. Whatever happens in between, a reset above all, its blocks are given back at
+once, and the workers are told to end the copy before those blocks are written again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from plumage.tiering import Promotion, PromotionBudget, PromotionTurn, PromotionWorth, TierNode, plan_promotion
+from plumage.tiering import PromotionBudget, PromotionTurn, PromotionWorth, TierNode, plan_promotion
 from plumage_engine.vllm.compat.kv_offload import (
     GPULoadStoreSpec,
     OffloadingWorkerMetadata,
@@ -23,6 +25,7 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.offload.candidates import Candidates, Piece
 from plumage_engine.vllm.offload.device import Device
+from plumage_engine.vllm.offload.lookahead import Lookahead
 from plumage_engine.vllm.offload.manager import SelectiveManager
 
 __all__ = ["Promoter"]
@@ -34,16 +37,19 @@ _SETTLED_AT_ONCE = 64
 
 @dataclass(slots=True)
 class _Job:
-    """A copy under way. blocks: empty once it was let go. left: workers that have not told of its end."""
+    """A copy under way. ahead: for a request that waits. blocks: empty once it was let go. left: workers that have not
+    told of its end."""
 
     piece: Piece
+    ahead: bool
     blocks: list[Any]
     context: ReqContext
     left: int
 
 
 class Promoter:
-    """connector: vLLM's connector's scheduler half. reserve: free blocks that are left to running requests."""
+    """connector: vLLM's connector's scheduler half. reserve: free blocks that are left to running requests. waiting:
+    the next requests to be admitted, as well as is known."""
 
     def __init__(
         self,
@@ -54,6 +60,7 @@ class Promoter:
         counters: Counters,
         *,
         reserve: int,
+        waiting: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         self._connector = connector
         self._manager = manager
@@ -62,12 +69,15 @@ class Promoter:
         self._counters = counters
         self._reserve = reserve
         self._candidates = Candidates(manager.residents, device)
+        self._lookahead = Lookahead(manager.residents, device, waiting, device.group)
         self._turn = PromotionTurn()
         self.worth = PromotionWorth()
+        self.worth_ahead = PromotionWorth()
         self._jobs: dict[int, _Job] = {}
         self._names: set[str] = set()
         self._flush: set[int] = set()
-        self._unused: OrderedDict[Key, None] = OrderedDict()
+        self._unused: OrderedDict[Key, PromotionWorth] = OrderedDict()
+        """Promoted blocks that no request has found yet, and what their fate is evidence of."""
 
     @property
     def pending(self) -> bool:
@@ -83,8 +93,10 @@ class Promoter:
         if not self._guard.on or not self._manager.guard.on:
             return
         try:
+            if self.worth_ahead.turn():
+                self._bring_ahead()
             if self._turn.step(prefill_tokens=_prefill(output)):
-                self._settle()
+                self._settle(_SETTLED_AT_ONCE)
                 if self.worth.turn():
                     self._promote()
         except Exception as error:
@@ -127,9 +139,8 @@ class Promoter:
             keys = self._connector._req_status[request.request_id].group_states[0].offload_keys
             used = [key for key in keys[: tokens // self._manager.heats.tokens] if key in self._unused]
             for key in used:
-                del self._unused[key]
+                self._unused.pop(key).settle(used=1)
             self._counters.add("promotions_used", len(used))
-            self.worth.settle(used=len(used))
         except Exception as error:
             self._guard.failed(error)
 
@@ -162,6 +173,24 @@ class Promoter:
 
     # -- a plan and its jobs -----------------------------------------------------------------------------------------
 
+    def _bring_ahead(self) -> None:
+        """For those that wait. What goes for it is what an allocation would take next, but for what they wait for."""
+        free = self._device.free - self._reserve
+        chunks = min(self._manager.settings.promotion_tokens // self._manager.heats.tokens, free)
+        pieces = self._lookahead.pieces(chunks, self._connector._chunks_being_loaded)
+        if not pieces:
+            return
+        needed, wanted = sum(len(piece.keys) for piece in pieces), self._lookahead.wanted()
+        spare = self._device.empty(needed + self._reserve)[self._reserve :]
+        if len(spare) < needed:
+            spare += self._device.leaves(needed, wanted)
+        for piece in pieces:
+            if len(piece.keys) > len(spare):
+                break
+            self._start(piece, spare, ahead=True)
+            self._counters.add("promotions_ahead", len(piece.keys))
+        self._settle(2 * needed)
+
     def _promote(self) -> None:
         tokens = self._manager.heats.tokens
         chunks = min(self._manager.settings.promotion_tokens // tokens, self._device.free - self._reserve)
@@ -180,15 +209,15 @@ class Promoter:
         spare = empty[: max(0, len(empty) - self._reserve)]
         for promotion in plan:
             spare += [leaves[victim.key][1] for victim in promotion.victims]
-            self._start(promotion, roots[promotion.node.key][1], spare)
+            self._start(roots[promotion.node.key][1], spare)
 
-    def _start(self, promotion: Promotion, piece: Piece, spare: list[Any]) -> None:
+    def _start(self, piece: Piece, spare: list[Any], *, ahead: bool = False) -> None:
         """Order one copy, into blocks from the front of `spare`."""
         connector, blocks = self._connector, [spare.pop(0) for _ in piece.keys]
         number = connector._generate_job_id()
         context = ReqContext(req_id=f"plumage-promotion-{number}")
         target = GPULoadStoreSpec([block.block_id for block in blocks], [len(blocks)], [piece.start])
-        job = _Job(piece, [], context, connector.config.num_workers)
+        job = _Job(piece, ahead, [], context, connector.config.num_workers)
         source = self._manager.lend(piece.keys, context)
         try:
             self._device.take(blocks)
@@ -218,7 +247,7 @@ class Promoter:
     def _place(self, job: _Job) -> None:
         """What was copied can be found from here on."""
         placed = self._device.place(job.piece.keys, job.blocks, job.piece.above, job.piece.start)
-        self._unused.update(dict.fromkeys(placed))
+        self._unused.update(dict.fromkeys(placed, self.worth_ahead if job.ahead else self.worth))
         self._counters.add("promotions", len(placed))
         described = self._connector._events_tracker._pending_event_metadata
         for key in placed:
@@ -241,19 +270,16 @@ class Promoter:
         loading = self._connector._chunks_being_loaded
         (loading.update if begins else loading.difference_update)(job.piece.keys)
 
-    def _settle(self) -> None:
-        """Which of the oldest promoted blocks have been evicted, unused?"""
-        wasted = 0
-        for key in list(islice(self._unused, _SETTLED_AT_ONCE)):
+    def _settle(self, number: int) -> None:
+        """Which of the `number` oldest promoted blocks have been evicted, unused?"""
+        rests = self.worth.rests + self.worth_ahead.rests
+        for key in list(islice(self._unused, number)):
             if self._device.holds(key):
                 self._unused.move_to_end(key)
             else:
-                del self._unused[key]
-                wasted += 1
-        self._counters.add("promotions_wasted", wasted)
-        rests = self.worth.rests
-        self.worth.settle(wasted=wasted)
-        self._counters.add("promotion_rests", self.worth.rests - rests)
+                self._unused.pop(key).settle(wasted=1)
+                self._counters.add("promotions_wasted", 1)
+        self._counters.add("promotion_rests", self.worth.rests + self.worth_ahead.rests - rests)
 
 
 def _prefill(output: Any) -> int:
