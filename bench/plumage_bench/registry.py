@@ -157,7 +157,7 @@ _ALL = (
         "vllm-pressure",
         "the adaptive limit of running requests against static batches, contexts of 2k, 8k and 32k tokens",
         quick_budget=120,
-        quick_omits="the loads with vLLM's gate for whole prompts",
+        quick_omits="the loads with vLLM's gate for whole prompts, four of five seeds",
         needs_vllm=True,
     ),
     Benchmark(
