@@ -10,7 +10,8 @@ plans are made between two steps, copies run beside the next ones and are not ch
 seeds, and its worst seed (`decode_slowdown_high`).
 
 `lru` is vLLM without host memory; E its eviction by hotness. `all` is vLLM's offloading, which stores every block;
-`threshold k` the same with its `store_threshold`. A is selective admission, P promotion. The suites draw subjects
+`threshold k` the same with its `store_threshold`. A is selective admission, P promotion: of what waiting requests lack,
+then of what is hot. `A+P hotness` and its neighbours promote by the one rank alone, so that ranks compare. The suites draw subjects
 evenly, where no policy can know which is next; with `zipf` some are asked for more often than others.
 """
 
@@ -54,6 +55,8 @@ def _tier(frequency: int, promotion: str = "Off", **more: Any) -> dict[str, Any]
     return {"min_frequency": frequency, "promotion": promotion, **more}
 
 
+_NO_LOOKAHEAD = {"promotion_lookahead": 0}
+
 CONTENDERS = (
     Contender("lru"),
     Contender("E", eviction="Hotness"),
@@ -65,9 +68,10 @@ CONTENDERS = (
     Contender("A 2, half", tier=_tier(2), room=0.5),
     Contender("A 10", tier=_tier(10)),
     Contender("A+P", tier=_tier(2, "Hotness")),
-    Contender("A+P recency", tier=_tier(2, "Recency")),
-    Contender("A+P frequency", tier=_tier(2, "Frequency")),
-    Contender("A+P depth", tier=_tier(2, "Depth")),
+    Contender("A+P hotness", tier=_tier(2, "Hotness", **_NO_LOOKAHEAD)),
+    Contender("A+P recency", tier=_tier(2, "Recency", **_NO_LOOKAHEAD)),
+    Contender("A+P frequency", tier=_tier(2, "Frequency", **_NO_LOOKAHEAD)),
+    Contender("A+P depth", tier=_tier(2, "Depth", **_NO_LOOKAHEAD)),
     Contender("E+A+P", eviction="Hotness", tier=_tier(2, "Hotness")),
 )
 
@@ -218,7 +222,7 @@ def _report(found: dict[tuple[str, float], dict[str, list[Counted]]]) -> Report:
         "eap_gain": min(_ratio(rows, "E+A+P", "lru", "device_ratio") for rows in even),
         "ap_gain_zipf": min(_ratio(rows, "A+P", "lru", "device_ratio") for rows in skewed),
         "eap_gain_zipf": min(_ratio(rows, "E+A+P", "lru", "device_ratio") for rows in skewed),
-        "over_ranks": min(_ratio(rows, "A+P", rank, "device_ratio") for rows in skewed for rank in ranks),
+        "over_ranks": min(_ratio(rows, "A+P hotness", rank, "device_ratio") for rows in skewed for rank in ranks),
         "step_us": max(one.step_us for rows in even + skewed for one in rows["A+P"]),
         "decode_slowdown": max(fmean(one.step_us for one in rows["A+P"]) for rows in even + skewed) / _STEP_US,
         "decode_slowdown_high": max(one.step_us for rows in even + skewed for one in rows["A+P"]) / _STEP_US,
