@@ -11,8 +11,8 @@ seeds, and its worst seed (`decode_slowdown_high`).
 
 `lru` is vLLM without host memory; E its eviction by hotness. `all` is vLLM's offloading, which stores every block;
 `threshold k` the same with its `store_threshold`. A is selective admission, P promotion: of what waiting requests lack,
-then of what is hot. `A+P hotness` and its neighbours promote by the one rank alone, so that ranks compare. The suites draw subjects
-evenly, where no policy can know which is next; with `zipf` some are asked for more often than others.
+then of what is hot. `A+P hotness` and its neighbours promote by the one rank alone, so that ranks compare. The suites
+draw subjects evenly, where no policy can know which is next; with `zipf` some are asked for more often than others.
 """
 
 from __future__ import annotations
