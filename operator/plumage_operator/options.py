@@ -13,11 +13,14 @@ from plumage.errors import ConfigurationError
 from plumage_operator.permissions import LEASE, ROUTER_ROLE
 from plumage_operator.site import Site
 
-__all__ = ["WORKERS", "Options", "read_options"]
+__all__ = ["AUTOSCALE_SECONDS", "WORKERS", "Options", "read_options"]
 
 WORKERS: Final = 12
 """A look asks one thing after the other, and it is the API server that takes its time. Four fewer than there may be
 requests in flight: the Lease is renewed, whatever the looks wait for."""
+AUTOSCALE_SECONDS: Final = 15
+"""Between two looks of the autoscaler: HorizontalPodAutoscaler's period, and the longest, since a figure that three of
+them did not renew counts as missing."""
 _ABOUT = """Makes InferencePools of a Kubernetes cluster into fleets, and keeps them so.
 
 It needs the CustomResourceDefinitions (kubectl apply -f crds/) and the rights that the chart gives it. In a pod it
@@ -31,7 +34,8 @@ Several may run: one holds the Lease and works, the others wait. /healthz tells 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """identity: of this process among operators. namespaces: those watched; none is the whole cluster."""
+    """identity: of this process among operators. namespaces: those watched; none is the whole cluster.
+    autoscale_seconds: between two looks at a pool that sizes itself."""
 
     site: Site
     identity: str
@@ -39,6 +43,7 @@ class Options:
     integrations: tuple[str, ...] = ()
     lease: str = LEASE
     workers: int = WORKERS
+    autoscale_seconds: int = AUTOSCALE_SECONDS
     health_port: int = 8080
     metrics_port: int = 8082
     external_port: int | None = None
@@ -70,12 +75,21 @@ def read_options(arguments: Sequence[str] | None = None, environment: Mapping[st
         integrations=_words(given.integrations),
         lease=given.lease,
         workers=given.workers,
+        autoscale_seconds=_seconds(given.autoscale_seconds),
         health_port=given.health_port,
         metrics_port=given.metrics_port,
         external_port=int(given.external_metrics_port) if given.external_metrics_port else None,
         external_tls=given.external_metrics_tls,
         log_level=given.log_level.upper(),
         log_format=given.log_format,
+    )
+
+
+def _seconds(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= AUTOSCALE_SECONDS:
+        return int(text)
+    raise ConfigurationError(
+        f"--autoscale-seconds (or PLUMAGE_AUTOSCALE_SECONDS) must be 1 to {AUTOSCALE_SECONDS}, got {text!r}"
     )
 
 
@@ -107,6 +121,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--monitoring-namespaces", "PLUMAGE_MONITORING_NAMESPACES", "", "who may read metrics, with commas")
     option("--integrations", "PLUMAGE_INTEGRATIONS", "", "of gatewayApi, ingress, podMonitors, with commas")
     option("--lease", "PLUMAGE_LEASE", LEASE, "name of the Lease")
+    option(
+        "--autoscale-seconds", "PLUMAGE_AUTOSCALE_SECONDS", str(AUTOSCALE_SECONDS), "between looks of the autoscaler"
+    )
     option("--external-metrics-port", "PLUMAGE_EXTERNAL_METRICS_PORT", "", "serve external.metrics.k8s.io there")
     option("--external-metrics-tls", "PLUMAGE_EXTERNAL_METRICS_TLS", "", "folder with its tls.crt and tls.key")
     option("--log-level", "PLUMAGE_LOG_LEVEL", "info", "debug, info, warning or error")

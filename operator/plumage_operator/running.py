@@ -74,7 +74,7 @@ class Operator:
             api = await stack.enter_async_context(Api(configuration))
             client = FleetClient()
             stack.push_async_callback(client.close)
-            autoscaling = Autoscaling(client, self.store.pools, self.store.observe, self._changed, clock=self._steady)
+            autoscaling = self._autoscaling(client)
             await self._serve(stack, autoscaling)
             self.heartbeats.expect(_LOOP, 60.0)
             elector = self._elector(api)
@@ -84,6 +84,10 @@ class Operator:
             log.info("active: watching %s", ", ".join(self._options.namespaces) or "the whole cluster")
             self.metrics.leading = True
             await _until(stopped, self._all(api, elector, autoscaling, stopped))
+
+    def _autoscaling(self, client: FleetClient) -> Autoscaling:
+        pools, observe, interval = self.store.pools, self.store.observe, float(self._options.autoscale_seconds)
+        return Autoscaling(client, pools, observe, self._changed, interval=interval, clock=self._steady)
 
     def _elector(self, api: Api) -> Elector:
         options = self._options

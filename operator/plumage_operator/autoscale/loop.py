@@ -29,7 +29,7 @@ __all__ = ["INTERVAL", "SELDOM", "WAKING", "Autoscaling"]
 log = logging.getLogger(__name__)
 
 INTERVAL: Final = 15.0
-"""Seconds, as Kubernetes' HorizontalPodAutoscaler."""
+"""Seconds, as Kubernetes' HorizontalPodAutoscaler; the operator's options may say less."""
 WAKING: Final = 2.0
 """Seconds between looks at a pool without replicas: its requests wait."""
 SELDOM: Final = 60.0

@@ -31,7 +31,12 @@ def test_the_operator_understands_what_the_chart_tells_it(render: Any) -> None:
         "rbac": {"routerRole": "readers"},
         "integrations": {"ingress": True, "podMonitors": True},
         "networkPolicy": {"pools": False, "monitoringNamespaces": ["monitoring"]},
-        "operator": {"logLevel": "debug", "logFormat": "json", "serviceAccount": {"name": "me"}},
+        "operator": {
+            "logLevel": "debug",
+            "logFormat": "json",
+            "autoscaleSeconds": 5,
+            "serviceAccount": {"name": "me"},
+        },
         "externalMetrics": {"enabled": True},
     }
     container = render(values).one("Deployment")["spec"]["template"]["spec"]["containers"][0]
@@ -48,6 +53,7 @@ def test_the_operator_understands_what_the_chart_tells_it(render: Any) -> None:
     assert options.namespaces == ("team-a", "team-b")
     assert options.integrations == ("ingress", "podMonitors")
     assert (options.log_level, options.log_format) == ("DEBUG", "json")
+    assert options.autoscale_seconds == 5
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     assert ports == {
         "http": options.health_port,
@@ -62,6 +68,7 @@ def test_by_default_it_watches_all_and_serves_no_external_metrics(render: Any) -
     options = _options(rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0], "plumage-operator")
     assert (options.namespaces, options.integrations, options.external_port) == ((), (), None)
     assert options.site.network_policies is True
+    assert options.autoscale_seconds == 15
     assert [one["name"] for one in rendered.one("Service")["spec"]["ports"]] == ["http", "metrics"]
 
 

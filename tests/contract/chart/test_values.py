@@ -14,6 +14,7 @@ BAD = [
     ({"operator": {"replicas": "1"}}, "at '/operator/replicas': got string, want integer"),
     ({"operator": {"runAsUser": 0}}, "at '/operator/runAsUser': minimum: got 0, want 1"),
     ({"operator": {"logLevel": "loud"}}, "at '/operator/logLevel': value must be one of"),
+    ({"operator": {"autoscaleSeconds": 60}}, "at '/operator/autoscaleSeconds': maximum: got 60, want 15"),
     ({"operator": {"resources": {"limit": {}}}}, "additional properties 'limit' not allowed"),
     ({"operator": {"podLabels": {"a": 1}}}, "at '/operator/podLabels/a': got number, want string"),
     ({"image": {"repository": ""}}, "at '/image/repository': minLength: got 0, want 1"),
