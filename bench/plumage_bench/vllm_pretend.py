@@ -107,6 +107,7 @@ class PretendEngine:
         self.promotion_steps: int | None = None
         """How long a promotion's copy takes, where that is not left to the seed; it takes effect at its end."""
         self.stored_blocks = self.loaded_blocks = self.promoted_blocks = self.steps = 0
+        self.store_copies = 0
         self._slowest = slowest
         connector = getattr(self.scheduler.connector, "connector_scheduler", None)
         self._per_chunk = 1 if connector is None else int(connector.config.blocks_per_chunk)
@@ -197,6 +198,7 @@ class PretendEngine:
             copy.steps, early = self.promotion_steps, False
         if store:
             self.stored_blocks += len(pairs)
+            self.store_copies += 1
         elif job.req_id in self.requests:
             self.loaded_blocks += len(pairs)
         else:
