@@ -95,6 +95,17 @@ class Fleet:
 
         publisher.publish = publish
 
+    def tell_events(self) -> None:
+        """Publish now what vLLM would with its next step, which an engine at rest may not take for hours."""
+        guard = self._features.guards.get("record")
+        if guard is None or not guard.on:
+            return
+        try:
+            if (batch := events.take_batch(self._scheduler)) is not None:
+                self._scheduler.kv_event_publisher.publish(batch)
+        except Exception as error:
+            guard.failed(error)
+
     def _note(self, record: BlockRecord, batch: list[Any]) -> None:
         for event in batch:
             if isinstance(event, events.BlockStored):

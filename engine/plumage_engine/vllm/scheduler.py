@@ -39,6 +39,13 @@ class _Hooks(Scheduler):
             self.fleet.stepped()
         return super().update_from_output(scheduler_output, model_runner_output)
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        """Also on the way to sleep. Those who follow the events, and the record, hear of it at once."""
+        done = bool(super().reset_prefix_cache(*args, **kwargs))
+        if self.fleet is not None:
+            self.fleet.tell_events()
+        return done
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.plumage.request_ended(request)
         return super()._free_request(request, *args, **kwargs)

@@ -6,6 +6,7 @@ is wanted; tests must not mind what others left in the cache, and compare counte
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -60,6 +61,13 @@ class Served:
         with self.admin() as http:
             stats: dict[str, Any] = http.get("/v1/plumage/stats").raise_for_status().json()
         return stats
+
+    def reset(self) -> None:
+        """vLLM's own, of all caches, host memory's too. While a copy holds blocks it resets nothing, and says so."""
+        url, deadline = f"{self.url}/reset_prefix_cache?reset_external=true", time.monotonic() + 120
+        while not httpx.post(url, headers=self.headers, timeout=60).raise_for_status().json()["success"]:
+            assert time.monotonic() < deadline, "blocks were held for two minutes"
+            time.sleep(0.1)
 
     def agent(self, directory: LocalServer, pool: str, **changes: Any) -> AgentConfig:
         """Of an agent beside it that looks and tells often."""

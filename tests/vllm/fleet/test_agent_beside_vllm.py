@@ -109,6 +109,7 @@ async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.Fi
                 assert agent.stream.counters.malformed == agent.holdings.index.counters.stray_removals == 0
                 if engine.keys:
                     await snapshots_agree(directory, engine, agent)
+                    await a_reset_empties_the_directory(engine, agent, sync)
         finally:
             await agent.close()
 
@@ -130,3 +131,12 @@ async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) 
         assert late.writer.count == agent.writer.count
     finally:
         await late.close()
+
+
+async def a_reset_empties_the_directory(engine: Served, agent: Agent, sync: DirectorySync) -> None:
+    """At once: the engine is at rest, and takes no step."""
+    steps = (await asyncio.to_thread(engine.stats))["secondsSinceStep"]
+    await asyncio.to_thread(engine.reset)
+    await until(lambda: not held(agent) and not agent.writer.count, agent.stats)
+    await until(lambda: not sync._replicas["chat-0"].follower.count)
+    assert (await asyncio.to_thread(engine.stats))["secondsSinceStep"] > steps

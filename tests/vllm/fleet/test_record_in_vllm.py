@@ -138,6 +138,38 @@ def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
     assert [row.extra_keys for row in snapshot(engine).blocks] == [None, None]
 
 
+def sleep(engine: Engine) -> None:
+    engine.core.sleep(1)
+    assert engine.core.wake_up()
+
+
+def test_of_an_engine_at_rest_that_forgets_all_nothing_is_told(start: Callable[..., Engine]) -> None:
+    """vLLM itself would say so with the next step."""
+    engine = start()
+    for name, forget in (("reset", engine.core.reset_prefix_cache), ("sleep", lambda: sleep(engine))):
+        ask(engine, name, 100)
+        before = snapshot(engine)
+        assert told(before.blocks) == held(engine)
+        assert len(before.blocks) == 3
+        forget()
+        after = snapshot(engine)
+        assert (after.blocks, after.seq) == ([], before.seq + 1)
+    record = engine.scheduler.fleet.record
+    assert (record.missing, record.strays) == (0, 0)
+
+
+def test_a_reset_that_can_not_be_told_leaves_the_reset_and_ends_snapshots(start: Callable[..., Engine]) -> None:
+    engine = start()
+    ask(engine, "before", 100)
+    engine.scheduler.connector = object()  # has no events to take
+    assert engine.core.reset_prefix_cache()
+    engine.scheduler.connector = None
+    assert engine.core.plumage("snapshot", b"")[0] == 404
+    assert not engine.scheduler.plumage.guards["record"].on
+    ask(engine, "after", 100)
+    assert len(held(engine)) == 3
+
+
 def test_without_events_there_is_none(start: Callable[..., Engine]) -> None:
     engine = start(kv_events_config=None)
     status, body = engine.core.plumage("snapshot", b"")

@@ -68,6 +68,29 @@ def test_the_routes(with_plugin: Served) -> None:
         tells_in_vllms_own_metrics(server.url)
 
 
+def test_vllms_own_reset_empties_the_snapshot_at_once(with_plugin: Served) -> None:
+    """No step comes between; and the same answer is computed anew after it."""
+    server, prompt = with_plugin, [*range(200)]
+    expected, _ = answer(server, prompt)
+    assert answer(server, prompt) == (expected, 192)  # six blocks
+    server.reset()
+    with server.admin() as fleet:
+        snapshot = decode_snapshot(fleet.get("/v1/plumage/snapshot").raise_for_status().content)
+    stats = server.stats()
+    assert snapshot.blocks == []
+    assert (stats["cachedBlocks"], stats["recordedBlocks"], stats["nextSequence"]) == (0, 0, snapshot.seq + 1)
+    assert answer(server, prompt) == (expected, 0)
+    assert all(state["on"] for state in server.stats()["features"].values())
+
+
+def answer(server: Served, prompt: list[int]) -> tuple[str, int]:
+    """Its text, and how many of the prompt's tokens were found in the cache."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, headers=server.headers, timeout=120)
+    given = reply.raise_for_status().json()
+    return given["choices"][0]["text"], (given["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+
+
 def refuses_strangers(url: str) -> None:
     for headers in ({}, {"Authorization": f"Bearer {CLIENT}"}, {"Authorization": f"Basic {ADMIN}"}):
         for method, name in (("GET", "snapshot"), ("GET", "stats"), ("POST", "drain"), ("POST", "promote")):

@@ -6,10 +6,13 @@ The publisher numbers batches in the order of `publish`, from 0 on, so who count
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
-from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, ZmqEventPublisher
+from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch, ZmqEventPublisher
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
@@ -26,6 +29,7 @@ __all__ = [
     "check_free",
     "complaints",
     "publishes",
+    "take_batch",
 ]
 
 SURFACE: Surface = {
@@ -42,9 +46,20 @@ SURFACE: Surface = {
     BlockRemoved: ("block_hashes", "medium", "group_idx"),
     ZmqEventPublisher: ("publish(events)",),
     BlockPool: ("emit_cached_block_events", "take_events"),
+    KVCacheManager: ("take_events",),
+    KVConnectorBase_V1: ("take_events",),
+    Scheduler: ("reset_prefix_cache",),
 }
 LIVE: Live = {
-    Scheduler: ("kv_event_publisher", "kv_cache_manager", "block_size", "max_model_len", "running", "vllm_config"),
+    Scheduler: (
+        "kv_event_publisher",
+        "kv_cache_manager",
+        "connector",
+        "block_size",
+        "max_model_len",
+        "running",
+        "vllm_config",
+    ),
     BlockPool: ("kv_event_queue", "cached_block_hash_to_block", "num_gpu_blocks"),
 }
 
@@ -53,6 +68,14 @@ def complaints(scheduler: Any) -> list[str]:
     """What the record needs and this vLLM does not have."""
     pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
     return missing(SURFACE) + missing_live(LIVE, scheduler) + missing_live(LIVE, pool)
+
+
+def take_batch(scheduler: Any) -> KVEventBatch | None:
+    """What the scheduler would publish with its next step, in its order, taken away from it. None: nothing."""
+    told = list(scheduler.kv_cache_manager.take_events())
+    if scheduler.connector is not None:
+        told += scheduler.connector.take_events()
+    return KVEventBatch(ts=time.time(), events=told) if told else None
 
 
 def check_free(config: Any) -> None:
