@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["CONTENT_TYPE", "counter", "counters", "gauge", "gauges", "histogram", "page"]
+__all__ = ["CONTENT_TYPE", "counter", "counters", "gauge", "gauges", "histogram", "label_value", "page"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TOTAL = "_total"
@@ -64,7 +64,12 @@ def _family(name: str, kind: str, text: str) -> Iterator[str]:
 
 def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[str]:
     for key, value in values.items():
-        yield f'{name}{{{label}="{key.translate(_LABEL)}"}} {_number(value)}'
+        yield f'{name}{{{label}="{label_value(key)}"}} {_number(value)}'
+
+
+def label_value(text: str) -> str:
+    """As it stands between the quotes."""
+    return text.translate(_LABEL)
 
 
 def _number(value: float) -> str:

@@ -18,13 +18,14 @@ from starlette.types import Receive, Scope, Send
 from plumage.errors import RefusedError
 from plumage.exposition import CONTENT_TYPE
 from plumage.fleet_report import FLEET_PATH
+from plumage_router.entrance import Entrance
 from plumage_router.errors import error_object
 from plumage_router.gateway import Gateway
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.report import fleet_report
 from plumage_router.status import metrics_page, status_document
 
-__all__ = ["make_app"]
+__all__ = ["bare_app", "make_app", "model_entry", "need_admin", "need_key"]
 
 CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
 
@@ -38,14 +39,45 @@ class _ByPostAlone:
 
 def make_app(gateway: Gateway) -> FastAPI:
     """The application for one gateway."""
+    app = bare_app()
+    _add_public(app, gateway)
+    _add_admin(app, gateway)
+    return app
+
+
+def bare_app() -> FastAPI:
+    """What every control surface begins with."""
     # A redirect to the path without its last slash would go to whatever host the client named.
     app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     _add_errors(app)
-    _add_public(app, gateway)
-    _add_admin(app, gateway)
     for path in (CHAT_PATH, COMPLETION_PATH):
         app.router.routes.append(Route(path.decode(), _ByPostAlone()))
+
+    @app.get("/healthz", summary="200 while the process works")
+    async def healthz() -> Response:
+        return Response(media_type="text/plain", content="ok")
+
     return app
+
+
+def need_key(entrance: Entrance) -> Any:
+    """Of a route that clients may ask."""
+
+    def key(request: Request) -> None:
+        if entrance.auth.tenant(dict(request.scope["headers"])) is None:
+            raise HTTPException(401, "A valid API key is needed.", headers={"www-authenticate": "Bearer"})
+
+    return Depends(key)
+
+
+def need_admin(entrance: Entrance) -> Any:
+    """Of a route that tells about traffic."""
+
+    def admin(request: Request) -> None:
+        if not entrance.auth.is_admin(dict(request.scope["headers"])):
+            raise HTTPException(401, entrance.auth.admin_refusal, headers={"www-authenticate": "Bearer"})
+
+    return Depends(admin)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -64,13 +96,7 @@ def _add_errors(app: FastAPI) -> None:
 def _add_public(app: FastAPI, gateway: Gateway) -> None:
     model = gateway.config.model
 
-    def key(request: Request) -> None:
-        if gateway.auth.tenant(dict(request.scope["headers"])) is None:
-            raise HTTPException(401, "A valid API key is needed.", headers={"www-authenticate": "Bearer"})
-
-    @app.get("/healthz", summary="200 while the process works")
-    async def healthz() -> Response:
-        return Response(media_type="text/plain", content="ok")
+    key = need_key(gateway)
 
     @app.get(
         "/health", summary="200 while clients may be sent here: members known, a replica to choose or room to wait"
@@ -85,23 +111,19 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
     async def metrics() -> Response:
         return Response(metrics_page(gateway), media_type=CONTENT_TYPE)
 
-    @app.get("/v1/models", dependencies=[Depends(key)])
+    @app.get("/v1/models", dependencies=[key])
     async def models() -> dict[str, Any]:
         names = (model.name, *model.aliases, *model.adapters)
-        return {"object": "list", "data": [_model(name) for name in names]}
+        return {"object": "list", "data": [model_entry(name) for name in names]}
 
-    @app.get("/v1/models/{name:path}", dependencies=[Depends(key)])
+    @app.get("/v1/models/{name:path}", dependencies=[key])
     async def one_model(name: str) -> dict[str, Any]:
         if name not in (model.name, *model.aliases, *model.adapters):
             raise HTTPException(404, f"The model {name[:128]!r} does not exist here.")
-        return _model(name)
+        return model_entry(name)
 
 
 def _add_admin(app: FastAPI, gateway: Gateway) -> None:
-    def admin(request: Request) -> None:
-        if not gateway.auth.is_admin(dict(request.scope["headers"])):
-            raise HTTPException(401, gateway.auth.admin_refusal, headers={"www-authenticate": "Bearer"})
-
     async def reader(request: Request) -> None:
         try:
             await gateway.auth.check_reader(dict(request.scope["headers"]))
@@ -109,7 +131,7 @@ def _add_admin(app: FastAPI, gateway: Gateway) -> None:
             headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
             raise HTTPException(error.status, str(error), headers=headers) from error
 
-    guarded: dict[str, Any] = {"dependencies": [Depends(admin)]}
+    guarded: dict[str, Any] = {"dependencies": [need_admin(gateway)]}
 
     @app.get("/plumage/v1/status", **guarded)
     async def status(decisions: Annotated[int, Query(ge=0, le=1000)] = 10) -> dict[str, Any]:
@@ -138,7 +160,8 @@ def _why_not(gateway: Gateway) -> str:
     return "no replica" if gateway.membership.listed else "members not known yet"
 
 
-def _model(name: str) -> dict[str, Any]:
+def model_entry(name: str) -> dict[str, Any]:
+    """Of OpenAI's list of models."""
     return {"id": name, "object": "model", "created": CREATED, "owned_by": "plumage"}
 
 

@@ -8,7 +8,7 @@ a field here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
@@ -27,20 +27,26 @@ __all__ = [
     "MembershipConfig",
     "ModelConfig",
     "PolicyConfig",
+    "PoolConfig",
     "RouterConfig",
+    "Section",
     "TimeoutsConfig",
     "load_config",
+    "read_config",
 ]
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+_Read = TypeVar("_Read", bound=BaseModel)
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a router's file: unknown fields are refused, names are spelt as in JSON."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
-class ListenConfig(_Section):
+class ListenConfig(Section):
     """A TCP port, a Unix socket, or both. Port 0 lets the system choose; the choice is logged."""
 
     host: str = "127.0.0.1"
@@ -49,7 +55,7 @@ class ListenConfig(_Section):
     backlog: Count = 4096
 
 
-class EndpointSlicesConfig(_Section):
+class EndpointSlicesConfig(Section):
     """The replicas are the pods behind a Service. cordoned_file: `{"cordoned": ["POD", …]}`, pods that get no new
     request, written by the operator into the router's ConfigMap; one that is missing cordons nobody."""
 
@@ -58,13 +64,13 @@ class EndpointSlicesConfig(_Section):
     cordoned_file: Path | None = None
 
 
-class MembershipConfig(_Section):
+class MembershipConfig(Section):
     """Where the replicas are told, in a cluster."""
 
     endpoint_slices: EndpointSlicesConfig
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """`name` is the base model: it seeds every chunk chain. `aliases` are other names clients may use for it;
     `adapters` are LoRA names, each with a chain of its own. `model_folder` holds template and tokenizer. `max_length`:
     the engines' longest prompt and answer together, in tokens, where it is not the model's own; `cache_tokens`: what an
@@ -79,7 +85,7 @@ class ModelConfig(_Section):
     allow_media: bool = Field(default=False, description="let media URLs pass; the engine will fetch them")
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """`options` go to the policy's constructor as they are (see `plumage.routing`)."""
 
     name: str = "Lbgr"
@@ -87,7 +93,7 @@ class PolicyConfig(_Section):
     lbgr: dict[str, Any] = Field(default_factory=dict)
 
 
-class AuthConfig(_Section):
+class AuthConfig(Section):
     """No `api_keys_file`: every client is let in. No `admin_key_file`: the admin endpoints and explanations are closed
     to everybody but `callers`, service accounts by their full names, who may read the fleet's figures alone. See
     `auth.py` for the files' form."""
@@ -97,7 +103,7 @@ class AuthConfig(_Section):
     admin_key_file: Path | None = None
 
 
-class LimitsConfig(_Section):
+class LimitsConfig(Section):
     """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies. `max_silent`:
     replicas that may fall silent with the same request before it is taken for the cause and sent to no other."""
 
@@ -114,7 +120,7 @@ class LimitsConfig(_Section):
     max_directory_chunks: Count = 1_000_000
 
 
-class HoldConfig(_Section):
+class HoldConfig(Section):
     """Requests that wait while no replica can take them: at most so many (0: none, they are refused at once), each at
     most so long (s)."""
 
@@ -122,7 +128,7 @@ class HoldConfig(_Section):
     max_seconds: Seconds = 60.0
 
 
-class TimeoutsConfig(_Section):
+class TimeoutsConfig(Section):
     """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as
     long as it takes to compute, up to `request`. leave: from SIGTERM until nothing new is accepted; whoever sends here
     must have heard by then (in a cluster kube-proxy, some seconds)."""
@@ -142,7 +148,7 @@ class TimeoutsConfig(_Section):
     pending_owner: Seconds = 10.0
 
 
-class BreakerConfig(_Section):
+class BreakerConfig(Section):
     """A replica that failed `failures` times in a row is left alone, first for `base` seconds, at most for `cap`."""
 
     failures: Count = 3
@@ -150,14 +156,12 @@ class BreakerConfig(_Section):
     cap: Seconds = 15.0
 
 
-class RouterConfig(_Section):
-    """The whole file. Exactly one of membership_file and membership. `directory_url` null means degraded on purpose: no
-    cache knowledge but this router's own; its user, its password (read at each connection) and the CA to trust may be
-    named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`."""
+class PoolConfig(Section):
+    """What a router must know of a pool. Exactly one of membership_file and membership. `directory_url` null means
+    degraded on purpose: no cache knowledge but this router's own; its user, its password (read at each connection) and
+    the CA to trust may be named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`."""
 
-    listen: ListenConfig = ListenConfig()
     pool: str = Field(min_length=1)
-    router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
     model: ModelConfig
     membership_file: Path | None = None
     membership: MembershipConfig | None = Field(default=None, validate_default=True)
@@ -167,7 +171,6 @@ class RouterConfig(_Section):
     directory_password_file: Path | None = None
     directory_ca_file: Path | None = None
     policy: PolicyConfig = PolicyConfig()
-    auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
     hold: HoldConfig = HoldConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
@@ -194,10 +197,23 @@ class RouterConfig(_Section):
         return value
 
 
+class RouterConfig(PoolConfig):
+    """The whole file of a router of one pool."""
+
+    listen: ListenConfig = ListenConfig()
+    router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
+    auth: AuthConfig = AuthConfig()
+
+
 def load_config(path: Path) -> RouterConfig:
     """The file's content, or a ConfigurationError with every mistake in it."""
+    return read_config(path, RouterConfig)
+
+
+def read_config(path: Path, kind: type[_Read]) -> _Read:
+    """As `load_config`, of a file of that kind."""
     try:
-        return RouterConfig.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(f"cannot read the router's configuration {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plumage_router.attempt import Attempt
@@ -35,10 +36,12 @@ _CUT_SHORT = b"data: %b\n\n" % error_object(502, "The engine failed before its a
 
 
 class Exchange:
-    """A `Handler` of one client connection and the `Course` of its attempts."""
+    """A `Handler` of one client connection and the `Course` of its attempts. body: the request's, where it was parsed
+    to find out which pool it is for."""
 
     __slots__ = (
         "_attempt",
+        "_body",
         "_chunked",
         "_client",
         "_events",
@@ -62,8 +65,11 @@ class Exchange:
         "metrics",
     )
 
-    def __init__(self, gateway: Gateway, request: Request, client: ClientConnection) -> None:
+    def __init__(
+        self, gateway: Gateway, request: Request, client: ClientConnection, body: Mapping[str, Any] | None = None
+    ) -> None:
         self._gateway = gateway
+        self._body = body
         self._request = request
         self._client = client
         self.decider = gateway.decider
@@ -226,9 +232,8 @@ class Exchange:
         self._explain = gateway.wants_explanation(request)
         gateway.check_load()
         gateway.check_media_type(request)
-        self._prompt = gateway.reader.read(
-            request.target.partition(b"?")[0], request.body, salt=tenant.salt, tenant=gateway.auth.enabled
-        )
+        path, body, self._body = request.target.partition(b"?")[0], self._body, None
+        self._prompt = gateway.reader.read(path, request.body, body, salt=tenant.salt, tenant=gateway.auth.enabled)
 
     def _try(self) -> None:
         try:

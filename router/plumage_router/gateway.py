@@ -1,4 +1,4 @@
-"""What all connections of a router share, and the slow tick that keeps time for them.
+"""One pool as its requests see it: its parts, those under way, and the slow tick that keeps time for them.
 
 The gateway gives each request its handler: an exchange for completions, the control surface for all else. Once a tick
 it moves the coarse clock, lets requests that were held go on, cuts off connections past their deadline, ends requests
@@ -9,47 +9,41 @@ take too long for it.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.audit import Audit, Record
 from plumage_router.auth import Auth, Tenant
 from plumage_router.bridge import Application, BridgedRequest
 from plumage_router.client import ClientConnection
-from plumage_router.clock import monotonic, wall
-from plumage_router.config import RouterConfig
+from plumage_router.clock import wall
+from plumage_router.config import PoolConfig
 from plumage_router.decide import Decider, Decision
 from plumage_router.directory import DirectoryLink
-from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
+from plumage_router.entrance import Entrance, is_completion
+from plumage_router.errors import overloaded
 from plumage_router.exchange import Exchange
 from plumage_router.hold import Hold
 from plumage_router.hottest import Hottest
 from plumage_router.membership import Membership
-from plumage_router.metrics import Metrics
-from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH, PromptReader
+from plumage_router.prompt import PromptReader
 from plumage_router.replicas import Fleet, Replica
 from plumage_router.request import Handler, Request
 from plumage_router.reuse import Reuse
-from plumage_router.wire import JSON, wall_date
 
-__all__ = ["Gateway"]
+__all__ = ["TICK", "Gateway"]
 
 TICK: Final = 0.1
-REFUSED_AT_ONCE: Final = 128  # connections over the bound that are told so, before accepting is paused
-_ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
 
 
-class Gateway:
-    """The `Host` of every client connection. `name`: of this router, for people. `application`: makes
-    what answers all but completions. `pause_accepting`: called when too many connections are open. `serving` is False
-    once the router shuts down; `leaving` before that, while it still serves but wants nobody new. `config_error`: what
-    of a changed configuration file is not in force."""
+class Gateway(Entrance):
+    """`name`: of this router, for people. `application`: makes what answers all but completions. Behind a front it has
+    no connections of its own: the front finds the pool, and `take` gives the request its exchange."""
 
     def __init__(
         self,
-        config: RouterConfig,
+        config: PoolConfig,
         *,
         name: str,
         auth: Auth,
@@ -64,38 +58,23 @@ class Gateway:
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        super().__init__(config.limits, config.timeouts, auth, pause_accepting=pause_accepting, loop=loop)
         self.config = config
         self.name = name
-        self.limits = config.limits
-        self.timeouts = config.timeouts
-        self.auth = auth
         self.fleet = fleet
         self.reader = reader
         self.decider = decider
         self.policy = policy
-        self.metrics = Metrics()
         self.audit = Audit(config.audit_size)
         self.hottest = hottest
         self.hold = Hold(config.hold)
         self.reuse = Reuse()
         self.membership = membership
         self.directory = directory
-        self.pause_accepting = pause_accepting
         self.flights: set[Exchange] = set()
-        self.connections: set[ClientConnection] = set()
-        self.serving = True
-        self.leaving = False
-        self.config_error: str | None = None
-        self.started = wall()
-        self.tick = monotonic()
-        self.date = wall_date(wall())
-        self.buffered = 0
         self.engine_key: bytes | None = None
-        self._loop = loop
         self._heads: dict[tuple[bytes, str], bytes] = {}
-        self._id_prefix = secrets.token_hex(6)
-        self._id_count = 0
-        self._application = application(self)
+        self.application = application(self)
 
     @property
     def degraded(self) -> bool:
@@ -108,81 +87,31 @@ class Gateway:
         able = self.hold.open or bool(self.fleet.candidates(self.tick))
         return self.keeps_alive and self.membership.listed and able
 
-    @property
-    def keeps_alive(self) -> bool:
-        """May a client send its next request here too?"""
-        return self.serving and not self.leaving
-
-    def use(self, config: RouterConfig, policy: RoutingPolicy) -> None:
+    def use(self, config: PoolConfig, policy: RoutingPolicy) -> None:
         """The configuration changed. Connections that are open keep their limits and timeouts."""
         self.config, self.policy = config, policy
         self.limits, self.timeouts, self.hold.config = config.limits, config.timeouts, config.hold
 
-    # -- for connections ----------------------------------------------------------------------------------------------
-
-    def opened(self, connection: ClientConnection) -> RequestError | None:
-        self.connections.add(connection)
-        over = len(self.connections) - self.limits.max_connections
-        if over <= 0:
-            return None
-        if over == REFUSED_AT_ONCE:
-            self.pause_accepting()
-        return overloaded("Too many connections are open.")
-
-    @property
-    def has_room(self) -> bool:
-        """May connections be accepted again after a pause?"""
-        return len(self.connections) < self.limits.max_connections + REFUSED_AT_ONCE // 2
-
-    def closed(self, connection: ClientConnection) -> None:
-        self.connections.discard(connection)
-
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
-        if request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH):
+        if is_completion(request):
             return Exchange(self, request, connection)
-        return BridgedRequest(self._application, request, connection, self._loop)
+        return self.answer(request, connection)
 
-    def refused(self, error: RequestError) -> None:
-        self.count_error(error)
+    def answer(self, request: Request, connection: ClientConnection) -> Handler:
+        """The control surface's."""
+        return BridgedRequest(self.application, request, connection, self._loop)
+
+    def take(self, request: Request, connection: ClientConnection, body: Mapping[str, Any]) -> Handler:
+        """A completion whose body was read by whoever found that it is for this pool."""
+        return Exchange(self, request, connection, body)
 
     # -- for exchanges ------------------------------------------------------------------------------------------------
-
-    def request_id(self, request: Request) -> str:
-        """The client's own id where it is short and plain, else one of ours."""
-        given = request.headers.get(b"x-request-id")
-        if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
-            return given.decode("ascii")
-        self._id_count += 1
-        return f"{self._id_prefix}-{self._id_count:x}"
-
-    def authenticate(self, request: Request) -> Tenant:
-        tenant = self.auth.tenant(request.headers)
-        if tenant is None:
-            raise unauthorized("A valid API key is needed: Authorization: Bearer KEY.")
-        return tenant
-
-    def wants_explanation(self, request: Request) -> bool:
-        if b"x-plumage-explain" not in request.headers:
-            return False
-        if not self.auth.is_admin(request.headers):
-            raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
-        return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
 
     def check_load(self) -> None:
         if not self.serving:
             raise overloaded("The router is shutting down.")
         if len(self.flights) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are under way.")
-
-    def check_media_type(self, request: Request) -> None:
-        headers = request.headers
-        kind = headers.get(b"content-type")
-        if kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
-            raise RequestError(415, "The body must be application/json.", code="media_type")
-        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
-            raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
-        if not request.body:
-            raise bad_request("The body is empty.", code="invalid_json")
 
     def upstream_head(self, path: bytes, replica: Replica) -> bytes:
         """The lines of a request that are the same for every request to this replica."""
@@ -219,29 +148,14 @@ class Gateway:
             degraded=self.degraded,
         )
 
-    def count_error(self, error: RequestError) -> None:
-        self.metrics.errors[error.code or "other"] += 1
-        self.metrics.responses[error.status] += 1
-
-    def error_headers(self, error: RequestError, request_id: str) -> bytes:
-        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
-        if error.status == 401:
-            lines += b"www-authenticate: Bearer\r\n"
-        if error.retry_after is not None:
-            lines += b"retry-after: %d\r\n" % error.retry_after
-        return lines
-
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """One tick."""
-        now = self.tick = monotonic()
-        self.date = wall_date(wall())
-        self.metrics.settle()
+        super().sweep()
+        now = self.tick
         self.hold.wait.settle()
         self.reuse.age(now)
-        for connection in [c for c in self.connections if c.deadline < now]:
-            connection.expire()
         if len(self.hold):
             self._sweep_held(now)
         self._sweep_flights(now)

@@ -84,10 +84,10 @@ class Hold:
         for request in [request for request, since in self._waiting.items() if since <= bound]:
             self.refuse(request, why)
 
-    def close(self) -> None:
-        """The router ends: all are turned away, so that their clients ask another one."""
+    def close(self, why: str = "the router is shutting down") -> None:
+        """It ends: all are turned away, so that their clients ask another one."""
         for request in list(self._waiting):
-            self.refuse(request, "the router is shutting down")
+            self.refuse(request, why)
 
     def refuse(self, request: Held, why: str) -> None:
         if self._waiting.pop(request, None) is not None:

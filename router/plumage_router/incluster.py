@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from plumage_router.config import RouterConfig
+from plumage.incluster.config import ApiServerConfig
+from plumage_router.config import AuthConfig, PoolConfig
 from plumage_router.membership import Membership, MembershipFile
 from plumage_router.replicas import Fleet
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["find_callers", "find_members"]
 
 
-def find_members(config: RouterConfig, fleet: Fleet, rng: random.Random) -> Membership:
+def find_members(config: PoolConfig, fleet: Fleet, rng: random.Random) -> Membership:
     """Who keeps the fleet: a file, or the API server."""
     if config.membership is None:
         assert config.membership_file is not None, "a router's configuration has exactly one of the two"
@@ -26,11 +27,11 @@ def find_members(config: RouterConfig, fleet: Fleet, rng: random.Random) -> Memb
     return SliceMembership(config.membership.endpoint_slices, ApiServer(config.api_server), fleet, rng)
 
 
-def find_callers(config: RouterConfig) -> Callers | None:
+def find_callers(auth: AuthConfig, api_server: ApiServerConfig) -> Callers | None:
     """The service accounts that may read the fleet's figures; None where none are named."""
-    if not config.auth.callers:
+    if not auth.callers:
         return None
     from plumage.incluster.api import ApiServer
     from plumage.incluster.callers import Callers
 
-    return Callers(ApiServer(config.api_server), config.auth.callers)
+    return Callers(ApiServer(api_server), auth.callers)

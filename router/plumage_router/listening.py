@@ -1,19 +1,73 @@
-"""The sockets a router listens on. What can't be had is a ConfigurationError, and what was bound before is let go."""
+"""The sockets a router listens on. What can't be had is a ConfigurationError, and what was bound before is let go.
+
+Accepting is paused by closing the event loop's handle on a listening socket while the socket itself stays open.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_router.config import ListenConfig
 
-__all__ = ["address", "bind", "unbind"]
+__all__ = ["Listening", "address", "bind", "unbind"]
 
 ANSWER = 1.0  # seconds that a process listening on a Unix socket has to let us connect
+
+
+class Listening:
+    """The sockets of one router. `connection`: makes the protocol of each connection that is accepted."""
+
+    def __init__(
+        self, config: ListenConfig, connection: Callable[[], asyncio.Protocol], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._config = config
+        self._connection = connection
+        self._loop = loop
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens: `HOST:PORT` or a path."""
+        return [address(sock) for sock in self._sockets]
+
+    @property
+    def accepting(self) -> bool:
+        return bool(self._servers)
+
+    async def begin(self) -> None:
+        """Binds, and accepts. ConfigurationError where a socket can't be had."""
+        self._sockets = bind(self._config)
+        await self.accept()
+
+    async def accept(self) -> None:
+        for sock in self._sockets:
+            handle = sock.dup()
+            create = self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
+            kept: dict[str, Any] = {}
+            if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
+                kept["cleanup_socket"] = False
+            self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
+
+    def pause(self) -> None:
+        """Newcomers wait in the system's queue."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def end(self) -> None:
+        """Nobody comes any more."""
+        self.pause()
+        while self._sockets:
+            unbind(self._sockets.pop())
 
 
 def bind(listen: ListenConfig) -> list[socket.socket]:

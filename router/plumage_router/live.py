@@ -8,69 +8,93 @@ and in the log, and keeps nothing live from being applied. A file that can't be 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic.alias_generators import to_camel
 
 from plumage.cluster import LIVE_ROUTER_SETTINGS
 from plumage.errors import ConfigurationError
-from plumage_router.config import RouterConfig, load_config
+from plumage_router.config import PoolConfig, RouterConfig, load_config
 
-__all__ = ["ConfigWatch", "merge"]
+__all__ = ["ConfigWatch", "FileWatch", "merge", "only_anew"]
 
 log = logging.getLogger(__name__)
 
 _FIXED_LIMITS = ("max_directory_chunks",)  # the mirror's arrays are as large as that
 
 
-def merge(now: RouterConfig, wanted: RouterConfig) -> tuple[RouterConfig, list[str]]:
+_Config = TypeVar("_Config", bound=PoolConfig)
+
+
+def merge(now: _Config, wanted: _Config, live_names: Sequence[str] = LIVE_ROUTER_SETTINGS) -> tuple[_Config, list[str]]:
     """What to run with from now on, and the fields of `wanted` that need a new process, as the file spells them."""
     kept = {name: getattr(now.limits, name) for name in _FIXED_LIMITS}
     refused = [f"limits.{to_camel(name)}" for name in kept if kept[name] != getattr(wanted.limits, name)]
-    live = {name: getattr(wanted, name) for name in LIVE_ROUTER_SETTINGS}
+    live = {name: getattr(wanted, name) for name in live_names}
     live["limits"] = wanted.limits.model_copy(update=kept)
-    fixed = (name for name in RouterConfig.model_fields if name not in LIVE_ROUTER_SETTINGS)
+    fixed = (name for name in type(now).model_fields if name not in live_names)
     refused += [to_camel(name) for name in fixed if getattr(now, name) != getattr(wanted, name)]
     return now.model_copy(update=live), refused
 
 
-class ConfigWatch:
-    """`look` now and then. `error`: what of the file is not in force, None when all is. `apply` may raise
-    ConfigurationError and has changed nothing then."""
+class FileWatch:
+    """`error`: what of the file is not in force, None when all is."""
 
-    def __init__(self, path: Path, config: RouterConfig, apply: Callable[[RouterConfig], None]) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.error: str | None = None
-        self._path = path
-        self._config = config
-        self._apply = apply
         self._seen = self._stamp()
 
-    def look(self) -> None:
-        """Reads the file if it changed. A mounted ConfigMap is replaced whole, by a link."""
-        stamp = self._stamp()
-        if stamp == self._seen:
-            return
-        self._seen = stamp
-        try:
-            config, refused = merge(self._config, load_config(self._path))
-            if config != self._config:
-                self._apply(config)
-                self._config = config
-                log.info("configuration read again from %s", self._path.name)
-        except ConfigurationError as error:
-            self._complain(f"{error}; the settings known before hold")
-        else:
-            self._complain(f"{', '.join(refused)}: only a new router process takes this" if refused else None)
+    def changed(self) -> bool:
+        """Since it was asked last. A mounted ConfigMap is replaced whole, by a link."""
+        before, self._seen = self._seen, self._stamp()
+        return self._seen != before
+
+    def complain(self, error: str | None) -> None:
+        """Says it once."""
+        if error is not None and error != self.error:
+            log.warning("configuration %s: %s", self.path.name, error)
+        self.error = error
+
+    def refuse(self, error: ConfigurationError) -> None:
+        """The file changed nothing."""
+        self.complain(f"{error}; the settings known before hold")
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            stat = self._path.stat()
+            stat = self.path.stat()
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
-    def _complain(self, error: str | None) -> None:
-        if error is not None and error != self.error:
-            log.warning("configuration %s: %s", self._path.name, error)
-        self.error = error
+
+class ConfigWatch(FileWatch):
+    """Of a router of one pool: `look` now and then. `apply` may raise ConfigurationError and has changed nothing
+    then."""
+
+    def __init__(self, path: Path, config: RouterConfig, apply: Callable[[RouterConfig], None]) -> None:
+        super().__init__(path)
+        self._config = config
+        self._apply = apply
+
+    def look(self) -> None:
+        """Reads the file if it changed."""
+        if not self.changed():
+            return
+        try:
+            config, refused = merge(self._config, load_config(self.path))
+            if config != self._config:
+                self._apply(config)
+                self._config = config
+                log.info("configuration read again from %s", self.path.name)
+        except ConfigurationError as error:
+            self.refuse(error)
+        else:
+            self.complain(only_anew(refused))
+
+
+def only_anew(refused: Sequence[str]) -> str | None:
+    """What is said of fields that changed and can't be taken."""
+    return f"{', '.join(refused)}: only a new router process takes this" if refused else None

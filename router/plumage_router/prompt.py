@@ -88,9 +88,18 @@ class PromptReader:
         self._seeds: dict[tuple[str, str], int] = {}
         self._chains = ChainMemory()
 
-    def read(self, path: bytes, raw: bytes, *, salt: str = "", tenant: bool = False) -> Prompt:
-        """The request in `raw`, or RequestError. `tenant`: keys are in use, so `salt` is set for the client."""
-        body = parse_body(raw)
+    def read(
+        self,
+        path: bytes,
+        raw: bytes,
+        body: Mapping[str, Any] | None = None,
+        *,
+        salt: str = "",
+        tenant: bool = False,
+    ) -> Prompt:
+        """The request in `raw`, or RequestError. `body`: what it parses to, where that was done. `tenant`: keys are in
+        use, so `salt` is set for the client."""
+        body = parse_body(raw) if body is None else body
         plain = self.check(path, body, tenant=tenant)
         text = self.render(path, body)
         own_salt = salt or body.get("cache_salt") or ""
@@ -175,7 +184,7 @@ class PromptReader:
             message = f"The prompt is longer than this pool's context of {self._context} tokens."
             raise bad_request(message, code="context_length_exceeded")
 
-    def _payload(self, raw: bytes, body: dict[str, Any], salt: str) -> bytes:
+    def _payload(self, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
         if body["model"] in self._aliases or (salt and "cache_salt" in body):
             body = {**body, "model": self._model if body["model"] in self._aliases else body["model"]}
             if salt:

@@ -16,6 +16,7 @@ when it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 from plumage.exposition import counter, counters, gauge, gauges, page
@@ -24,7 +25,7 @@ from plumage_router.clock import monotonic
 from plumage_router.gateway import Gateway
 from plumage_router.replicas import Replica
 
-__all__ = ["metrics_page", "status_document"]
+__all__ = ["metric_lines", "metrics_page", "status_document"]
 
 _Family: TypeAlias = Callable[[str, str, str, Mapping[str, float]], Iterator[str]]
 
@@ -103,6 +104,11 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def metrics_page(gateway: Gateway) -> str:
     """Everything in Prometheus' text form."""
+    return page(metric_lines(gateway))
+
+
+def metric_lines(gateway: Gateway) -> Iterator[str]:
+    """The lines of all families."""
     fallbacks = counters(
         _PREFIX + "render_fallbacks",
         "Conversations rendered anew: reusing their beginning failed.",
@@ -110,7 +116,7 @@ def metrics_page(gateway: Gateway) -> str:
         dict(sorted(gateway.reader.fallbacks.items())),
     )
     own = (gateway.metrics.lines(), _gauges(gateway), _held(gateway), fallbacks, _per_replica(gateway))
-    return page(*own, gateway.directory.metric_lines())
+    return chain(*own, gateway.directory.metric_lines())
 
 
 def _gauges(gateway: Gateway) -> Iterator[str]:

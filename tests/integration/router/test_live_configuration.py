@@ -87,7 +87,7 @@ def test_what_needs_a_new_process_is_named_and_the_rest_applied(tmp_path: Path) 
         | {"listen": {"port": 1}}
     )
     config, refused = merge(now, wanted)
-    assert refused == ["limits.maxDirectoryChunks", "listen", "pool"]
+    assert refused == ["limits.maxDirectoryChunks", "pool", "listen"]
     assert config.limits.max_in_flight == 7
     assert (config.pool, config.listen, config.limits.max_directory_chunks) == ("chat", now.listen, 1_000_000)
 

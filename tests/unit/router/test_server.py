@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router import server
-from plumage_router.config import RouterConfig
-from plumage_router.server import Router
+from plumage_router import background
+from plumage_router.config import LimitsConfig, RouterConfig
+from plumage_router.server import Router, raise_file_limit
 
 
 def config(folder: Path, **changes: Any) -> RouterConfig:
@@ -39,7 +39,7 @@ async def test_an_option_that_the_router_gives_itself_is_refused_by_name(
 async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "RESTART", 0.0)
+    monkeypatch.setattr(background, "RESTART", 0.0)
     router = Router(config(tmp_path))
     errors = iter([ValueError("one"), OSError("two"), ValueError("three"), ValueError("four")])
 
@@ -47,7 +47,7 @@ async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind
         raise next(errors, asyncio.CancelledError())
 
     with pytest.raises(asyncio.CancelledError):
-        await router._forever(work)
+        await background.Background(router.gateway.metrics).forever(work)
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.exc_info[0] for record in told if record.exc_info] == [ValueError, OSError]
     assert all("work" in record.getMessage() for record in told)
@@ -74,10 +74,10 @@ async def test_open_files_are_allowed_as_far_as_the_system_lets_it(
     raised: list[tuple[int, int]],
 ) -> None:
     """The numbers are those that `plumage doctor` tells beforehand (tests/unit/cli/test_doctor.py)."""
-    router = Router(config(tmp_path, limits={"maxConnections": 20_000, "maxInFlight": 10_000}))
+    limits = LimitsConfig.model_validate({"maxConnections": 20_000, "maxInFlight": 10_000})
     made = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
-    router._raise_file_limit()
+    raise_file_limit(limits)
     assert made == raised
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == told

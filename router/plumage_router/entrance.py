@@ -1,0 +1,149 @@
+"""What a port and those behind it share, whatever they serve: connections, who is asking, ids, how an error is told.
+
+A `Gateway` is the entrance of one pool; a front (`plumage_router.front`) is one before the gateways of several pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from plumage_router.auth import Auth, Tenant
+from plumage_router.client import ClientConnection
+from plumage_router.clock import monotonic, wall
+from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
+from plumage_router.metrics import Metrics
+from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
+from plumage_router.request import Handler, Request
+from plumage_router.wire import JSON, wall_date
+
+__all__ = ["Entrance", "is_completion"]
+
+REFUSED_AT_ONCE: Final = 128  # connections over the bound that are told so, before accepting is paused
+_ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
+
+
+def is_completion(request: Request) -> bool:
+    """Does an engine answer it?"""
+    return request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH)
+
+
+class Entrance:
+    """The `Host` of every client connection, less `handler`. `pause_accepting`: called when too many connections are
+    open. `serving` is False once the router shuts down; `leaving` before that, while it still serves but wants nobody
+    new. `config_error`: what of a changed configuration file is not in force."""
+
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        timeouts: TimeoutsConfig,
+        auth: Auth,
+        *,
+        pause_accepting: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.limits = limits
+        self.timeouts = timeouts
+        self.auth = auth
+        self.metrics = Metrics()
+        self.pause_accepting = pause_accepting
+        self.connections: set[ClientConnection] = set()
+        self.serving = True
+        self.leaving = False
+        self.config_error: str | None = None
+        self.started = wall()
+        self.tick = monotonic()
+        self.date = wall_date(wall())
+        self.buffered = 0
+        self._loop = loop
+        self._id_prefix = secrets.token_hex(6)
+        self._id_count = 0
+
+    @property
+    def keeps_alive(self) -> bool:
+        """May a client send its next request here too?"""
+        return self.serving and not self.leaving
+
+    # -- for connections ----------------------------------------------------------------------------------------------
+
+    def opened(self, connection: ClientConnection) -> RequestError | None:
+        self.connections.add(connection)
+        over = len(self.connections) - self.limits.max_connections
+        if over <= 0:
+            return None
+        if over == REFUSED_AT_ONCE:
+            self.pause_accepting()
+        return overloaded("Too many connections are open.")
+
+    @property
+    def has_room(self) -> bool:
+        """May connections be accepted again after a pause?"""
+        return len(self.connections) < self.limits.max_connections + REFUSED_AT_ONCE // 2
+
+    def closed(self, connection: ClientConnection) -> None:
+        self.connections.discard(connection)
+
+    def handler(self, request: Request, connection: ClientConnection) -> Handler:
+        """Who answers it."""
+        raise NotImplementedError
+
+    def refused(self, error: RequestError) -> None:
+        self.count_error(error)
+
+    # -- for exchanges ------------------------------------------------------------------------------------------------
+
+    def request_id(self, request: Request) -> str:
+        """The client's own id where it is short and plain, else one of ours."""
+        given = request.headers.get(b"x-request-id")
+        if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
+            return given.decode("ascii")
+        self._id_count += 1
+        return f"{self._id_prefix}-{self._id_count:x}"
+
+    def authenticate(self, request: Request) -> Tenant:
+        tenant = self.auth.tenant(request.headers)
+        if tenant is None:
+            raise unauthorized("A valid API key is needed: Authorization: Bearer KEY.")
+        return tenant
+
+    def wants_explanation(self, request: Request) -> bool:
+        if b"x-plumage-explain" not in request.headers:
+            return False
+        if not self.auth.is_admin(request.headers):
+            raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
+        return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
+
+    def check_media_type(self, request: Request) -> None:
+        headers = request.headers
+        kind = headers.get(b"content-type")
+        if kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+            raise RequestError(415, "The body must be application/json.", code="media_type")
+        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
+            raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
+        if not request.body:
+            raise bad_request("The body is empty.", code="invalid_json")
+
+    def count_error(self, error: RequestError) -> None:
+        self.metrics.errors[error.code or "other"] += 1
+        self.metrics.responses[error.status] += 1
+
+    def error_headers(self, error: RequestError, request_id: str) -> bytes:
+        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
+        if error.status == 401:
+            lines += b"www-authenticate: Bearer\r\n"
+        if error.retry_after is not None:
+            lines += b"retry-after: %d\r\n" % error.retry_after
+        return lines
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """One tick: the clocks, and connections past their deadline."""
+        now = self.tick = monotonic()
+        self.date = wall_date(wall())
+        self.metrics.settle()
+        for connection in [c for c in self.connections if c.deadline < now]:
+            connection.expire()
