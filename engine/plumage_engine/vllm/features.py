@@ -30,6 +30,7 @@ __all__ = ["Features"]
 
 _log = logging.getLogger("vllm.plumage")
 _BY_ARRIVAL = PluginFeather(policy="Fcfs", order_batch=False)
+_TIER = "plumage_engine.vllm.offload.spec"
 _ELSEWHERE = ("mp", "ray")
 """vLLM's executors whose workers are other processes."""
 _Listener = tuple[Guard, Callable[[Any], None]]
@@ -172,13 +173,15 @@ class Features:
 
     def follow_host_tier(self, prior: Prior | None) -> None:
         """Configure host memory, where `--kv-transfer-config` names our tier. prior: the pool's word on hotness."""
-        if not _has_our_tier(self._scheduler):
+        if (refused := _refused_tier(self._scheduler)) is not None:
+            self.guards["hostTier"] = refused
+        if refused is not None or not _has_our_tier(self._scheduler):
             return
         guard = Guard("promotion", self.counters)
         tier = attempt(guard, lambda: self._install_tier(guard, prior))
         self.guards["promotion"] = guard
         if tier is not None:
-            self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard}
+            self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, **tier.refused}
             if tier.disk is not None:
                 self.guards["disk"] = tier.disk.guard
 
@@ -191,6 +194,16 @@ class Features:
     def _rng(self) -> random.Random:
         """One for each feature, so that none draws on what another does."""
         return random.Random(self.settings.seed)
+
+
+def _refused_tier(scheduler: Any) -> Guard | None:
+    """Its guard, where our tier is asked for and this vLLM has moved what it is made of."""
+    transfer = getattr(getattr(scheduler, "vllm_config", None), "kv_transfer_config", None)
+    if (getattr(transfer, "kv_connector_extra_config", None) or {}).get("spec_module_path") != _TIER:
+        return None
+    from plumage_engine.vllm.offload.spec import GUARD
+
+    return None if GUARD.on else GUARD
 
 
 def _has_our_tier(scheduler: Any) -> bool:

@@ -18,6 +18,8 @@ from plumage.errors import ConfigurationError
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 from plumage_engine.vllm import batch_order, plugin
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import ENVIRONMENT
 
 _HIDDEN = {
@@ -25,6 +27,7 @@ _HIDDEN = {
     "eviction": "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue",
     "batchOrder": "vllm.v1.worker.gpu_input_batch.InputBatch",
     "fleet": "vllm.distributed.kv_events.AllBlocksCleared",
+    "hostTier": "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
 }
 _INSTALLED = {
     "feather": "plumage_engine.vllm.feather.FeatherQueue",
@@ -39,12 +42,15 @@ import json, sys
 from importlib import import_module
 from pathlib import Path
 from plumage_bench.vllm_engine import Prompt, plugin_arguments, prepare_environment, running
+from plumage_bench.vllm_pretend import host_tier_arguments
 prepare_environment()
 import vllm.v1.engine.llm_engine, vllm.v1.core.sched.async_scheduler, vllm.v1.worker.cpu_worker
+import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector
 module, _, name = sys.argv[1].rpartition(".")
 delattr(import_module(module), name)
 prompts = [Prompt(str(number), tuple(tokens), 12, number) for number, tokens in enumerate(json.loads(sys.argv[3]))]
-with running(Path(sys.argv[2]), **plugin_arguments({})) as engine:
+tier = host_tier_arguments(64) if sys.argv[4] == "hostTier" else {}
+with running(Path(sys.argv[2]), **plugin_arguments({}), **tier) as engine:
     answers = engine.serve(prompts).answers
     guards = engine.scheduler.plumage.guards
     free = engine.pool.num_gpu_blocks - 1 - engine.pool.get_num_free_blocks()
@@ -78,7 +84,7 @@ def expected(start_engine: Callable[..., Engine]) -> Mapping[str, tuple[int, ...
 def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Path, feature: str) -> None:
     wanted = expected(start_engine)
     tokens = json.dumps([prompt.tokens for prompt in prompts()])
-    command = [sys.executable, "-c", _WITHOUT, _HIDDEN[feature], str(tiny_model), tokens]
+    command = [sys.executable, "-c", _WITHOUT, _HIDDEN[feature], str(tiny_model), tokens, feature]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert run.returncode == 0, run.stderr[-3000:]
     told = json.loads(run.stdout.split("TOLD", 1)[1].splitlines()[0])
@@ -86,6 +92,41 @@ def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Pa
     assert list(told["off"]) == [feature]
     assert _HIDDEN[feature].rpartition(".")[2] in told["off"][feature]
     assert told["held"] == 0
+
+
+def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.platforms import current_platform
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_offload.cpu import spec as stock
+
+    from plumage_engine.vllm.offload import spec
+    from plumage_engine.vllm.offload.idle import IdleSpec
+
+    guard = Guard("hostTier", Counters())
+    assert (spec.choose(guard).__name__, guard.on) == ("SelectiveSpec", True)
+    for module in ("compat.kv_offload", "offload.host", "offload.manager"):
+        monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{module}")
+    monkeypatch.delattr(kv_cache_utils, "to_event_extra_keys")
+    assert spec.choose(guard) is IdleSpec
+    monkeypatch.setattr(type(current_platform), "is_cuda_alike", lambda self: True)
+    assert spec.choose(guard) is stock.CPUOffloadingSpec
+    assert "to_event_extra_keys" in guard.reason
+    monkeypatch.delattr(stock, "CPUOffloadingSpec")
+    assert spec.choose(guard) is IdleSpec
+
+
+def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("offload.below", "compat.kv_tiering"):
+        monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.manager", None)
+    disk = {"disk_path": str(tmp_path), "disk_bytes_to_use": 1 << 24}
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16, **disk))
+    plumage = engine.scheduler.plumage
+    assert {name for name, guard in plumage.guards.items() if not guard.on} == {"disk"}
+    assert "tiering" in plumage.guards["disk"].reason
+    serves_on(engine)
 
 
 @pytest.mark.parametrize("feature", _INSTALLED)
@@ -101,6 +142,10 @@ def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.Monke
     assert {name for name, guard in plumage.guards.items() if not guard.on} == {feature}
     assert plumage.guards[feature].reason == "AttributeError: made to fail"
     assert plumage.counters.get("failures", feature) == 1
+    serves_on(engine)
+
+
+def serves_on(engine: PretendEngine) -> None:
     for number in range(20):
         engine.add(f"{number}", chain(number % 3, 4) + chain(100 + number, 1), 8)
         engine.step()

@@ -19,7 +19,7 @@ from plumage_engine.vllm.offload.tiered import MemoryOverDisk, TieredManager
 
 if TYPE_CHECKING:
     from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches
-    from plumage_engine.vllm.offload.spec import HostTierSpec
+    from plumage_engine.vllm.offload.host import SelectiveSpec
 
 __all__ = ["PATIENCE", "make_tiers", "make_worker", "workers_region"]
 
@@ -29,7 +29,7 @@ _READERS, _WRITERS = 4, 2
 
 
 def make_tiers(
-    spec: HostTierSpec, disk: DiskOptions, tokens: int, clock: Callable[[], float] = time.monotonic
+    spec: SelectiveSpec, disk: DiskOptions, tokens: int, clock: Callable[[], float] = time.monotonic
 ) -> TieredManager:
     """For the scheduler. tokens: in a chunk. A disk that can't be used is told when it is to be switched on."""
     events = spec.kv_events_config.enable_kv_cache_events
@@ -58,7 +58,7 @@ def _no_room(disk: DiskOptions, slots: int, chunk: int) -> str:
     return f"{DISK_BYTES} is {disk.size}, but {disk.folder} has {free} bytes free" if free < disk.size else ""
 
 
-def workers_region(spec: HostTierSpec) -> WorkersRegion:
+def workers_region(spec: SelectiveSpec) -> WorkersRegion:
     """For a worker: its part of each chunk of host memory."""
     rank = 0 if spec.replicated_layout else spec.config.parallel.rank
     return WorkersRegion(
@@ -66,7 +66,7 @@ def workers_region(spec: HostTierSpec) -> WorkersRegion:
     )
 
 
-def make_worker(spec: HostTierSpec, caches: CanonicalKVCaches) -> Any:
+def make_worker(spec: SelectiveSpec, caches: CanonicalKVCaches) -> Any:
     """vLLM's worker on a GPU, over that part."""
     region = workers_region(spec)
     try:

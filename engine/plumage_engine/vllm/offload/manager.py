@@ -53,7 +53,7 @@ class _Counted:
 
 class SelectiveManager(CPUOffloadingManager):
     """chunks: slots in host memory. tokens: in a chunk. more: of vLLM's class above. `disk`: the tier below, None where
-    there is none."""
+    there is none. refused: guards of what was asked for and could not be made, by feature."""
 
     disk: Any = None
 
@@ -61,6 +61,7 @@ class SelectiveManager(CPUOffloadingManager):
         super().__init__(num_chunks=chunks, enable_events=events, **more)
         self._tokens = tokens
         self._chunks_here = chunks
+        self.refused: dict[str, Guard] = {}
         self.configure(HostTierConfig(), Counters())
 
     def configure(

@@ -1,0 +1,111 @@
+"""The offloading spec that makes host memory of ours, and the disk below it: what `spec` loads where vLLM has it all.
+
+Works beside vLLM's own scheduler too: then without promotion and without the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from plumage.errors import ConfigurationError
+from plumage_engine.vllm.compat.kv_offload import (
+    CanonicalKVCaches,
+    CPUOffloadingSpec,
+    OffloadingConfig,
+    OffloadingKVEventsConfig,
+    OffloadingManager,
+    OffloadingWorker,
+    copies_itself,
+)
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard, attempt
+from plumage_engine.vllm.offload.disk_options import read_disk
+from plumage_engine.vllm.offload.manager import SelectiveManager
+from plumage_engine.vllm.offload.memory import check_host_memory, machine_memory
+from plumage_engine.vllm.offload.worker import TorchWorker
+from plumage_engine.vllm.settings import read_settings
+
+__all__ = ["SelectiveSpec"]
+
+_OURS = {"store_threshold": "hostTier.minFrequency", "eviction_policy": "hostTier.admission and hostTier.priority"}
+"""Options of vLLM's own spec that we decide otherwise, and where."""
+
+
+class SelectiveSpec(CPUOffloadingSpec):
+    """Host memory with selective admission; the copies are vLLM's own, or torch's where there is no GPU.
+
+    disk: where a tier below lies, None for none, or where vLLM's tiers are not what they were (`disk_guard`); modules
+    that need them are imported for a disk only."""
+
+    kv_events_config: OffloadingKVEventsConfig
+    _manager: OffloadingManager | None
+    _worker: OffloadingWorker | None
+
+    def __init__(self, config: OffloadingConfig) -> None:
+        for option, ours in _OURS.items():
+            if option in config.extra_config:
+                raise ConfigurationError(f"host tier: {option} has no effect here; say it in the plugin's {ours}")
+        self.disk_guard = Guard("disk", Counters())
+        self.disk = read_disk(config.extra_config)
+        if self.disk is not None and attempt(self.disk_guard, _disk_parts) is None:
+            self.disk = None
+        super().__init__(config)
+        check_host_memory(
+            int(self.extra_config["cpu_bytes_to_use"]), machine_memory(), shared=self._uses_shared_region()
+        )
+        # Blocks in host memory are of no use to the fleet unless their events tell whose they are.
+        told = bool(self.extra_config.get("self_describing_kv_events", True))
+        self.kv_events_config = replace(self.kv_events_config, self_describing_kv_events=told)
+
+    def get_manager(self) -> OffloadingManager:
+        """The one of this engine. `install` gives it the plugin's settings; until then it has the environment's."""
+        if self._manager is None:
+            tokens = min(self.tokens_per_block) * self.blocks_per_chunk
+            memory: SelectiveManager
+            if self.disk is None:
+                memory = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
+                memory.refused |= {} if self.disk_guard.on else {"disk": self.disk_guard}
+                self._manager = memory
+            else:
+                tiers = _disk_parts().make_tiers(self, self.disk, tokens)
+                self._manager, memory = tiers, tiers.memory
+            settings = read_settings(None, os.environ)
+            if settings is not None:
+                memory.configure(settings.host_tier, Counters(), seed=settings.seed)
+        return self._manager
+
+    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        """vLLM's worker, or, on a platform that it refuses, ours."""
+        if self._worker is None and not copies_itself():
+            region = None
+            if self.disk is not None:
+                region = _disk_parts().workers_region(self)
+            self._worker = TorchWorker(kv_caches, self.blocks_per_chunk, self.num_chunks, region)
+        return super().get_worker(kv_caches)
+
+    def create_worker(self, kv_caches: CanonicalKVCaches) -> Any:
+        """vLLM's, where it has one; the scheduler maps its memory too, if there is a disk."""
+        if self.disk is None:
+            return super().create_worker(kv_caches)
+        return _disk_parts().make_worker(self, kv_caches)
+
+    def _uses_shared_region(self) -> bool:
+        return self.disk is not None or bool(super()._uses_shared_region())
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's own of host memory, and of the tier below it."""
+        if read_disk(extra_config) is None or attempt(Guard("disk", Counters()), _disk_parts) is None:
+            return dict(super().build_metric_definitions(extra_config))
+        from plumage_engine.vllm.compat.kv_tiering import TieringOffloadingSpec
+
+        return dict(TieringOffloadingSpec.build_metric_definitions(extra_config))
+
+
+def _disk_parts() -> Any:
+    """The module `below`, which needs vLLM's tiers; ImportError where this vLLM has moved a name of theirs."""
+    from plumage_engine.vllm.offload import below
+
+    return below
