@@ -8,15 +8,15 @@ import pytest
 
 from plumage_bench.vllm_hostmem_report import RATIOS, Counted, Found, Load, closing, plot, ratio, ratios_table, stretch
 
-NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+P", "A+P again", "E+A+P", "A+P recency",
-         "A+P frequency", "A+P depth")  # fmt: skip
+NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+P", "A+P again", "E+A+P",
+         "A+P hotness", "A+P recency", "A+P frequency", "A+P depth")  # fmt: skip
 
 
 def found(gains: dict[str, float]) -> Found:
     """Two suites, five seeds; A+P finds `gains[suite]` times what LRU does, give or take half a percent."""
     rng, made = random.Random(1), {}
     for suite, gain in gains.items():
-        for kind in ("copies", "even", "zipf"):
+        for kind in ("copies", "even", "zipf", "half"):
             rows: dict[str, list[Counted]] = {name: [] for name in NAMES}
             for _ in range(5):
                 level = rng.uniform(200_000, 400_000)
