@@ -99,7 +99,12 @@ class SlowUcb:
             return math.inf
         count = sum(w for w, _ in seen)
         explored = math.log(max(sum(w for w, _ in known), 1.0)) / count
-        return sum(w * r for w, r in seen) / count / (self.best() or 1.0) + self.exploration * math.sqrt(explored)
+        mean, best = sum(w * r for w, r in seen) / count, self.best() or 1.0
+        scatter = self.exploration
+        if self.steps.trials and self.exploration:
+            off = sum(w * ((r - mean) / best) ** 2 for w, r in seen)
+            scatter = math.sqrt((((4 if action is ADD else 1) * self.exploration) ** 2 + off) / max(1.0, count))
+        return mean / best + scatter * math.sqrt(explored)
 
     def best(self) -> float:
         cells: dict[tuple[Bin, Decision], list[tuple[float, float]]] = {}

@@ -70,6 +70,21 @@ def test_a_bandit_forgets_when_the_workload_drifts(memory) -> None:
     assert share_of_stops(policy, slope_device, LOSSY, 200) < 0.3
 
 
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_one_slow_moment_does_not_become_a_habit_of_stop(slow: int) -> None:
+    """ADD is worth a fourth more, but one of its first trials fell into a time when the machine had other work."""
+    policy, added, stops = Ucb(), 0, []
+    for _ in range(120):
+        action = policy.decide(LOSSY)
+        outcome = slope_device(LOSSY, action)
+        if not policy.table.total or (action is ADD and added == slow):
+            outcome = StepOutcome(outcome.seconds * 1.6, outcome.decode_tokens, finished=outcome.finished)
+        added += action is ADD
+        stops.append(action is STOP)
+        policy.observe(outcome)
+    assert sum(stops[60:]) < 15
+
+
 def test_ucb_tries_unseen_actions_first_and_adds_on_a_tie() -> None:
     policy, taken = Ucb(), []
     for _ in range(3):

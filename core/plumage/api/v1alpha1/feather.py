@@ -43,8 +43,8 @@ class BanditSpec(Struct):
     """UCB over (batch, loss, peers): argmax μ/n + c·√(ln S / n), on rewards relative to the best mean (§4.3.3)."""
 
     exploration: PositiveNumber = Field(
-        Quantity("0.02"),
-        description="c: how strongly rarely tried decisions are preferred; rewards are relative to the best mean.",
+        Quantity("0.05"),
+        description="c: how far one trial is taken to be off, relative to the best mean, until trials tell.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
         "Discounted", description="How old decisions lose weight when the workload drifts; None is the paper's form."

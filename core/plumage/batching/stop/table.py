@@ -8,42 +8,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
 from plumage.errors import ConfigurationError
 
-__all__ = ["ActionTable", "Row"]
+__all__ = ["ActionTable", "Row", "Seen"]
 
 ACTIONS = (Decision.ADD, Decision.STOP)
 Row = tuple[int, int, int, str, float, float]
 """(b, Δ, w, action, count, summed reward)"""
 
 
+class Seen(NamedTuple):
+    """How often, the mean reward, and the summed squares of what rewards were off it."""
+
+    times: float
+    mean: float
+    scatter: float
+
+
+_NOTHING = Seen(0.0, 0.0, 0.0)
+
+
 class ActionTable:
-    """(state, action) → (count, summed reward). At most |bins|² cells, so it is bounded by its keys."""
+    """(state, action) → (count, summed reward), and how rewards scatter. At most |bins|² cells, so it is bounded by its
+    keys. Scatter is what this replica saw: rows that are merged in bring none."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[Bin, Decision], list[float]] = {}  # [count, summed reward]
+        self._cells: dict[tuple[Bin, Decision], list[float]] = {}  # [count, summed reward, summed squares off the mean]
         self.total = 0.0
         self._best: float | None = None  # None when it must be found again
 
     def credit(self, state: Bin, action: Decision, reward: float) -> None:
-        cell = self._cells.setdefault((state, action), [0.0, 0.0])
+        cell = self._cells.setdefault((state, action), [0.0, 0.0, 0.0])
+        off = reward - cell[1] / cell[0] if cell[0] else 0.0
         cell[0] += 1.0
         cell[1] += reward
+        cell[2] += off * (reward - cell[1] / cell[0])
         self.total += 1.0
         self._best = None
 
     def withdraw(self, state: Bin, action: Decision, reward: float) -> None:
         """Take back what `credit` added; a cell that nothing speaks for any more is dropped."""
         cell = self._cells[state, action]
+        off = reward - cell[1] / cell[0]
         cell[0] -= 1.0
         cell[1] -= reward
         self.total -= 1.0
         self._best = None
         if cell[0] < 0.5:
             del self._cells[state, action]
+        else:
+            cell[2] = max(0.0, cell[2] - off * (reward - cell[1] / cell[0]))
 
     def count(self, state: Bin, action: Decision) -> float:
         cell = self._cells.get((state, action))
@@ -54,33 +72,33 @@ class ActionTable:
         cell = self._cells.get((state, action))
         return cell[1] / cell[0] if cell and cell[0] else 0.0
 
-    def alike(self, state: Bin, action: Decision) -> tuple[float, float]:
-        """(count, mean reward) of `action` in all states with this loss, whatever the batch and the peers."""
-        count = reward = 0.0
-        for (known, taken), cell in self._cells.items():
-            if taken is action and known[1] == state[1]:
-                count += cell[0]
-                reward += cell[1]
-        return count, reward / count if count else 0.0
+    def seen(self, state: Bin, action: Decision) -> Seen:
+        """What is known of `action` in `state`."""
+        cell = self._cells.get((state, action))
+        return _pooled([cell]) if cell else _NOTHING
+
+    def alike(self, state: Bin, action: Decision) -> Seen:
+        """What is known of `action` in all states with this loss, whatever the batch and the peers."""
+        cells = self._cells.items()
+        return _pooled([cell for (known, taken), cell in cells if taken is action and known[1] == state[1]])
 
     def best(self) -> float:
         """The highest mean reward of any cell. Asked at every step, while cells change once a trial."""
         if self._best is None:
-            self._best = max((reward / count for count, reward in self._cells.values() if count), default=0.0)
+            self._best = max((cell[1] / cell[0] for cell in self._cells.values() if cell[0]), default=0.0)
         return self._best
 
     def discount(self, factor: float) -> None:
         """Everything known so far weighs `factor` of what it did: workloads drift."""
         for cell in self._cells.values():
-            cell[0] *= factor
-            cell[1] *= factor
+            cell[:] = [part * factor for part in cell]
         self.total *= factor
         self._best = None
 
     def merge(self, other: ActionTable) -> None:
         """Add what another table has learned."""
-        for (state, action), (count, reward) in other._cells.items():
-            cell = self._cells.setdefault((state, action), [0.0, 0.0])
+        for (state, action), (count, reward, _) in other._cells.items():
+            cell = self._cells.setdefault((state, action), [0.0, 0.0, 0.0])
             cell[0] += count
             cell[1] += reward
         self.total += other.total
@@ -88,7 +106,7 @@ class ActionTable:
 
     def rows(self) -> Iterator[Row]:
         """One row a cell: the state's three bins, the action, count, summed reward; sorted, ready to serialise."""
-        for (state, action), (count, reward) in sorted(
+        for (state, action), (count, reward, _) in sorted(
             self._cells.items(), key=lambda item: (item[0][0], item[0][1].value)
         ):
             yield (*state, action.value, count, reward)
@@ -107,6 +125,14 @@ class ActionTable:
                 ) from error
             if not (math.isfinite(count) and math.isfinite(reward) and count >= 0):
                 raise ConfigurationError(f"a learned table's counts must be finite and not negative: {row!r}")
-            table._cells[(batch, loss, peers), decision] = [count, reward]
+            table._cells[(batch, loss, peers), decision] = [count, reward, 0.0]
             table.total += count
         return table
+
+
+def _pooled(cells: list[list[float]]) -> Seen:
+    count = sum(cell[0] for cell in cells)
+    if not count:
+        return _NOTHING
+    mean = sum(cell[1] for cell in cells) / count
+    return Seen(count, mean, sum(own + n * (reward / n - mean) ** 2 for n, reward, own in cells if n))

@@ -4,6 +4,9 @@
 
 μ: summed reward of (state, action), n: its count, S: all counts. Unseen actions first, ties → ADD. Departures:
 - the mean is taken relative to the best mean known, so c means the same on every device (decision 0138);
+- c is how far trials of this choice are off their mean, as far as they have told, and before that what `exploration`
+  says: as in UCB-V (Audibert, Munos and Szepesvári 2009), noise is explored and what is certain is not. ADD, which is
+  vLLM's own way, has four times the benefit of the doubt: one slow moment must not turn into a habit of STOP (0150);
 - a choice is held, and credited with what followed until the batch turned over (`trial.py`), not with one step;
 - an action not seen in a state is judged by the states with the same loss; unseen there too, it is tried first;
 - where nothing is at stake it is not asked (`BatchState.at_stake`);
@@ -11,7 +14,8 @@
   last credits (sliding-window UCB).
 
 With `credit="Step"` a decision is credited with the next step and an unseen action is tried first in each state, as
-printed; with a memory that forgets nothing that is the paper's bandit (its c for unscaled rewards is not told).
+printed, and c is constant; with a memory that forgets nothing that is the paper's bandit (its c for unscaled rewards is
+not told).
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
 from plumage.batching.stop.credit import Credit
 from plumage.batching.stop.learner import Learner
-from plumage.batching.stop.table import ACTIONS, ActionTable, Row
+from plumage.batching.stop.table import ACTIONS, ActionTable, Row, Seen
 
 __all__ = ["Discounted", "Memory", "SlidingWindow", "Ucb"]
 
+_DOUBT = {Decision.ADD: 4.0, Decision.STOP: 1.0}
 _TIE = 1e-9  # relative; two choices that one trial credited differ by no more than rounding, and ties go to ADD
 
 
@@ -74,10 +79,11 @@ class SlidingWindow:
 
 
 class Ucb(Learner):
-    """The bandit. `exploration` is the paper's c, for mean rewards relative to the best one known."""
+    """The bandit. `exploration` is the paper's c, for mean rewards relative to the best one known: how far one trial is
+    taken to be off, until trials tell."""
 
     def __init__(
-        self, *, exploration: float = 0.02, memory: Memory | None = None, credit: str = Credit.TRIAL.value
+        self, *, exploration: float = 0.05, memory: Memory | None = None, credit: str = Credit.TRIAL.value
     ) -> None:
         super().__init__(credit)
         self.exploration = within("exploration", exploration, 0)
@@ -109,10 +115,18 @@ class Ucb(Learner):
 
     def _bound(self, state: Bin, action: Decision) -> float:
         table = self.memory.table
-        count, mean = table.count(state, action), table.mean(state, action)
-        if count <= 0 and self.credit is Credit.TRIAL:
-            count, mean = table.alike(state, action)
-        if count <= 0:
+        seen = table.seen(state, action)
+        if seen.times <= 0 and self.credit is Credit.TRIAL:
+            seen = table.alike(state, action)
+        if seen.times <= 0:
             return math.inf
-        explored = math.log(max(table.total, 1.0)) / count
-        return mean / (table.best() or 1.0) + self.exploration * math.sqrt(explored)
+        best = table.best() or 1.0
+        explored = math.log(max(table.total, 1.0)) / seen.times
+        return seen.mean / best + self._scatter(seen, action, best) * math.sqrt(explored)
+
+    def _scatter(self, seen: Seen, action: Decision, best: float) -> float:
+        """How far a trial is off the mean, relative to the best one: `exploration` counts as one more trial."""
+        if self.credit is Credit.STEP or not self.exploration:
+            return self.exploration
+        doubt = _DOUBT[action] * self.exploration
+        return math.sqrt((doubt * doubt + seen.scatter / (best * best)) / max(1.0, seen.times))
