@@ -69,6 +69,45 @@ def test_nothing_colder_than_what_would_go_for_it_comes_up(tiny_model: Path) -> 
     assert [tier.in_device(f"hotter8-{number}") for number in range(4)] == before == [5] * 4
 
 
+@pytest.mark.parametrize("eviction", [None, "Hotness"])
+def test_the_coldest_goes_wherever_it_stands_in_line(tiny_model: Path, eviction: str | None) -> None:
+    """What has been idle longest is the hottest of all here, and stays; what goes was used once, and lately."""
+    tier = Tier(tiny_model, blocks=24, min_frequency=2, eviction=eviction)
+    turn, tier.promoter._turn = tier.promoter._turn, SimpleNamespace(step=lambda prefill_tokens: False)
+    for number in range(5):
+        tier.serve(f"medium{number}", chain(0, 4) + chain(100 + number, 1)[:8])
+    for number in range(12):
+        tier.serve(f"hot{number}", chain(1, 5) + chain(200 + number, 1)[:8])
+    for key in reversed(tier.engine.requests["medium0"].block_hashes[:4]):
+        for block in tier.engine.pool.get_cached_block(key, [0]) or ():
+            tier.engine.pool.evict_blocks({block.block_id})
+    for number in range(5):
+        tier.serve(f"once{number}", chain(300 + number, 3))
+    assert (tier.in_device("hot0"), tier.in_device("medium0")) == (5, 0)
+    tier.promoter._turn = turn
+    decode(tier)
+    assert (tier.in_device("hot0"), tier.in_device("medium0")) == (5, 4)
+    tier.check_idle()
+
+
+def test_promotions_that_nobody_uses_end_however_large_the_plans_are(tiny_model: Path) -> None:
+    tier = warm(tiny_model)
+    promoter = tier.promoter
+    promoter._promote = lambda chunks: (
+        promoter._unused.update(
+            {
+                f"{promoter.worth.rests} {number} {len(promoter._unused)}".encode(): promoter.worth
+                for number in range(256)
+            }
+        )
+        or 256
+    )
+    for turn in range(8):
+        tier.serve(f"decodes{turn}", chain(300 + turn, 1)[:-1], 4)
+    assert promoter.worth.rests
+    assert len(promoter._unused) <= 512
+
+
 def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> None:
     tier = warm(tiny_model, promotion_tokens=64)
     tier.engine.add("decodes", chain(300, 1)[:-1], 8)

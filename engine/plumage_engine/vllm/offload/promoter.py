@@ -31,8 +31,10 @@ from plumage_engine.vllm.offload.manager import SelectiveManager
 __all__ = ["Promoter"]
 
 Key = bytes
+_LEAVES = 256
+"""Blocks of the device, idle longest, among which a plan finds the coldest: it bounds what a plan costs."""
 _SETTLED_AT_ONCE = 64
-"""Promoted blocks whose fate is looked up by one plan."""
+"""Promoted blocks whose fate is looked up by one plan, beside two for each that it promotes: so they never pile up."""
 
 
 @dataclass(slots=True)
@@ -93,12 +95,12 @@ class Promoter:
         if not self._guard.on or not self._manager.guard.on:
             return
         try:
-            if self.worth_ahead.turn():
-                self._bring_ahead()
+            spent = self._bring_ahead(self._chunks(0)) if self.worth_ahead.turn() else 0
             if self._turn.step(prefill_tokens=_prefill(output)):
                 self._settle(_SETTLED_AT_ONCE)
                 if self.worth.turn():
-                    self._promote()
+                    spent += self._promote(self._chunks(spent))
+            self._settle(2 * spent)
         except Exception as error:
             self._guard.failed(error)
 
@@ -173,35 +175,39 @@ class Promoter:
 
     # -- a plan and its jobs -----------------------------------------------------------------------------------------
 
-    def _bring_ahead(self) -> None:
-        """For those that wait. What goes for it is what an allocation would take next, but for what they wait for."""
-        free = self._device.free - self._reserve
-        chunks = min(self._manager.settings.promotion_tokens // self._manager.heats.tokens, free)
+    def _chunks(self, spent: int) -> int:
+        """That may go up in this step, after `spent` have."""
+        allowed: int = self._manager.settings.promotion_tokens // self._manager.heats.tokens - spent
+        return min(allowed, self._device.free - self._reserve)
+
+    def _bring_ahead(self, chunks: int) -> int:
+        """For those that wait; how many. What goes for it is what an allocation would take next, but for what they wait
+        for."""
         pieces = self._lookahead.pieces(chunks, self._connector._chunks_being_loaded)
         if not pieces:
-            return
+            return 0
         needed, wanted = sum(len(piece.keys) for piece in pieces), self._lookahead.wanted()
         spare = self._device.empty(needed + self._reserve)[self._reserve :]
         if len(spare) < needed:
             spare += self._device.leaves(needed, wanted)
+        room = len(spare)
         for piece in pieces:
             if len(piece.keys) > len(spare):
                 break
             self._start(piece, spare, ahead=True)
-            self._counters.add("promotions_ahead", len(piece.keys))
-        self._settle(2 * needed)
+        self._counters.add("promotions_ahead", room - len(spare))
+        return room - len(spare)
 
-    def _promote(self) -> None:
-        tokens = self._manager.heats.tokens
-        chunks = min(self._manager.settings.promotion_tokens // tokens, self._device.free - self._reserve)
-        busy = self._connector._chunks_being_loaded
+    def _promote(self, chunks: int) -> int:
+        """What is hot, for what is coldest of that which has been idle longest and nobody waits for; how many."""
+        tokens, busy = self._manager.heats.tokens, self._connector._chunks_being_loaded
         roots = {node.key: (node, piece) for node, piece in self._candidates.roots(chunks, busy)}
         if not roots:
-            return
+            return 0
         wanted = sum(len(piece.keys) for _, piece in roots.values())
         empty = self._device.empty(wanted + self._reserve)
         leaves: dict[int, tuple[TierNode, Any]] = {}
-        for block in self._device.leaves(wanted):
+        for block in self._device.leaves(max(wanted, _LEAVES), self._lookahead.wanted()):
             leaf = self._candidates.leaf(block.block_hash)
             leaves[leaf.key] = leaf, block
         budget = PromotionBudget(chunks * tokens, len(empty) * tokens, self._reserve * tokens)
@@ -210,6 +216,7 @@ class Promoter:
         for promotion in plan:
             spare += [leaves[victim.key][1] for victim in promotion.victims]
             self._start(roots[promotion.node.key][1], spare)
+        return sum(len(roots[promotion.node.key][1].keys) for promotion in plan)
 
     def _start(self, piece: Piece, spare: list[Any], *, ahead: bool = False) -> None:
         """Order one copy, into blocks from the front of `spare`."""
