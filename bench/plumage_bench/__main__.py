@@ -1,4 +1,4 @@
-"""`python -m plumage_bench NAME [--quick] [--seed N] [--out DIR] [key=value …]`: what `plumage bench` calls."""
+"""`python -m plumage_bench NAME [--quick] [--seed N] [--out DIR] [--device D] [key=value …]`: `plumage bench` too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from plumage.errors import PlumageError
-from plumage_bench.beside_vllm import hand_over
+from plumage_bench.beside_vllm import go_where_it_runs
+from plumage_bench.device import CPU, DEVICES
 from plumage_bench.harness import Context, run_benchmark, wide_console
 from plumage_bench.registry import NAMES, describe, load
 
@@ -19,14 +20,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a shorter run; says what it left out")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    parser.add_argument("--device", choices=DEVICES, default=CPU)
     parser.add_argument("options", nargs="*", metavar="key=value")
     args = parser.parse_intermixed_args(argv)
     console = wide_console()
     try:
-        if describe(args.name).needs_vllm:
-            hand_over(args.name, "plumage_bench", sys.argv[1:] if argv is None else argv)
+        given = sys.argv[1:] if argv is None else argv
+        device = go_where_it_runs(describe(args.name), args.device, "plumage_bench", given)
         options = dict(item.split("=", 1) for item in args.options)
-        context = Context(args.name, args.quick, args.seed, args.out, console, options)
+        context = Context(args.name, args.quick, args.seed, args.out, console, options, device)
         run_benchmark(describe(args.name), load(args.name), context)
     except PlumageError as error:
         console.print(f"[red]error:[/red] {error}")

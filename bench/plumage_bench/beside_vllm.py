@@ -1,6 +1,7 @@
-"""Benchmarks of real vLLM run where vLLM is: in `.venv-vllm`, which is another Python than the developer's.
+"""Benchmarks of real vLLM, or of torch, run where that is: in `.venv-vllm`, another Python than the developer's.
 
-So the command hands itself over: the process becomes the same command, run by that Python.
+So the command hands itself over: the process becomes the same command, run by that Python. For a GPU that is a virtual
+environment with CUDA builds, which VLLM_VENV names and nobody here sets up.
 """
 
 from __future__ import annotations
@@ -12,23 +13,48 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from plumage.errors import ConfigurationError
+from plumage_bench.device import CPU, check_device
+from plumage_bench.registry import Benchmark
 
-__all__ = ["hand_over"]
+__all__ = ["go_where_it_runs", "hand_over"]
 
 _CHECKOUT = Path(__file__).parents[2]
 
 
-def hand_over(name: str, module: str, arguments: Sequence[str]) -> None:
-    """Return where vLLM can be imported; else become `python -m module arguments` of `.venv-vllm`, or of the folder
-    that VLLM_VENV names. ConfigurationError when that was not set up."""
-    if find_spec("torch") is not None and find_spec("vllm") is not None:
+def go_where_it_runs(benchmark: Benchmark, device: str, module: str, arguments: Sequence[str]) -> str:
+    """Return, in a Python that has what the benchmark needs, the device that it will run on: `device`, or the CPU for
+    one that computes on none. ConfigurationError where that Python, or the device, is not there."""
+    device = device if benchmark.on_device else CPU
+    if benchmark.modules:
+        hand_over(benchmark, module, arguments, device)
+    check_device(device)
+    return device
+
+
+def hand_over(benchmark: Benchmark, module: str, arguments: Sequence[str], device: str = CPU) -> None:
+    """Return where what it needs can be imported; else become `python -m module arguments` of `.venv-vllm`, or of the
+    folder that VLLM_VENV names. With a GPU that folder comes first. ConfigurationError when it was not set up."""
+    named = os.environ.get("VLLM_VENV")
+    venv = Path(named or _CHECKOUT / ".venv-vllm").absolute()
+    here = venv == Path(sys.prefix)
+    if all(find_spec(name) is not None for name in benchmark.modules) and (device == CPU or not named or here):
         return
-    venv = Path(os.environ.get("VLLM_VENV") or _CHECKOUT / ".venv-vllm").absolute()
-    if not (venv / ".ready").exists() or venv == Path(sys.prefix):
-        raise ConfigurationError(
-            f"bench {name} runs real vLLM, which is not set up here: `make setup-vllm` installs its CPU build into "
+    python = venv / "bin" / "python"
+    if here or not (python if device != CPU else venv / ".ready").exists():
+        raise ConfigurationError(_missing(benchmark, device, venv))
+    sys.stdout.flush()
+    os.execv(python, [str(python), "-m", module, *arguments])
+
+
+def _missing(benchmark: Benchmark, device: str, venv: Path) -> str:
+    if device == CPU:
+        what = "real vLLM, which" if benchmark.needs_vllm else "torch, which"
+        return (
+            f"bench {benchmark.name} runs {what} is not set up here: `make setup-vllm` installs its CPU build into "
             ".venv-vllm (Linux on x86-64, 3.5 GB)"
         )
-    python = str(venv / "bin" / "python")
-    sys.stdout.flush()
-    os.execv(python, [python, "-m", module, *arguments])
+    return (
+        f"bench {benchmark.name} --device {device} needs {' and '.join(benchmark.modules)} built for CUDA, and {venv} "
+        "has not: name by VLLM_VENV a virtual environment that has them, and this checkout by "
+        "pip install -e '.[engine,bench]'"
+    )

@@ -24,9 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from plumage.errors import ConfigurationError
+from plumage_bench.device import CPU, device_name
 from plumage_bench.registry import Benchmark
 
-__all__ = ["Context", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
+__all__ = ["Context", "Figure", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
 
 Figure = int | float | str
 _LINE_SECONDS = 30.0
@@ -34,7 +35,8 @@ _LINE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Context:
-    """What a run is given. `options` holds the extra options by name, e.g. {"trace": "path", "sweep": "1"}."""
+    """What a run is given. `options` holds the extra options by name, e.g. {"trace": "path", "sweep": "1"}. device: of
+    `plumage_bench.device`, for benchmarks that compute on one."""
 
     name: str
     quick: bool
@@ -42,6 +44,7 @@ class Context:
     out: Path
     console: Console
     options: Mapping[str, str] = field(default_factory=dict)
+    device: str = CPU
 
     def switch(self, option: str) -> bool:
         """Whether an option that takes 0 or 1, and is 0 when not given, is on; ConfigurationError for another value."""
@@ -157,7 +160,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "seed": context.seed,
         "options": {key: _told(value) for key, value in context.options.items()},
         "seconds": round(elapsed, 3),
-        "machine": _machine(),
+        "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
         "versions": _versions(),
         "keys": dict(report.keys),
         "tables": [asdict(table) for table in report.tables],

@@ -21,7 +21,8 @@ __all__ = ["BENCHMARKS", "NAMES", "Benchmark", "describe", "load"]
 class Benchmark:
     """quick_budget: seconds that `--quick` may take, told in `--help`. quick_omits: what `--quick` leaves out.
     options: names of extra `key=value` options the benchmark understands, with their help. needs_vllm: runs real vLLM,
-    so in `.venv-vllm`."""
+    so in `.venv-vllm`. needs_torch: torch alone. on_device: computes on the device that `--device` names; the others
+    run without one, on a virtual GPU say."""
 
     name: str
     summary: str
@@ -29,6 +30,13 @@ class Benchmark:
     quick_omits: str
     options: tuple[tuple[str, str], ...] = ()
     needs_vllm: bool = False
+    needs_torch: bool = False
+    on_device: bool = False
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What must be importable where it runs."""
+        return ("torch", "vllm") if self.needs_vllm else ("torch",) if self.needs_torch else ()
 
 
 def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
@@ -183,6 +191,14 @@ _ALL = (
         needs_vllm=True,
     ),
     Benchmark(
+        "attention-premise",
+        "decode attention of a batch over one shared prefix against a prefix each: what FEATHER rests on; torch only",
+        quick_budget=60,
+        quick_omits="prefixes of 2,048 and 8,192 tokens, 15 of 20 pairs",
+        needs_torch=True,
+        on_device=True,
+    ),
+    Benchmark(
         "vllm-feather",
         "FEATHER in real vLLM, end to end: against FCFS and the tree's order alone, on a model of 8 layers",
         quick_budget=240,
@@ -190,12 +206,13 @@ _ALL = (
         options=(
             (
                 "cells",
-                "names of cells, separated by semicolons, instead of fourteen: two and three levels, a step of the rate",
+                "names of cells, separated by semicolons, instead of fourteen: two, three levels, a step of the rate",
             ),
             ("pairs", "rounds in which each policy serves the load"),
             ("policies", "labels of policies, separated by semicolons, beside FCFS, tree and bandit instead of all"),
         ),
         needs_vllm=True,
+        on_device=True,
     ),
     Benchmark(
         "vllm-parity",
@@ -203,6 +220,7 @@ _ALL = (
         quick_budget=120,
         quick_omits="1,800 of 2,000 requests, each policy by itself, 4 of 5 settings of the host tier",
         needs_vllm=True,
+        on_device=True,
     ),
 )
 BENCHMARKS: Mapping[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

@@ -6,12 +6,15 @@ import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from plumage_cli.errors import CliError
+
+if TYPE_CHECKING:
+    from plumage_bench.registry import Benchmark
 
 __all__ = ["app"]
 
@@ -48,6 +51,9 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for the JSON and the plot.")] = Path("out/bench"),
     trace: Annotated[Path | None, typer.Option(help="A Mooncake-format JSONL, for benchmarks that replay one.")] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda: for benchmarks that compute on a device; their --help says so.")
+    ] = "cpu",
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Run the whole ranges too, after the default setting.")
     ] = False,
@@ -65,10 +71,7 @@ def bench(
     if unknown := sorted(set(given) - set(known)):
         there = ", ".join(known) or "none"
         raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
-    if benchmark.needs_vllm:
-        from plumage_bench.beside_vllm import hand_over
-
-        hand_over(name, "plumage_cli", sys.argv[1:])
+    used = _device(benchmark, device)
     if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
         raise ModuleNotFoundError(name="matplotlib")
     from plumage_bench.harness import Context, run_benchmark, wide_console
@@ -77,7 +80,20 @@ def bench(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like an error: what was started is ended too
     run = load(name)
     _writable(out)
-    run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given))
+    run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given, used))
+
+
+def _device(benchmark: Benchmark, device: str) -> str:
+    """The one that it runs on, in a Python that has what it needs."""
+    from plumage_bench.beside_vllm import go_where_it_runs
+    from plumage_bench.device import CPU, DEVICES
+
+    if device not in DEVICES:
+        raise CliError(f"--device {device}: there are: {', '.join(DEVICES)}")
+    used = go_where_it_runs(benchmark, device, "plumage_cli", sys.argv[1:])
+    if device != CPU and used == CPU:
+        typer.echo(f"bench {benchmark.name} computes on no device, so --device {device} changes nothing", err=True)
+    return used
 
 
 def _writable(out: Path) -> None:
@@ -113,6 +129,8 @@ def _about(name: str) -> str:
         "",
         f"  --quick takes at most {benchmark.quick_budget} s and leaves out: {benchmark.quick_omits}",
     ]
+    if benchmark.on_device:
+        lines += ["", "  --device cuda runs it on a GPU, in the virtual environment that VLLM_VENV names."]
     if benchmark.options:
         lines += ["", "Options:"] + [f"  {key}=…  {text}" for key, text in benchmark.options]
     return "\n".join(lines)

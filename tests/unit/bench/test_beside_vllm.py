@@ -7,10 +7,14 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from plumage.errors import ConfigurationError
 from plumage_bench import beside_vllm
+from plumage_bench.device import CPU, check_device, work_clock
+from plumage_bench.registry import describe
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is not None, reason="vLLM is here: nothing is handed over")
 
@@ -53,4 +57,46 @@ def test_a_folder_that_is_this_python_is_not_run_again(tmp_path: Path, monkeypat
     monkeypatch.setenv("VLLM_VENV", str(tmp_path))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(Exception, match="make setup-vllm"):
-        beside_vllm.hand_over("vllm-parity", "plumage_bench", [])
+        beside_vllm.hand_over(describe("vllm-parity"), "plumage_bench", [])
+
+
+@pytest.mark.parametrize("name", ["vllm-feather", "vllm-parity", "attention-premise"])
+def test_for_a_gpu_it_goes_to_the_folder_that_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
+    python.chmod(0o755)
+    done = bench(tmp_path, "-m", "plumage_cli", "bench", name, "--device=cuda")
+    assert (done.returncode, done.stdout.split()) == (7, ["-m", "plumage_cli", "bench", name, "--device=cuda"])
+    python.unlink()
+    done = bench(tmp_path, "-m", "plumage_cli", "bench", name, "--device=cuda")
+    assert done.returncode != 0
+    assert "name by VLLM_VENV a virtual environment" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_device_that_there_is_not(tmp_path: Path) -> None:
+    done = bench(tmp_path, "-m", "plumage_cli", "bench", "vllm-feather", "--device=tpu")
+    assert done.returncode != 0
+    assert "there are: cpu, cuda" in done.stdout + done.stderr
+
+
+def test_a_torch_that_finds_no_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(is_available=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu", cuda=cuda))
+    check_device(CPU)
+    with pytest.raises(ConfigurationError, match=r"torch 2\.13\.0\+cpu .* finds no GPU .* VLLM_VENV"):
+        check_device("cuda")
+
+
+def test_what_computes_on_no_device_runs_as_ever() -> None:
+    assert beside_vllm.go_where_it_runs(describe("cht"), "cuda", "plumage_bench", []) == CPU
+
+
+def test_a_gpus_clock_waits_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    cuda = SimpleNamespace(synchronize=lambda: done.append(1))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert work_clock(CPU)() <= work_clock(CPU)()
+    assert not done
+    assert work_clock("cuda")() <= work_clock("cuda")()
+    assert len(done) == 2

@@ -1,0 +1,132 @@
+"""`attention-premise`: is a batch that shares its prefix cheaper to decode than one whose prefixes differ?
+
+FEATHER rests on it: requests of one group read the same keys and values, which the hardware's caches then hold, while a
+mixed batch reads each request's own from memory. No scheduler and no model runs here: one decode step's attention of a
+batch, through 8 layers' keys and values in turn, each prefix as long as the others. With vLLM on a CPU it is vLLM's own
+kernel over paged blocks; else, and on a GPU, torch's attention over contiguous prefixes, which reads the same bytes
+without a block table. The numbers computed are the same to the bit (`wrong` counts where not): only where the prefixes
+lie differs.
+
+`different ÷ shared` is what a step over different prefixes takes, in times of a shared one: the most that ordering can
+gain where attention is all there is. A model's other layers, and prompts' own tails, thin it. `shared ÷ shared` is
+noise. On a CPU the time is the process' own, on a GPU the wall's until the device is done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from plumage_bench.attention_kernels import SHAPES, Shape, Step, make_step
+from plumage_bench.device import CPU, work_clock
+from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
+
+__all__ = ["PAIRS", "PAIRS_QUICK", "Cell", "run"]
+
+PAIRS, PAIRS_QUICK = 20, 5
+_PREFIXES, _PREFIXES_QUICK = (1024, 2048, 4096, 8192), (1024, 4096)
+_BATCHES = {CPU: (4, 16), "cuda": (16, 64)}
+_TOLD = 4096
+"""Tokens of the prefix that the closing line tells of, in the largest batch: a group of `vllm-feather`'s cells."""
+
+
+@dataclass(slots=True)
+class Cell:
+    """Seconds a step, pair by pair. again: of the shared prefix once more."""
+
+    batch: int
+    prefix: int
+    kernel: str
+    shared: list[float] = field(default_factory=list)
+    different: list[float] = field(default_factory=list)
+    again: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+    def ratio(self, over: Sequence[float], rng: random.Random) -> PairedRatio:
+        return paired_ratio(over, self.shared, rng)
+
+
+def run(context: Context) -> Report:
+    """Batches × prefixes, in interleaved rounds."""
+    import torch
+
+    shape, batches = SHAPES[context.device], _BATCHES[context.device]
+    prefixes, pairs = (_PREFIXES_QUICK, PAIRS_QUICK) if context.quick else (_PREFIXES, PAIRS)
+    torch.manual_seed(context.seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the device whose time the clock tells
+    try:
+        with context.progress(context.name, len(batches) * len(prefixes)) as done:
+            cells = []
+            for batch in batches:
+                for prefix in prefixes:
+                    cells.append(_measure(context, shape, batch, prefix, pairs))
+                    done(1)
+    finally:
+        torch.set_num_threads(threads)
+    return _report(cells, shape, random.Random(context.seed))
+
+
+def _measure(context: Context, shape: Shape, batch: int, prefix: int, pairs: int) -> Cell:
+    kernel, step = make_step(context.device, shape, batch, prefix)
+    cell, order = Cell(batch, prefix, kernel), random.Random(f"{context.seed} {batch} {prefix}")
+    cell.wrong = sum(not bool((one == other).all()) for one, other in zip(step(True), step(False), strict=True))
+    turns = [(cell.shared, True), (cell.different, False), (cell.again, True)]
+    for _ in range(pairs):
+        order.shuffle(turns)
+        for times, shared in turns:
+            times.append(_seconds(context.device, step, shared))
+    return cell
+
+
+def _seconds(device: str, step: Step, shared: bool) -> float:
+    clock = work_clock(device)
+    began = clock()
+    step(shared)
+    return clock() - began
+
+
+def _report(cells: Sequence[Cell], shape: Shape, rng: random.Random) -> Report:
+    ratios = [(cell, cell.ratio(cell.different, rng), cell.ratio(cell.again, rng)) for cell in cells]
+    rows: list[list[Figure]] = [
+        [
+            cell.kernel, cell.batch, cell.prefix, shape.prefix_bytes(cell.prefix) / 2**20,
+            median(cell.shared) * 1e3, median(cell.different) * 1e3, str(ratio), str(noise), cell.wrong,
+        ]
+        for cell, ratio, noise in ratios
+    ]  # fmt: skip
+    columns = (
+        "kernel", "batch", "prefix", "MiB a layer", "shared ms", "different ms", "different ÷ shared",
+        "shared ÷ shared", "wrong",
+    )  # fmt: skip
+    notes = (
+        f"One decode step's attention, bf16: {shape.heads} heads over {shape.kv_heads} of {shape.head_size}, "
+        f"{shape.layers} layers in turn. MiB: one prefix in one layer."
+    )
+    told, ratio, noise = max((one for one in ratios if one[0].prefix == _TOLD), key=lambda one: one[0].batch)
+    keys = {
+        "different_over_shared": ratio.ratio, "low": ratio.low, "noise": noise.ratio,
+        "batch": told.batch, "prefix": told.prefix, "wrong": sum(cell.wrong for cell in cells),
+    }  # fmt: skip
+    table = ResultTable("Decode attention: one shared prefix, or one each", columns, rows, notes)
+    data = {"seconds": [{"batch": c.batch, "prefix": c.prefix, "shared": c.shared, "different": c.different,
+                         "again": c.again} for c in cells]}  # fmt: skip
+    return Report(keys, (table,), lambda figure: _plot(figure, ratios), data)
+
+
+def _plot(figure: Any, ratios: Sequence[tuple[Cell, PairedRatio, PairedRatio]]) -> None:
+    axis = figure.subplots()
+    for batch in sorted({cell.batch for cell, _, _ in ratios}):
+        of_it = [(cell.prefix, ratio) for cell, ratio, _ in ratios if cell.batch == batch]
+        spread = [[ratio.ratio - ratio.low for _, ratio in of_it], [ratio.high - ratio.ratio for _, ratio in of_it]]
+        axis.errorbar([at for at, _ in of_it], [ratio.ratio for _, ratio in of_it], yerr=spread, marker="o",
+                      capsize=3, label=f"batch of {batch}")  # fmt: skip
+    axis.axhline(1.0, color="grey", linewidth=0.8)
+    axis.set(xlabel="tokens of the prefix", ylabel="different ÷ shared, time of a step", xscale="log")
+    lengths = sorted({cell.prefix for cell, _, _ in ratios})
+    axis.set_xticks(lengths, [str(length) for length in lengths])
+    axis.legend()

@@ -1,0 +1,47 @@
+"""`bench attention-premise` on a CPU: what it times computes the same numbers, wherever the prefixes lie."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from plumage.errors import ConfigurationError
+from plumage_bench import attention_kernels, attention_premise
+from plumage_bench.attention_kernels import BLOCK, Shape
+from plumage_bench.device import CPU, check_device
+from plumage_bench.harness import Context
+
+_SMALL = Shape(heads=4, kv_heads=2, head_size=64, layers=2)
+
+
+@pytest.mark.parametrize("vllm", [True, False])
+def test_a_shared_prefix_gives_what_copies_of_it_give(monkeypatch: pytest.MonkeyPatch, vllm: bool) -> None:
+    if not vllm:
+        monkeypatch.setattr(attention_kernels, "find_spec", lambda name: None)
+    kernel, step = attention_kernels.make_step(CPU, _SMALL, 3, 4 * BLOCK)
+    assert kernel == ("vLLM, paged" if vllm else "torch, contiguous")
+    for shared, different in zip(step(True), step(False), strict=True):
+        assert shared.numel() == 3 * 4 * 64
+        assert torch.equal(shared, different)
+        assert shared.float().std() > 0
+
+
+def test_the_quick_run(tmp_path: Path) -> None:
+    context = Context("attention-premise", True, 1, tmp_path, Console(file=io.StringIO()))
+    report = attention_premise.run(context)
+    (table,) = report.tables
+    assert len(table.rows) == 4
+    assert (report.keys["wrong"], report.keys["prefix"], report.keys["batch"]) == (0, 4096, 16)
+    assert all(len(cell["different"]) == attention_premise.PAIRS_QUICK for cell in report.data["seconds"])
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    if torch.cuda.is_available():
+        check_device("cuda")
+    else:
+        with pytest.raises(ConfigurationError, match="finds no GPU it can use"):
+            check_device("cuda")
