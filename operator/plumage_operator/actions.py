@@ -13,8 +13,7 @@ __all__ = ["Action", "Annotate", "Apply", "Delete", "Tell", "WriteStatus"]
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Write a child by server-side apply. known: it is there and ours; else it is looked for first, since what belongs
-    to somebody else is not taken over."""
+    """Write a child: create it, or put it by server-side apply. known: it is there and ours, as far as we were told."""
 
     child: Object
     known: bool

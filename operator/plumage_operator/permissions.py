@@ -1,8 +1,8 @@
 """What the operator may do in a cluster: the one list that the chart's roles are made from and tests run it under.
 
-It has no verb on Secrets, ever: pods mount them. `get` is asked before a child is first written, so that an object of
-somebody else's is never taken over; `list` and `watch` keep the operator's picture; server-side apply is `patch`, and
-`create` where the object is new.
+It has no verb on Secrets, ever: pods mount them. A child is first made by `create`, so that an object of somebody
+else's is never taken over; `get` is asked before it is changed, by server-side apply, which is `patch`; `list` and
+`watch` keep the operator's picture.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Every call has a timeout. What comes back says by its type whether to ask again:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -28,6 +28,7 @@ _PAGE: Final = 200  # a pod of ours is 12 KB of JSON, and 60 KB once it is parse
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
+_STEPS: Final = "application/json-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -44,11 +45,27 @@ class Api:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
+    async def create(self, child: Object) -> dict[str, Any]:
+        """A new object. ConflictError where there is one of its name, whoever's it is. A field that the API server does
+        not know is refused, as it is when it is applied."""
+        path = path_of(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
+        query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
+        return await self.request("POST", path, query=query, body=child)
+
     async def apply(self, child: Object) -> dict[str, Any]:
         """Server-side apply, forced: the fields that we write are ours, whoever wrote them before."""
         path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=child, content=_APPLY)
+
+    async def set_managers(self, child: Object, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Say anew who manages which field, of an object as it was read. ConflictError where it changed since."""
+        path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
+        steps = [
+            {"op": "replace", "path": "/metadata/managedFields", "value": [*entries]},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": meta(child)["resourceVersion"]},
+        ]
+        await self.request("PATCH", path, query={"fieldManager": MANAGED_BY}, body=steps, content=_STEPS)
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """A child, or None."""

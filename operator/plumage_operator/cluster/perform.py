@@ -10,8 +10,9 @@ from plumage_operator.children import APPLIED
 from plumage_operator.cluster.api import Api
 from plumage_operator.cluster.crash_point import CrashPoint
 from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.managers import as_applied
 from plumage_operator.conditions import Reason
-from plumage_operator.errors import GoneError, RefusedError
+from plumage_operator.errors import ConflictError, GoneError, RefusedError
 from plumage_operator.observed import Object, Refusal, key_of, meta
 from plumage_operator.store import Store
 
@@ -45,9 +46,7 @@ class Performer:
         namespace = str(meta(pool)["namespace"])
         match action:
             case Apply(child, known):
-                if not known:
-                    await self._refuse_foreign(pool, child)
-                self._store.put(await self._applied(child))
+                self._store.put(await self._brought_about(pool, child, known=known))
             case Delete(kind, name, uid):
                 await self._api.delete(kind, namespace, name, uid)
             case Annotate(pod, annotations):
@@ -57,25 +56,39 @@ class Performer:
             case WriteStatus(status):
                 await self._write_status(pool, status)
 
-    async def _applied(self, child: Object) -> Object:
+    async def _brought_about(self, pool: Object, child: Object, *, known: bool) -> Object:
+        """Nothing of somebody else's is taken over, though server-side apply would: what is not known is created, which
+        the API server does only where there is nothing of that name; what is there is read before it is written to."""
         try:
-            return await self._api.apply(child)
+            live = await self._live(child) if known else None
+            if live is None:
+                try:
+                    return await self._api.create(child)
+                except ConflictError:
+                    live = await self._live(child)
+                    if live is None:  # it has gone since, or the conflict was about a quota
+                        raise
+            return await self._applied(pool, child, live)
         except GoneError as error:  # only a kind, or the namespace, can be missing
             raise RefusedError(f"{error}. Is kind {child['kind']} installed in this cluster?") from error
+
+    async def _live(self, child: Object) -> Object | None:
+        kind, name = key_of(child)
+        return await self._api.get(kind, str(meta(child)["namespace"]), name)
+
+    async def _applied(self, pool: Object, child: Object, live: Object) -> Object:
+        if not _is_ours(pool, live):
+            raise _TakenError(Refusal(*key_of(child), Reason.NAME_TAKEN, _taken(*key_of(child), live, pool)))
+        entries = as_applied(meta(live).get("managedFields") or ())
+        if entries is not None:
+            await self._api.set_managers({**live, "kind": child["kind"]}, entries)
+        return await self._api.apply(child)
 
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:
             self._store.put(await self._api.write_status(pool, "inferencepools", status))
         except GoneError:  # deleted meanwhile; nothing may be made for it any more, whatever the watch told
             self._store.remove(pool)
-
-    async def _refuse_foreign(self, pool: Object, child: Object) -> None:
-        """Nothing of somebody else's is taken over, though server-side apply would."""
-        kind, name = key_of(child)
-        live = await self._api.get(kind, str(meta(child)["namespace"]), name)
-        if live is None or _is_ours(pool, live):
-            return
-        raise _TakenError(Refusal(kind, name, Reason.NAME_TAKEN, _taken(kind, name, live, pool)))
 
 
 class _TakenError(Exception):

@@ -58,7 +58,7 @@ def test_a_server_that_is_too_busy_is_left_in_peace_for_as_long_as_it_asks(
 ) -> None:
     own = f"/namespaces/{namespace}/"
     busy = Answer(429, "TooManyRequests", {"Retry-After": "2"})
-    proxy.instead = some(lambda method, path: method == "PATCH" and own in path, 3, busy)
+    proxy.instead = some(lambda method, path: method == "POST" and own in path, 3, busy)
     begin()
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool("  replicas: 2"))
     assert len(made(fleet, namespace)) == ALL

@@ -29,12 +29,34 @@ def test_a_pool_becomes_its_children_and_they_are_its_own(fleet, namespace, appl
     for child in found.values():
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (uid, True)
-    applied = fleet.get(namespace, "deployment", "chat-engine", "--show-managed-fields")["metadata"]["managedFields"]
-    assert {one["manager"] for one in applied if one["operation"] == "Apply"} == {"plumage"}
+    for kind, name in found:
+        assert ("plumage", "Update") in managers(fleet, namespace, kind, name), "created, as nobody's object can be"
     status = fleet.get(namespace, "ppool", "chat")["status"]
     assert status["observedGeneration"] == 1
     assert condition(fleet, namespace, "Ready")["reason"] == "Starting"
     assert "finalizers" not in fleet.get(namespace, "ppool", "chat")["metadata"]
+
+
+def managers(fleet: Any, namespace: str, kind: str, name: str) -> set[tuple[str, str]]:
+    """Who manages fields of an object itself, and how they were written."""
+    entries = fleet.get(namespace, kind, name, "--show-managed-fields")["metadata"]["managedFields"]
+    return {(one["manager"], one["operation"]) for one in entries if not one.get("subresource")}
+
+
+def test_what_was_created_is_applied_from_its_first_change_on(fleet, namespace, apply) -> None:
+    engine = "{runtime: Simulator, nodeSelector: {disk: fast}}"
+    apply(f"  replicas: 2\n  engine: {engine}")
+    made(fleet, namespace)
+    before = children(fleet, namespace)["Deployment", "chat-engine"]
+    assert before["spec"]["template"]["spec"]["nodeSelector"] == {"disk": "fast"}
+    apply("  replicas: 3")
+    fleet.until(lambda: children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 3)
+    after = children(fleet, namespace)["Deployment", "chat-engine"]
+    assert "nodeSelector" not in after["spec"]["template"]["spec"], "a field that is no longer asked for goes"
+    ours = {how for who, how in managers(fleet, namespace, "deployment", "chat-engine") if who == "plumage"}
+    assert ours == {"Apply"}
+    given = after["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert given == before["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
 def test_a_quiet_pool_is_not_written_to(fleet, namespace, apply) -> None:

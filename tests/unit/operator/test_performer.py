@@ -1,0 +1,137 @@
+"""What a child costs in requests, and that nobody's object is taken over: an API server of a few lines counts them.
+What a real one makes of the same calls, tests/integration/operator sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+from support.operator_world import SITE, World
+
+from plumage_operator.actions import Apply
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.perform import Performer
+from plumage_operator.conditions import Reason
+from plumage_operator.errors import ConflictError
+from plumage_operator.plan import plan_changes
+from plumage_operator.store import Store
+
+OURS = {"manager": "plumage", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}
+
+
+class Server:
+    """objects: by path. asked: what was asked, in its order, by method and content."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+        self.quota = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        steps = request.content_type.removeprefix("application/").removesuffix("+yaml").removesuffix("+json")
+        self.asked.append(request.method if request.method in ("GET", "POST") else steps)
+        body = await request.json() if request.method != "GET" else {}
+        if request.method == "POST":
+            return self._create(f"{request.path}/{body['metadata']['name']}", body)
+        live = self.objects.get(request.path)
+        if request.method == "GET":
+            return (
+                web.json_response(live, status=200) if live else web.json_response({"reason": "NotFound"}, status=404)
+            )
+        if steps == "json-patch":
+            assert live is not None
+            live["metadata"]["managedFields"] = body[0]["value"]
+            return web.json_response(live)
+        self.objects[request.path] = {**body, "metadata": {**body["metadata"], "resourceVersion": "9"}}
+        return web.json_response(self.objects[request.path])
+
+    def _create(self, path: str, body: dict[str, Any]) -> web.Response:
+        if self.quota:
+            return web.json_response({"reason": "Conflict"}, status=409)
+        if path in self.objects:
+            return web.json_response({"reason": "AlreadyExists"}, status=409)
+        more = {"resourceVersion": "7", "managedFields": [OURS]}
+        self.objects[path] = {**body, "metadata": {**body["metadata"], **more}}
+        return web.json_response(self.objects[path], status=201)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def performer(server: Server) -> AsyncIterator[Performer]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with TestServer(app) as serving:
+        configuration = Configuration()
+        configuration.host = str(serving.make_url("")).rstrip("/")
+        async with Api(configuration) as api:
+            yield Performer(api, Recorder(api, lambda: 0.0, "one"), Store())
+
+
+def creation() -> tuple[dict[str, Any], list[Apply]]:
+    """A pool, and all that makes it."""
+    world = World()
+    return world.pool, [action for action in plan_changes(world.observed(), SITE) if isinstance(action, Apply)]
+
+
+def path_of(apply: Apply) -> str:
+    assert apply.child["kind"] == "ServiceAccount"
+    return f"/api/v1/namespaces/default/serviceaccounts/{apply.child['metadata']['name']}"
+
+
+async def test_a_new_pool_is_one_request_a_child(server: Server, performer: Performer) -> None:
+    pool, actions = creation()
+    assert await performer.perform(pool, actions) == ()
+    assert server.asked == ["POST"] * 17
+    assert len(server.objects) == 17
+
+
+async def test_a_child_that_changes_is_handed_over_once_and_then_applied(server: Server, performer: Performer) -> None:
+    pool, (first, *_) = creation()
+    await performer.perform(pool, [first])
+    again = Apply(first.child, known=True)
+    await performer.perform(pool, [again])
+    assert server.asked == ["POST", "GET", "json-patch", "apply-patch"]
+    await performer.perform(pool, [again])
+    assert server.asked[4:] == ["GET", "apply-patch"]
+
+
+async def test_one_that_is_there_after_all_is_applied_if_it_is_the_pools_own(
+    server: Server, performer: Performer
+) -> None:
+    pool, (first, *_) = creation()
+    await performer.perform(pool, [first])
+    await performer.perform(pool, [first])
+    assert server.asked == ["POST", "POST", "GET", "json-patch", "apply-patch"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_is_somebody_elses_is_left(server: Server, performer: Performer, known: bool) -> None:
+    pool, (first, *_) = creation()
+    theirs = {"kind": "ServiceAccount", "metadata": {"name": first.child["metadata"]["name"], "resourceVersion": "3"}}
+    server.objects[path_of(first)] = theirs
+    (refusal,) = await performer.perform(pool, [Apply(first.child, known=known)])
+    assert refusal.reason is Reason.NAME_TAKEN
+    assert server.objects[path_of(first)] is theirs
+    assert "apply-patch" not in server.asked
+
+
+async def test_one_that_is_gone_though_nothing_told_so_is_made_again(server: Server, performer: Performer) -> None:
+    pool, (first, *_) = creation()
+    await performer.perform(pool, [Apply(first.child, known=True)])
+    assert server.asked == ["GET", "POST"]
+
+
+async def test_a_conflict_about_something_else_is_tried_again_later(server: Server, performer: Performer) -> None:
+    pool, (first, *_) = creation()
+    server.quota = True
+    with pytest.raises(ConflictError):
+        await performer.perform(pool, [first])
