@@ -35,6 +35,7 @@ class Reason(StrEnum):
 
     # Ready, EngineReady, RouterReady, DirectoryReady
     SERVING = "Serving"
+    DEGRADED = "Degraded"
     SCALED_TO_ZERO = "ScaledToZero"
     STARTING = "Starting"
     WARMING = "Warming"
@@ -57,6 +58,7 @@ class Reason(StrEnum):
     MISSING_CONFIG_MAP = "MissingConfigMap"
     MISSING_VOLUME_CLAIM = "MissingVolumeClaim"
     VOLUME_FAILED = "VolumeFailed"
+    SANDBOX_FAILED = "SandboxFailed"
     CONTAINER_REFUSED = "ContainerRefused"
     MODEL_FAILED = "ModelFailed"
     NO_GPU = "NoGpu"

@@ -1,7 +1,8 @@
 """Pods that are not ready → the cause and what to do about it, from what the cluster says itself. Pure.
 
 The causes stand in several places: a container's state, the pod's `PodScheduled`, a Deployment's `ReplicaFailure`, and,
-for volumes, in Warning events alone. The worst is told: what no waiting cures comes before what may pass.
+for volumes and a pod's network, in Warning events alone. The worst is told: what no waiting cures comes before what may
+pass.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _MISSING: Final = {
     "persistentvolumeclaim": Reason.MISSING_VOLUME_CLAIM,
 }
 _UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was placed since
+_NO_VOLUME: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_NO_SANDBOX: Final = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
 _LONGEST = 600  # characters of somebody else's words
 _FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its last line, which mostly is the cause
 
@@ -80,7 +83,7 @@ def _causes(pod: Object, troubles: Sequence[Trouble]) -> Iterator[Cause]:
         if (cause := _container(name, status)) is not None:
             yield cause
     if _is_stuck(pod):
-        yield from (_volume(one) for one in troubles if one.name == name and one.reason != _UNPLACED)
+        yield from (_before_containers(one) for one in troubles if one.name == name and one.reason != _UNPLACED)
     if pod.get("status", {}).get("reason") == "Evicted":
         said = _short(str(pod["status"].get("message", "")))
         yield Cause(Reason.OUT_OF_MEMORY, f"{name} was evicted from its node: {said}. Raise its requests.", True)
@@ -157,11 +160,20 @@ def _missing(pod: str, said: str) -> Cause | None:
     return None
 
 
-def _volume(trouble: Trouble) -> Cause:
+def _before_containers(trouble: Trouble) -> Cause:
+    """What keeps a pod that has a node from starting its first container."""
     said = _short(trouble.message)
-    return _missing(trouble.name, said) or Cause(
-        Reason.VOLUME_FAILED, f"{trouble.name} can't mount its volumes ({trouble.reason}): {said}", passes=True
-    )
+    if (missing := _missing(trouble.name, said)) is not None:
+        return missing
+    told = f"({trouble.reason}): {said}"
+    if trouble.reason in _NO_VOLUME:
+        return Cause(Reason.VOLUME_FAILED, f"{trouble.name} can't mount its volumes {told}", passes=True)
+    if trouble.reason in _NO_SANDBOX:
+        remedy = "Look at its node's network plugin and container runtime."
+        return Cause(
+            Reason.SANDBOX_FAILED, f"{trouble.name} gets no sandbox or no network {told}. {remedy}", passes=True
+        )
+    return Cause(Reason.CONTAINER_REFUSED, f"{trouble.name} can't start {told}", passes=True)
 
 
 def replica_failure(deployment: Object | None) -> Cause | None:

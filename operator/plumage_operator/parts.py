@@ -8,7 +8,7 @@ from typing import Any
 
 from plumage.cluster import COMPONENT_LABEL, Component, child_name
 from plumage_operator.children import CONFIG_HASH, Scene
-from plumage_operator.conditions import Fact, Reason, Type
+from plumage_operator.conditions import Fact, Reason, Type, find_condition
 from plumage_operator.diagnosis import Cause, diagnose, is_ready
 from plumage_operator.observed import Object, Observed, meta
 
@@ -49,20 +49,41 @@ def counts(observed: Observed, scene: Scene, component: Component) -> Counts:
 
 
 def engine_fact(observed: Observed, scene: Scene) -> Fact:
-    """Ready as long as every wanted replica answers, be it an old or a new one."""
+    """Ready once every wanted replica answers, be it an old or a new one; from then on, as long as enough do."""
     found, wanted = counts(observed, scene, "engine"), scene.replicas
     if wanted == 0 and found.total == 0:
         return Fact(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
-    if wanted and found.ready >= wanted:
-        return Fact(Type.ENGINE_READY, "True", Reason.SERVING, f"{found.ready} of {wanted} replicas are ready")
     told = f"{found.ready} of {wanted} replicas are ready"
+    if wanted and found.ready >= wanted:
+        return Fact(Type.ENGINE_READY, "True", Reason.SERVING, told)
+    reason, why = _lacking(observed, scene)
+    if not _was_ready(observed) or found.ready < _enough(wanted, scene.pool.spec.rollout.max_unavailable):
+        return Fact(Type.ENGINE_READY, "False", reason, told + why)
+    passes = reason in (Reason.STARTING, Reason.WARMING)
+    return Fact(Type.ENGINE_READY, "True", Reason.SERVING if passes else Reason.DEGRADED, told + why)
+
+
+def _lacking(observed: Observed, scene: Scene) -> tuple[Reason, str]:
+    """Why not all replicas are ready: the reason, and how a sentence on their number goes on."""
     cause = _cause(observed, scene, "engine")
     if cause is not None:
-        return Fact(Type.ENGINE_READY, "False", cause.reason, f"{told}. {cause.message}")
+        return cause.reason, f". {cause.message}"
     warming = [pod for pod in pods_of(observed, "engine") if _engine_answers(pod) and not is_ready(pod)]
-    if warming:
-        return Fact(Type.ENGINE_READY, "False", Reason.WARMING, f"{told}; {len(warming)} are being warmed")
-    return Fact(Type.ENGINE_READY, "False", Reason.STARTING, f"{told}; the others start")
+    return (
+        (Reason.WARMING, f"; {len(warming)} are being warmed") if warming else (Reason.STARTING, "; the others start")
+    )
+
+
+def _was_ready(observed: Observed) -> bool:
+    told = find_condition((observed.pool.get("status") or {}).get("conditions") or (), Type.ENGINE_READY)
+    return told is not None and told.get("status") == "True"
+
+
+def _enough(wanted: int, unavailable: int | str) -> int:
+    """Replicas without which a pool is not called ready: one may be missing, as its disruption budget has it, or as
+    many as its rollout takes away, and never all."""
+    share = wanted * int(unavailable.removesuffix("%")) // 100 if isinstance(unavailable, str) else unavailable
+    return max(1, wanted - max(1, share))
 
 
 def router_fact(observed: Observed, scene: Scene) -> Fact:

@@ -187,4 +187,5 @@ def _is_news(pool: Object, fact: Fact) -> bool:
 def _kind(fact: Fact) -> Any:
     well = {Type.READY: "True", Type.PROGRESSING: "True"}.get(fact.type, fact.status)
     harmless = (Reason.SETTLED, Reason.STARTING, Reason.WARMING, Reason.RESIZING)
-    return "Normal" if fact.status == well or fact.reason in harmless else "Warning"
+    good = fact.status == well and fact.reason != Reason.DEGRADED
+    return "Normal" if good or fact.reason in harmless else "Warning"

@@ -11,7 +11,6 @@ from support.operator_world import NOW, SITE, World, pod_object, pool_object
 from plumage_operator.actions import Tell, WriteStatus
 from plumage_operator.conditions import Fact, Reason, Type, set_condition
 from plumage_operator.diagnosis import diagnose, wants_events
-from plumage_operator.gateways import gateway_status
 from plumage_operator.observed import Refusal, Scaling, Trouble
 from plumage_operator.plan import plan_words
 
@@ -76,6 +75,23 @@ def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason,
     assert cause is not None
     assert cause.reason is reason
     assert words in cause.message
+
+
+@pytest.mark.parametrize(
+    ("event", "message", "reason", "words"),
+    [
+        ("FailedCreatePodSandBox", 'plugin type="calico" failed (add): no IP left', Reason.SANDBOX_FAILED, "network"),
+        ("NetworkNotReady", "cni plugin not initialized", Reason.SANDBOX_FAILED, "cni plugin not initialized"),
+        ("FailedAttachVolume", "Multi-Attach error", Reason.VOLUME_FAILED, "Multi-Attach"),
+        ("FailedPreStartHook", "something else", Reason.CONTAINER_REFUSED, "FailedPreStartHook"),
+    ],
+)
+def test_each_event_is_told_as_what_it_is(event: str, message: str, reason: Reason, words: str) -> None:
+    cause = diagnose([pod_object(**waiting("ContainerCreating"))], None, [Trouble("chat-engine-0", event, message)])
+    assert cause is not None
+    assert (cause.reason, cause.passes) == (reason, True)
+    assert words in cause.message
+    assert ("volume" in cause.message) is (reason is Reason.VOLUME_FAILED)
 
 
 def test_what_kept_a_pod_from_its_node_is_over_once_it_has_one() -> None:
@@ -175,6 +191,80 @@ def test_a_bad_image_halts_the_rollout_and_the_old_fleet_serves_on() -> None:
     assert ("Warning", "RolloutHalted") in [(one.type, one.reason) for one in world.told]
 
 
+def lose(world: World, *names: str, **status: Any) -> None:
+    """These replicas are not ready any more."""
+    for name in names:
+        world.pods[name]["status"] = pod_object(**status)["status"]
+    engine = world.objects["Deployment", "chat-engine"]["status"]
+    engine["readyReplicas"] = engine["replicas"] - len(names)
+
+
+def large(rollout: dict[str, Any] | None = None) -> World:
+    """Four replicas that serve."""
+    world = World(pool_object({**pool_object()["spec"], "replicas": 4, **({"rollout": rollout} if rollout else {})}))
+    world.converge()
+    return world
+
+
+def test_a_pool_that_serves_without_one_of_four_is_ready_and_says_what_it_lacks() -> None:
+    world = large()
+    lose(world, "chat-engine-1", **ended(137, "OOMKilled"))
+    world.do(world.plan())
+    for name in ("Ready", "EngineReady"):
+        assert world.reasons()[name] == ("True", "Degraded")
+        assert (
+            "3 of 4 replicas are ready. chat-engine-1: container engine was killed" in world.condition(name)["message"]
+        )
+    assert ("Warning", "Degraded") in [(one.type, one.reason) for one in world.told]
+    assert world.plan() == ()
+    world.converge()
+    assert world.reasons()["Ready"] == ("True", "Serving")
+
+
+def test_a_replica_that_starts_anew_is_no_warning() -> None:
+    world = large()
+    lose(world, "chat-engine-1", **waiting("PodInitializing"))
+    told = len(world.told)
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    assert world.condition("Ready")["message"] == "3 of 4 replicas are ready; the others start"
+    assert "Warning" not in [one.type for one in world.told[told:]]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "ready"),
+    [
+        ({}, "False"),
+        ({"maxUnavailable": 2}, "True"),
+        ({"maxUnavailable": "50%"}, "True"),
+        ({"maxUnavailable": "25%"}, "False"),
+    ],
+)
+def test_more_than_one_may_be_missing_only_where_the_rollout_says_so(rollout: dict[str, Any], ready: str) -> None:
+    world = large(rollout)
+    lose(world, "chat-engine-1", "chat-engine-2", **ended(1))
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == (ready, "Degraded" if ready == "True" else "CrashLoop")
+
+
+def test_the_only_replica_that_is_gone_is_not_ready() -> None:
+    world = World(pool_object({**pool_object()["spec"], "replicas": 1, "rollout": {"maxUnavailable": 1}}))
+    world.converge()
+    lose(world, "chat-engine-0", **ended(1))
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("False", "CrashLoop")
+
+
+def test_a_pool_that_never_served_is_ready_once_all_its_replicas_are() -> None:
+    """Who waits for Ready after `kubectl apply` waits for the pool that was asked for."""
+    world = World(pool_object({**pool_object()["spec"], "replicas": 4}))
+    world.do(world.plan())
+    world.run_controllers()
+    lose(world, "chat-engine-3", **waiting("PodInitializing"))
+    world.do(world.plan())
+    assert world.reasons()["Ready"] == ("False", "Starting")
+
+
 def test_replicas_that_warm_are_called_so() -> None:
     world = World()
     world.do(world.plan())
@@ -228,26 +318,6 @@ def test_a_model_without_a_tokenizer_is_refused_in_words() -> None:
     assert world.reasons()["Ready"] == ("False", "InvalidSpec")
     assert "spec.model.tokenizer" in world.condition("Ready")["message"]
     assert not world.objects
-
-
-@pytest.mark.parametrize(("gateways", "reason"), [(frozenset(), "GatewayMissing"), (frozenset({"front"}), "NotServed")])
-def test_a_pool_behind_a_gateway_says_that_nothing_serves_it(gateways: frozenset[str], reason: str) -> None:
-    world = World(pool_object({**pool_object()["spec"], "router": {"gatewayRef": {"name": "front"}}}))
-    world.converge()
-    world.do(plan_words(world.observed(gateways=gateways), SITE, NOW))
-    assert world.reasons()["RouterReady"] == ("False", reason)
-
-
-def test_a_gateway_says_that_it_is_not_served_and_which_pool_is_missing() -> None:
-    spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}, {"poolRef": {"name": "b"}}]}]}
-    gateway = {**pool_object(spec), "kind": "InferenceGateway"}
-    status = gateway_status(gateway, {"a"}, NOW)
-    assert status is not None
-    told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in status["conditions"]}
-    assert told["Ready"][:2] == ("False", "NotServed")
-    assert told["Accepted"][:2] == ("False", "PoolMissing")
-    assert "InferencePool b " in told["Accepted"][2]
-    assert gateway_status({**gateway, "status": status}, {"a"}, NOW + 60) is None
 
 
 def test_a_time_changes_only_when_the_status_flips() -> None:
