@@ -14,10 +14,13 @@ __all__ = [
     "CORDON",
     "DIRECTORY_PORT",
     "ENGINE_PORT",
+    "GATEWAY_LABEL",
     "GROUP",
     "LIVE_ROUTER_SETTINGS",
     "LONGEST_POOL_NAME",
     "MANAGED_BY",
+    "OURS",
+    "OURS_SELECTOR",
     "PAUSE",
     "POOL_LABEL",
     "ROUTER_PORT",
@@ -26,6 +29,9 @@ __all__ = [
     "VERSION",
     "Component",
     "child_name",
+    "gateway_labels_of",
+    "gateway_of",
+    "gateway_selector_of",
     "labels_of",
     "pool_of",
     "selector_of",
@@ -35,7 +41,11 @@ GROUP: Final = "inference.plumage.dev"
 VERSION: Final = "v1alpha1"
 MANAGED_BY: Final = "plumage"
 
+# By this the operator's watches find what is a pool's or a gateway's; which one's, the next two say.
+OURS: Final = {"app.kubernetes.io/managed-by": MANAGED_BY}
+OURS_SELECTOR: Final = ",".join(f"{key}={value}" for key, value in OURS.items())
 POOL_LABEL: Final = f"{GROUP}/pool"
+GATEWAY_LABEL: Final = f"{GROUP}/gateway"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 # Annotations that people set: on a pool, nothing is changed while it says "true"; on a pod, no new request goes there.
 PAUSE: Final = f"{GROUP}/paused"
@@ -56,14 +66,15 @@ AUDIENCE: Final = "plumage"
 # Sections of a router's configuration that it takes from a changed file without a restart (plumage_router.live).
 LIVE_ROUTER_SETTINGS: Final = ("policy", "limits", "hold", "timeouts", "breaker")
 
-Component = Literal["engine", "router", "directory"]
+Component = Literal["engine", "router", "directory", "gateway"]
 # A Service's name is a DNS label of at most 63 characters, and the longest suffix is "-directory".
 LONGEST_POOL_NAME: Final = 63 - len("-directory")
 
 
-def child_name(pool: str, component: Component) -> str:
-    """The name of a pool's Deployment, Service, ConfigMap and service account of one part."""
-    return f"{pool}-{component}"
+def child_name(owner: str, component: Component) -> str:
+    """The name of a pool's Deployment, Service, ConfigMap and service account of one part; or of a gateway's, whose one
+    part is called so too."""
+    return f"{owner}-{component}"
 
 
 def selector_of(pool: str, component: Component) -> dict[str, str]:
@@ -76,11 +87,27 @@ def labels_of(pool: str, component: Component) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "plumage",
         "app.kubernetes.io/instance": pool,
-        "app.kubernetes.io/managed-by": MANAGED_BY,
+        **OURS,
         **selector_of(pool, component),
     }
+
+
+def gateway_selector_of(gateway: str) -> dict[str, str]:
+    """The labels that choose a gateway's routers; they never change."""
+    return {GATEWAY_LABEL: gateway, COMPONENT_LABEL: "gateway"}
+
+
+def gateway_labels_of(gateway: str) -> dict[str, str]:
+    """All labels of a gateway's objects."""
+    own = {"app.kubernetes.io/name": "plumage", "app.kubernetes.io/instance": gateway}
+    return {**own, **OURS, **gateway_selector_of(gateway)}
 
 
 def pool_of(labels: Mapping[str, str]) -> str | None:
     """The pool that an object belongs to, by its labels."""
     return labels.get(POOL_LABEL)
+
+
+def gateway_of(labels: Mapping[str, str]) -> str | None:
+    """The gateway that an object belongs to, by its labels."""
+    return labels.get(GATEWAY_LABEL)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from plumage.cluster import GROUP, POOL_LABEL, VERSION
+from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
 from plumage_operator.cluster.api import Api
 from plumage_operator.errors import ApiError
 from plumage_operator.liveness import Heartbeats
@@ -31,7 +31,7 @@ _SILENCE: Final = 4
 HEARTBEAT: Final = "watches"
 _KINDS: Final = (
     ("InferencePool", f"{GROUP}/{VERSION}", "inferencepools", ""),
-    ("Deployment", "apps/v1", "deployments", POOL_LABEL),
+    ("Deployment", "apps/v1", "deployments", OURS_SELECTOR),
 )
 Version = tuple[str, str, str, int]
 
@@ -41,7 +41,7 @@ async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], na
     child that was merely not told yet would look like one that somebody deleted."""
     pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
     for group, version, plural in (*kinds, *pools):
-        selector = "" if group == GROUP else POOL_LABEL
+        selector = "" if group == GROUP else OURS_SELECTOR
         for namespace in namespaces or (None,):
             async for page in api.pages(f"{group}/{version}" if group else version, plural, namespace, selector):
                 for thing in page:

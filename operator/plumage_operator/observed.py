@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ChildKey", "Object", "Observed", "Refusal", "Scaling", "Trouble", "key_of", "meta"]
+__all__ = [
+    "Attached",
+    "ChildKey",
+    "Object",
+    "Observed",
+    "ObservedGateway",
+    "Refusal",
+    "Scaling",
+    "Trouble",
+    "key_of",
+    "meta",
+]
 
 Object = Mapping[str, Any]
 """An object as the API server gives it."""
@@ -48,15 +59,34 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A pool and everything of its own. pool: the object. children, pods: all that carry its label."""
+    """A pool, or a gateway, and everything of its own. pool: the object. children, pods: all that carry its label.
+    gateway: the one that the pool refers to, where it is there; gateway_pods: that one's."""
 
     pool: Object
     children: Mapping[ChildKey, Object]
     pods: tuple[Object, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    gateways: frozenset[str] = frozenset()
+    gateway: Object | None = None
+    gateway_pods: tuple[Object, ...] = ()
     scaling: Scaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A pool that refers to a gateway, and the pods of its engines and all."""
+
+    pool: Object
+    pods: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGateway:
+    """A gateway, the pools that refer to it, and the names of all pools of its namespace."""
+
+    own: Observed
+    attached: tuple[Attached, ...] = ()
+    pools: frozenset[str] = frozenset()
 
 
 def meta(thing: Object) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from plumage_operator.cluster.events import read_troubles
 from plumage_operator.cluster.perform import Performer
 from plumage_operator.diagnosis import wants_events
 from plumage_operator.errors import ApiError, ConflictError, UnavailableError
-from plumage_operator.gateways import gateway_status
+from plumage_operator.gateways import gateway_changes, gateway_words
 from plumage_operator.metrics import Metrics
 from plumage_operator.observed import Observed, Refusal, Scaling
 from plumage_operator.plan import plan_changes, plan_words
@@ -32,6 +32,7 @@ Key = tuple[str, str, str]
 
 _REFUSED_AGAIN = 30.0  # seconds: who changed a quota or removed an object is not waited for by a watch
 _STUCK_AGAIN = 10.0
+_GATEWAY_AGAIN = 300.0  # what no watch told is found then, as `Freshness` does it for pools
 _LONGEST = 120.0  # seconds of one look; each request has its own bound well below
 
 
@@ -95,8 +96,7 @@ class Reconciler:
         """Look once. Answers in how many seconds to look again, if nothing happens before."""
         kind, namespace, name = key
         if kind == "InferenceGateway":
-            await self._gateway((namespace, name))
-            return None
+            return await self._gateway((namespace, name))
         return await self._pool((namespace, name))
 
     async def _pool(self, key: PoolKey) -> float | None:
@@ -130,11 +130,17 @@ class Reconciler:
             self._metrics.actions[type(action).__name__] += 1
         return await self._performer.perform(observed.pool, actions)
 
-    async def _gateway(self, key: PoolKey) -> None:
-        gateway = self._store.gateway(key)
-        if gateway is None:
-            return
-        pools = {name for _, name in self._store.pools_at(key)}
-        status = gateway_status(gateway, pools, self._clock())
-        if status is not None:
-            self._store.put(await self._api.write_status(gateway, "inferencegateways", status))
+    async def _gateway(self, key: PoolKey) -> float | None:
+        observed = self._store.observe_gateway(key)
+        if observed is None:
+            self._queue.forget(("InferenceGateway", *key))
+            return None
+        refusals = await self._do(observed.own, gateway_changes(observed, self._site))
+        stuck = wants_events(observed.own.pods)
+        troubles = await read_troubles(self._api, key[0], stuck) if stuck else ()
+        now = self._store.observe_gateway(key)
+        if now is None:
+            return None
+        now = replace(now, own=replace(now.own, refusals=refusals, troubles=troubles))
+        await self._do(now.own, gateway_words(now, self._site, self._clock()))
+        return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else _GATEWAY_AGAIN

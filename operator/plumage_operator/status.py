@@ -13,10 +13,10 @@ from plumage.cluster import selector_of
 from plumage.settings import without_effect
 from plumage_operator.children import Scene
 from plumage_operator.conditions import Fact, Reason, Type, find_condition, set_condition
-from plumage_operator.observed import Object, Observed, meta
-from plumage_operator.parts import counts, directory_fact, engine_fact, progress_fact, router_fact
+from plumage_operator.observed import Object, Observed, Refusal, meta
+from plumage_operator.parts import counts, directory_fact, engine_fact, is_served, progress_fact, router_fact
 
-__all__ = ["changed_materially", "make_status", "pool_facts", "refused_facts", "status_of"]
+__all__ = ["accepted_refusal", "changed_materially", "make_status", "pool_facts", "refused_facts", "status_of"]
 
 _RATIO_POINTS: Final = 3
 _HARMLESS: Final = frozenset({Reason.SERVING, Reason.SCALED_TO_ZERO, Reason.EXTERNAL})
@@ -50,8 +50,13 @@ def _accepted(observed: Observed, scene: Scene) -> Fact:
     """A spec that is accepted may still ask for what it does not get, which is said here or nowhere."""
     if not observed.refusals:
         return Fact(Type.ACCEPTED, "True", Reason.VALID, "; ".join(without_effect(scene.pool)))
-    worst = sorted(observed.refusals, key=lambda one: (one.reason != Reason.NAME_TAKEN, one.kind, one.name))[0]
-    more = f" (and {len(observed.refusals) - 1} more)" if len(observed.refusals) > 1 else ""
+    return accepted_refusal(observed.refusals)
+
+
+def accepted_refusal(refusals: Sequence[Refusal]) -> Fact:
+    """The gravest of what the API server would not do."""
+    worst = sorted(refusals, key=lambda one: (one.reason != Reason.NAME_TAKEN, one.kind, one.name))[0]
+    more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
     return Fact(Type.ACCEPTED, "False", worst.reason, worst.message + more)
 
 
@@ -95,7 +100,6 @@ def make_status(observed: Observed, facts: Sequence[Fact], scene: Scene | None, 
 def _figures(observed: Observed, scene: Scene) -> dict[str, Any]:
     found, pool = counts(observed, scene, "engine"), scene.pool
     chosen = selector_of(pool.metadata.name, "engine")
-    address = f"http://{scene.name('router')}.{scene.namespace}.svc:{pool.spec.router.service.port}"
     extra = {} if observed.scaling is None else dict(observed.scaling.fields)
     return {
         "replicas": found.total,
@@ -104,9 +108,18 @@ def _figures(observed: Observed, scene: Scene) -> dict[str, Any]:
         "desiredReplicas": scene.replicas,
         "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
         "model": pool.spec.model.served_name,
-        **({} if pool.spec.router.gateway_ref is not None else {"address": address}),
+        **_address(observed, scene),
         **extra,
     }
+
+
+def _address(observed: Observed, scene: Scene) -> dict[str, str]:
+    """Of the pool's own router, or of the gateway that serves it."""
+    router = scene.pool.spec.router
+    if router.gateway_ref is None:
+        return {"address": f"http://{scene.name('router')}.{scene.namespace}.svc:{router.service.port}"}
+    addresses = status_of(observed.gateway or {}).get("addresses") or ()
+    return {"address": str(addresses[0])} if addresses and is_served(observed) else {}
 
 
 def status_of(pool: Object) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from plumage.cluster import GROUP, POOL_LABEL, VERSION
+from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
 from plumage_operator.children import KINDS
 from plumage_operator.cluster.api import Api
 from plumage_operator.errors import ApiError, GoneError
@@ -63,7 +63,7 @@ async def sweep(api: Api, store: Store, kinds: Iterable[Kind], namespaces: Seque
 def _wanted(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
     """Kind, apiVersion, plural and label selector."""
     for group, version, plural in kinds:
-        yield _NAMES[plural], f"{group}/{version}" if group else version, plural, POOL_LABEL
+        yield _NAMES[plural], f"{group}/{version}" if group else version, plural, OURS_SELECTOR
     for kind, plural in _POOLS:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import kopf
 
-from plumage.cluster import GROUP, POOL_LABEL, VERSION
+from plumage.cluster import GROUP, OURS, OURS_SELECTOR, VERSION, gateway_of
 from plumage.errors import ConfigurationError
 from plumage_operator.cluster.credentials import connection_info
 from plumage_operator.metrics import Metrics
@@ -76,9 +76,8 @@ def make_registry(
     for plural in ("inferencepools", "inferencegateways"):
         kopf.on.event(GROUP, VERSION, plural, registry=registry, id=f"saw-{plural}")(changed)
     for group, version, plural in kinds:
-        labels = {POOL_LABEL: kopf.PRESENT}
         where = (group, version, plural) if group else (version, plural)
-        kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=labels)(changed)
+        kopf.on.event(*where, registry=registry, id=f"saw-{plural}", labels=OURS)(changed)
     return registry
 
 
@@ -87,14 +86,18 @@ def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: t
     if pool is not None:
         own = kind == "InferencePool"
         queue.add(("InferencePool", *pool), 0.0 if own else _SETTLES)
-        if own:
+        if own:  # whichever it referred to, or is named by
             for gateway in store.gateways_at(pool[0]):
                 queue.add(("InferenceGateway", *gateway), _SETTLES)
+        elif kind == "Pod" and (gateway_key := store.gateway_of(pool)) is not None:  # it may be cordoned
+            queue.add(("InferenceGateway", *gateway_key), _SETTLES)
     if kind == "InferenceGateway":
         key = (str(meta["namespace"]), str(meta["name"]))
         queue.add(("InferenceGateway", *key))
-        for one in store.pools_at(key):
+        for one in store.pools_of(key):
             queue.add(("InferencePool", *one), _SETTLES)
+    elif pool is None and (name := gateway_of(meta.get("labels") or {})) is not None:
+        queue.add(("InferenceGateway", str(meta["namespace"]), name), _SETTLES)
 
 
 def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
@@ -114,7 +117,7 @@ def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10.0
     settings.watching.reconnect_backoff = _RECONNECT
     for group, version, plural in kinds:
-        settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = POOL_LABEL
+        settings.watching.label_selectors[(group, version, plural) if group else (version, plural)] = OURS_SELECTOR
     return settings
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from support.fleets import agent, router
-from support.operator_world import World, pool_object
+from support.operator_world import SITE, World, pool_object
 
 from plumage.api.v1alpha1 import parse_manifest
 from plumage.errors import ManifestError
 from plumage.fleet_report import read_agent_report, read_router_report
 from plumage.membership import parse_members
-from plumage_operator.gateways import gateway_status
+from plumage_operator.actions import WriteStatus
+from plumage_operator.gateways import gateway_words
+from plumage_operator.observed import Attached, Observed, ObservedGateway
 from plumage_operator.plan import read_pool
 from plumage_router.config import RouterConfig, load_config
 from plumage_router.live import ConfigWatch
@@ -57,9 +59,14 @@ def test_a_value_that_only_a_newer_version_knows_is_told() -> None:
 def test_a_gateway_of_newer_definitions_is_read() -> None:
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}, **NEWER}]}], **NEWER}
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferenceGateway"}
-    status = gateway_status({**kind, "metadata": {"name": "front"}, "spec": spec}, {"chat"}, 0.0)
-    assert status is not None
-    assert {one["type"]: one["reason"] for one in status["conditions"]}["Accepted"] == "Valid"
+    gateway = {**kind, "metadata": {"name": "front", "namespace": "default"}, "spec": spec}
+    pool = newer_pool()
+    pool["spec"]["router"] = {"gatewayRef": {"name": "front"}, **NEWER}
+    observed = ObservedGateway(Observed(gateway, {}), (Attached(pool),), frozenset({"chat"}))
+    *_, written = gateway_words(observed, SITE, 0.0)
+    assert isinstance(written, WriteStatus)
+    assert {one["type"]: one["reason"] for one in written.status["conditions"]}["Accepted"] == "Valid"
+    assert written.status["pools"] == ["chat"]
 
 
 def test_reports_of_newer_and_older_agents_and_routers_are_read() -> None:

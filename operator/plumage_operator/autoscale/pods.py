@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from plumage.autoscaling import DELETION_COST
 from plumage.cluster import AGENT_PORT, COMPONENT_LABEL, ROUTER_PORT
 from plumage.fleet_report import FLEET_PATH, STATS_PATH
-from plumage_operator.observed import Object, meta
+from plumage_operator.observed import Object, Observed, meta
 
-__all__ = ["PoolPods", "ScaledPod", "pods_of_pool"]
+__all__ = ["PoolPods", "ScaledPod", "pods_observed", "pods_of_pool"]
 
 _ON_ITS_WAY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Why a container waits that will start by itself; any other reason is a failure."""
@@ -37,14 +37,24 @@ class PoolPods:
     routers: tuple[ScaledPod, ...] = ()
 
 
-def pods_of_pool(pods: Iterable[Object]) -> PoolPods:
-    """Engines' pods are asked at their agents."""
-    there = [pod for pod in pods if "deletionTimestamp" not in meta(pod)]
-    return PoolPods(_part(there, "engine", AGENT_PORT, STATS_PATH), _part(there, "router", ROUTER_PORT, FLEET_PATH))
+def pods_of_pool(pods: Sequence[Object]) -> PoolPods:
+    """Of a pool with routers of its own. Engines' pods are asked at their agents."""
+    engines = _part(pods, "engine", AGENT_PORT, STATS_PATH)
+    return PoolPods(engines, _part(pods, "router", ROUTER_PORT, FLEET_PATH))
+
+
+def pods_observed(observed: Observed) -> PoolPods:
+    """Of any pool; a gateway's routers are asked about this one."""
+    own = pods_of_pool(observed.pods)
+    if observed.gateway is None:
+        return own
+    path = f"{FLEET_PATH}?pool={meta(observed.pool)['name']}"
+    return PoolPods(own.engines, _part(observed.gateway_pods, "gateway", ROUTER_PORT, path))
 
 
 def _part(pods: Iterable[Object], component: str, port: int, path: str) -> tuple[ScaledPod, ...]:
-    found = [pod for pod in pods if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
+    there = [pod for pod in pods if "deletionTimestamp" not in meta(pod)]
+    found = [pod for pod in there if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
     return tuple(_pod(pod, port, path) for pod in sorted(found, key=lambda pod: str(meta(pod)["name"])))
 
 

@@ -12,7 +12,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.autoscaling import SETTLE, Autoscaler, CacheJudge, Decision, PoolLoad, judge_of
 from plumage.cluster import child_name
 from plumage_operator.autoscale.figures import Reports, heats, pool_load
-from plumage_operator.autoscale.pods import PoolPods, pods_of_pool
+from plumage_operator.autoscale.pods import PoolPods, pods_observed
 from plumage_operator.autoscale.word import costs_of, decided, manual
 from plumage_operator.conditions import timestamp
 from plumage_operator.observed import Observed, Scaling, meta
@@ -50,7 +50,7 @@ class PoolScaler:
 
     def pods(self, observed: Observed) -> PoolPods:
         """Whom to ask; reports of others are dropped."""
-        pods = pods_of_pool(observed.pods)
+        pods = pods_observed(observed)
         self.reports.keep(pods)
         return pods
 
@@ -83,7 +83,7 @@ class PoolScaler:
         if autoscaled and decision is None:
             return None
         replicas = pool.spec.initial_replicas if decision is None else decision.replicas
-        pods = pods_of_pool(observed.pods)
+        pods = pods_observed(observed)
         costs = costs_of(pods, heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
             return manual(replicas, hit_ratio=self._hit_ratio, costs=costs)

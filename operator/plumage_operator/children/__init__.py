@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from plumage_operator.children import access, directory, engine, exposure, router
+from plumage_operator.children import access, directory, engine, exposure, gateway, router
 from plumage_operator.children.models import model_mistakes
-from plumage_operator.children.scene import APPLIED, CONFIG_HASH, Child, Scene
+from plumage_operator.children.scene import APPLIED, CONFIG_HASH, Child, GatewayScene, Owner, Scene, Served
 
-__all__ = ["APPLIED", "CONFIG_HASH", "KINDS", "Child", "Scene", "build_children", "model_mistakes"]
+__all__ = [
+    "APPLIED",
+    "CONFIG_HASH",
+    "KINDS",
+    "Child",
+    "GatewayScene",
+    "Owner",
+    "Scene",
+    "Served",
+    "build_children",
+    "build_gateway_children",
+    "model_mistakes",
+]
 
 KINDS: Final = {
     "ConfigMap": ("v1", "configmaps"),
@@ -32,6 +44,20 @@ def build_children(scene: Scene, cordoned: Sequence[str] = ()) -> tuple[Child, .
         *_directory(scene),
         *_engine(scene),
         *_router(scene, cordoned),
+    )
+
+
+def build_gateway_children(scene: GatewayScene) -> tuple[Child, ...]:
+    """As of a pool's router, of one that serves several pools."""
+    policies = [access.build_gateway_policy(scene)] if scene.site.network_policies else []
+    return (
+        access.build_account(scene, "gateway"),
+        access.build_router_binding(scene, "gateway"),
+        *policies,
+        gateway.build_config(scene),
+        gateway.build_service(scene),
+        access.build_budget(scene, "gateway"),
+        gateway.build_deployment(scene),
     )
 
 
@@ -62,7 +88,7 @@ def _router(scene: Scene, cordoned: Sequence[str]) -> Iterator[Child]:
     if spec.gateway_ref is not None:
         return
     yield access.build_account(scene, "router")
-    yield access.build_router_binding(scene)
+    yield access.build_router_binding(scene, "router")
     if _policies(scene):
         yield access.build_network_policy(scene, "router")
     yield router.build_config(scene, cordoned)

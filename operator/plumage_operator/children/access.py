@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumage.cluster import AGENT_PORT, DIRECTORY_PORT, ENGINE_PORT, ROUTER_PORT, Component, selector_of
-from plumage_operator.children.scene import Child, Scene
+from plumage.cluster import AGENT_PORT, DIRECTORY_PORT, ENGINE_PORT, ROUTER_PORT, Component
+from plumage_operator.children.scene import Child, GatewayScene, Owner, Scene
 
-__all__ = ["build_account", "build_budget", "build_network_policy", "build_router_binding"]
+__all__ = ["build_account", "build_budget", "build_gateway_policy", "build_network_policy", "build_router_binding"]
 
 
-def build_account(scene: Scene, component: Component) -> Child:
+def build_account(owner: Owner, component: Component) -> Child:
     """No token is mounted by itself."""
-    return scene.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
+    return owner.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
 
 
-def build_router_binding(scene: Scene) -> Child:
+def build_router_binding(owner: Owner, component: Component) -> Child:
     """Routers read the EndpointSlices of their namespace. The role comes with the chart."""
-    subject = {"kind": "ServiceAccount", "name": scene.name("router"), "namespace": scene.namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": scene.site.router_role}
+    subject = {"kind": "ServiceAccount", "name": owner.name(component), "namespace": owner.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": owner.site.router_role}
     body = {"roleRef": role, "subjects": [subject]}
-    return scene.child("rbac.authorization.k8s.io/v1", "RoleBinding", "router", body)
+    return owner.child("rbac.authorization.k8s.io/v1", "RoleBinding", component, body)
 
 
-def build_budget(scene: Scene, component: Component) -> Child:
+def build_budget(owner: Owner, component: Component) -> Child:
     """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
     replica go.)"""
-    selector = {"matchLabels": selector_of(scene.pool.metadata.name, component)}
-    return scene.child(
+    selector = {"matchLabels": owner.selector(component)}
+    return owner.child(
         "policy/v1", "PodDisruptionBudget", component, {"spec": {"maxUnavailable": 1, "selector": selector}}
     )
 
@@ -35,17 +35,26 @@ def build_budget(scene: Scene, component: Component) -> Child:
 def build_network_policy(scene: Scene, component: Component) -> Child:
     """What may come in; going out is left open, since models are fetched from anywhere."""
     rules = {"engine": _engine_rules, "router": _router_rules, "directory": _directory_rules}[component]
+    return _policy(scene, component, rules(scene))
+
+
+def build_gateway_policy(scene: GatewayScene) -> Child:
+    """The gateway's door is everybody's: its spec names no namespaces."""
+    return _policy(scene, "gateway", [_rule([], ROUTER_PORT)])
+
+
+def _policy(owner: Owner, component: Component, ingress: list[dict[str, Any]]) -> Child:
     spec = {
-        "podSelector": {"matchLabels": selector_of(scene.pool.metadata.name, component)},
+        "podSelector": {"matchLabels": owner.selector(component)},
         "policyTypes": ["Ingress"],
-        "ingress": rules(scene),
+        "ingress": ingress,
     }
-    return scene.child("networking.k8s.io/v1", "NetworkPolicy", component, {"spec": spec})
+    return owner.child("networking.k8s.io/v1", "NetworkPolicy", component, {"spec": spec})
 
 
 def _engine_rules(scene: Scene) -> list[dict[str, Any]]:
     return [
-        _rule([_own(scene, "router")], ENGINE_PORT, AGENT_PORT),
+        _rule([_routers(scene)], ENGINE_PORT, AGENT_PORT),
         _rule([_own(scene, "engine"), _operator(scene)], AGENT_PORT),
         *_monitoring(scene, ENGINE_PORT, AGENT_PORT),
     ]
@@ -61,7 +70,7 @@ def _router_rules(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _directory_rules(scene: Scene) -> list[dict[str, Any]]:
-    return [_rule([_own(scene, "engine"), _own(scene, "router")], DIRECTORY_PORT)]
+    return [_rule([_own(scene, "engine"), _routers(scene)], DIRECTORY_PORT)]
 
 
 def _monitoring(scene: Scene, *ports: int) -> list[dict[str, Any]]:
@@ -76,7 +85,12 @@ def _rule(peers: list[dict[str, Any]], *ports: int) -> dict[str, Any]:
 
 
 def _own(scene: Scene, component: Component) -> dict[str, Any]:
-    return {"podSelector": {"matchLabels": selector_of(scene.pool.metadata.name, component)}}
+    return {"podSelector": {"matchLabels": scene.selector(component)}}
+
+
+def _routers(scene: Scene) -> dict[str, Any]:
+    """The pool's own, or its gateway's."""
+    return {"podSelector": {"matchLabels": scene.router_selector}}
 
 
 def _operator(scene: Scene) -> dict[str, Any]:

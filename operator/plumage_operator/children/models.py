@@ -66,7 +66,7 @@ def tokenizer_place(scene: Scene) -> Place:
     if uri.startswith("hf://"):
         return _fetched(scene, uri, model.revision if model.tokenizer is None else None)
     same = model.tokenizer in (None, model.uri)
-    return _mounted(uri, "model" if same else "tokenizer")
+    return _mounted(uri, ("model" if same else "tokenizer") + scene.mark)
 
 
 def adapter_places(scene: Scene) -> dict[str, Place]:
@@ -120,10 +120,11 @@ def _random_weights(scene: Scene) -> Place:
 
 
 def _fetched(scene: Scene, uri: str, revision: str | None) -> Place:
-    folder = f"{_ROOT}/tokenizer"
-    mount = {"name": "tokenizer", "mountPath": folder}
+    name = f"tokenizer{scene.mark}"
+    folder = f"{_ROOT}/{name}"
+    mount = {"name": name, "mountPath": folder}
     fetch = {
-        "name": "tokenizer",
+        "name": name,
         "image": scene.site.image,
         "imagePullPolicy": scene.site.pull_policy,
         "command": ["python3", "-m", "plumage_engine.fetch", f"--uri={uri}", f"--to={folder}"]
@@ -133,4 +134,4 @@ def _fetched(scene: Scene, uri: str, revision: str | None) -> Place:
         "securityContext": container_security(),
         **TELLS_WHY,
     }
-    return Place(folder, ({"name": "tokenizer", "emptyDir": {"sizeLimit": "1Gi"}},), (mount,), (fetch,))
+    return Place(folder, ({"name": name, "emptyDir": {"sizeLimit": "1Gi"}},), (mount,), (fetch,))

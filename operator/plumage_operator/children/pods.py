@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from plumage.cluster import AUDIENCE, CONFIG_FOLDER, TOKEN_FOLDER, Component, labels_of, selector_of
-from plumage_operator.children.scene import CONFIG_HASH, Child, Scene
+from plumage.cluster import AUDIENCE, CONFIG_FOLDER, TOKEN_FOLDER, Component
+from plumage_operator.children.scene import CONFIG_HASH, Child, Owner
 from plumage_operator.hashing import digest
 
 __all__ = [
@@ -110,7 +110,7 @@ def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int
 
 
 def deployment(
-    scene: Scene,
+    owner: Owner,
     component: Component,
     pod: Mapping[str, Any],
     *,
@@ -121,15 +121,14 @@ def deployment(
 ) -> Child:
     """A Deployment of one part. restarts: settings outside of the template that a pod reads at start only, so that
     pods are replaced when they change. deadline: seconds without progress after which Kubernetes says so."""
-    name = scene.pool.metadata.name
     annotations = {CONFIG_HASH: digest([pod, *restarts])}
-    template = {"metadata": {"labels": labels_of(name, component), "annotations": annotations}, "spec": pod}
+    template = {"metadata": {"labels": owner.labels(component), "annotations": annotations}, "spec": pod}
     spec = {
         "replicas": replicas,
-        "selector": {"matchLabels": selector_of(name, component)},
+        "selector": {"matchLabels": owner.selector(component)},
         "strategy": strategy,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": deadline,
         "template": template,
     }
-    return scene.child("apps/v1", "Deployment", component, {"spec": spec})
+    return owner.child("apps/v1", "Deployment", component, {"spec": spec})

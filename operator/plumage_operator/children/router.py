@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, selector_of
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.router import AuthSpec
+from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
 from plumage_operator.children import settings
 from plumage_operator.children.models import tokenizer_place
 from plumage_operator.children.pods import (
@@ -24,11 +26,13 @@ from plumage_operator.children.pods import (
     scratch_volume,
     secret_volume,
 )
-from plumage_operator.children.scene import Child, Scene
+from plumage_operator.children.scene import Child, Owner, Scene
 from plumage_operator.hashing import without
+from plumage_operator.site import Site
 
-__all__ = ["build_config", "build_deployment", "build_service"]
+__all__ = ["ROLLING", "build_config", "build_deployment", "build_pod", "build_service"]
 
+ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 _AFTER_DRAIN = 15  # seconds
 _REQUESTS: Final = {"cpu": "100m", "memory": "256Mi"}  # its bounds are in its configuration
 
@@ -45,7 +49,7 @@ def build_service(scene: Scene) -> Child:
     service = scene.pool.spec.router.service
     spec = {
         "type": service.type,
-        "selector": selector_of(scene.pool.metadata.name, "router"),
+        "selector": scene.selector("router"),
         "ports": [{"name": "http", "port": service.port, "targetPort": "http", "protocol": "TCP"}],
     }
     return scene.child("v1", "Service", "router", {"spec": spec}, dict(service.annotations))
@@ -54,41 +58,52 @@ def build_service(scene: Scene) -> Child:
 def build_deployment(scene: Scene) -> Child:
     """What it takes from a changed file while it runs restarts nothing."""
     restarts = [without(settings.router(scene), LIVE_ROUTER_SETTINGS)]
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     replicas = scene.pool.spec.router.replicas
-    return deployment(scene, "router", _pod(scene), replicas=replicas, strategy=rolling, restarts=restarts)
+    return deployment(scene, "router", _pod(scene), replicas=replicas, strategy=ROLLING, restarts=restarts)
 
 
 def _pod(scene: Scene) -> dict[str, Any]:
-    place, keys = tokenizer_place(scene), _keys(scene)
+    router = scene.pool.spec.router
     drain = scene.pool.spec.rollout.drain_timeout_seconds
-    pull = {"imagePullSecrets": [{"name": name} for name in scene.site.pull_secrets]} if scene.site.pull_secrets else {}
+    return build_pod(scene, "router", [scene], drain=drain, auth=router.auth, resources=router.resources)
+
+
+def build_pod(
+    owner: Owner, component: Component, pools: Sequence[Scene], *, drain: int, auth: AuthSpec, resources: Resources
+) -> dict[str, Any]:
+    """A pod that routes to these pools. drain: seconds that it waits for what is under way."""
+    places, site = [tokenizer_place(scene) for scene in pools], owner.site
+    fetch = [container for place in places for container in place.fetch]
+    keys = _keys(auth)
+    key_mounts = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in keys]
+    mounts = [mount for place in places for mount in place.mounts]
+    mounts += [mount for scene in pools for mount in settings.directory_mounts(scene)]
+    volumes = [volume for place in places for volume in place.volumes]
+    volumes += [volume for scene in pools for volume in settings.directory_volumes(scene)]
+    pull = {"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}
     return {
-        "serviceAccountName": scene.name("router"),
+        "serviceAccountName": owner.name(component),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain + settings.LEAVE_SECONDS + _AFTER_DRAIN,
-        **({"initContainers": list(place.fetch)} if place.fetch else {}),
-        "containers": [_container(scene)],
+        **({"initContainers": fetch} if fetch else {}),
+        "containers": [_container(site, resources, [*mounts, *key_mounts])],
         "volumes": [
-            config_volume(scene.name("router")), api_volume(), scratch_volume(),
-            *place.volumes, *settings.directory_volumes(scene),
+            config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
             *(secret_volume(volume, name, {key: path}) for volume, _, name, key, path in keys),
         ],
         **pull,
     }  # fmt: skip
 
 
-def _container(scene: Scene) -> dict[str, Any]:
-    keys = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in _keys(scene)]
-    given = scene.pool.spec.router.resources
+def _container(site: Site, given: Resources, mounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     requests = {**_REQUESTS, **{name: str(amount) for name, amount in given.requests.items()}}
     limits = {name: str(amount) for name, amount in given.limits.items()}
     return {
         "name": "router",
-        "image": scene.site.image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": site.image,
+        "imagePullPolicy": site.pull_policy,
         "command": ["python3", "-m", "plumage_router"],
         "args": [f"--config={CONFIG_FOLDER}/router.json"],
         "env": [POD_NAME],
@@ -97,18 +112,14 @@ def _container(scene: Scene) -> dict[str, Any]:
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
         "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),
         "resources": {"requests": requests, **({"limits": limits} if limits else {})},
-        "volumeMounts": [
-            CONFIG_MOUNT, API_MOUNT, TMP_MOUNT,
-            *tokenizer_place(scene).mounts, *settings.directory_mounts(scene), *keys,
-        ],
+        "volumeMounts": [CONFIG_MOUNT, API_MOUNT, TMP_MOUNT, *mounts],
         "securityContext": container_security(),
         **TELLS_WHY,
-    }  # fmt: skip
+    }
 
 
-def _keys(scene: Scene) -> list[tuple[str, str, str, str, str]]:
+def _keys(auth: AuthSpec) -> list[tuple[str, str, str, str, str]]:
     """Secrets with keys of clients and of the admin endpoints: volume, folder, Secret, its key, the file."""
-    auth = scene.pool.spec.router.auth
     kinds = (
         ("keys", settings.KEYS_FOLDER, auth.api_keys_ref, "keys"),
         ("admin", settings.ADMIN_FOLDER, auth.admin_key_ref, "key"),

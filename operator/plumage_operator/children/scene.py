@@ -1,17 +1,26 @@
-"""What every child of a pool is built from, and what all of them carry."""
+"""What every child of a pool or a gateway is built from, and what all of them carry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from plumage.api.v1alpha1 import API_VERSION, InferencePool
-from plumage.cluster import GROUP, Component, child_name, labels_of
+from plumage.api.v1alpha1 import API_VERSION, InferenceGateway, InferencePool
+from plumage.api.v1alpha1.metadata import ObjectMeta
+from plumage.cluster import (
+    GROUP,
+    Component,
+    child_name,
+    gateway_labels_of,
+    gateway_selector_of,
+    labels_of,
+    selector_of,
+)
 from plumage_operator.hashing import digest
 from plumage_operator.site import Site
 
-__all__ = ["APPLIED", "CONFIG_HASH", "Child", "Scene"]
+__all__ = ["APPLIED", "CONFIG_HASH", "Child", "GatewayScene", "Owner", "Scene", "Served"]
 
 Child = dict[str, Any]
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
@@ -20,21 +29,32 @@ APPLIED: Final = f"{GROUP}/applied"
 """On each child: a hash of all that was applied, so that a field we no longer write is noticed too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A pool, the place it is built in, and how many replicas it should have now."""
+class Owner:
+    """Whoever has children: a pool or a gateway, and the place it is built in."""
 
-    pool: InferencePool
+    __slots__ = ()
+    kind: ClassVar[str]
     site: Site
-    replicas: int
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        raise NotImplementedError
 
     @property
     def namespace(self) -> str:
-        return self.pool.metadata.namespace
+        return self.metadata.namespace
 
     def name(self, component: Component) -> str:
         """What the children of one part are called."""
-        return child_name(self.pool.metadata.name, component)
+        return child_name(self.metadata.name, component)
+
+    def labels(self, component: Component) -> dict[str, str]:
+        """All labels of one part's objects."""
+        raise NotImplementedError
+
+    def selector(self, component: Component) -> dict[str, str]:
+        """Those of them that choose its pods."""
+        raise NotImplementedError
 
     def child(
         self,
@@ -44,11 +64,11 @@ class Scene:
         body: Mapping[str, Any],
         annotations: Mapping[str, str] | None = None,
     ) -> Child:
-        """An object of the pool's: owned by it, labelled, and hashed."""
+        """An object of its own: owned by it, labelled, and hashed."""
         metadata: dict[str, Any] = {
             "name": self.name(component),
             "namespace": self.namespace,
-            "labels": labels_of(self.pool.metadata.name, component),
+            "labels": self.labels(component),
             "ownerReferences": [self._owner()],
         }
         child: Child = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
@@ -57,12 +77,77 @@ class Scene:
 
     def _owner(self) -> dict[str, Any]:
         # blockOwnerDeletion would need a verb on inferencepools/finalizers, for nothing that anybody waits for.
-        meta = self.pool.metadata
+        meta = self.metadata
         return {
             "apiVersion": API_VERSION,
-            "kind": "InferencePool",
+            "kind": self.kind,
             "name": meta.name,
             "uid": meta.uid,
             "controller": True,
             "blockOwnerDeletion": False,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Scene(Owner):
+    """A pool, the place it is built in, and how many replicas it should have now. mark: what its volumes are told by
+    from those of other pools in one pod; empty in its own pods."""
+
+    kind: ClassVar[str] = "InferencePool"
+
+    pool: InferencePool
+    site: Site
+    replicas: int
+    mark: str = ""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        return self.pool.metadata
+
+    def labels(self, component: Component) -> dict[str, str]:
+        return labels_of(self.metadata.name, component)
+
+    def selector(self, component: Component) -> dict[str, str]:
+        return selector_of(self.metadata.name, component)
+
+    @property
+    def router_name(self) -> str:
+        """Of the routers that ask its engines: Deployment and service account."""
+        reference = self.pool.spec.router.gateway_ref
+        return self.name("router") if reference is None else child_name(reference.name, "gateway")
+
+    @property
+    def router_selector(self) -> dict[str, str]:
+        """The labels of those routers' pods."""
+        reference = self.pool.spec.router.gateway_ref
+        return self.selector("router") if reference is None else gateway_selector_of(reference.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A pool that a gateway serves, by which names, and its replicas that people cordoned."""
+
+    scene: Scene
+    names: tuple[str, ...]
+    cordoned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayScene(Owner):
+    """A gateway, the place it is built in, and the pools that it serves."""
+
+    kind: ClassVar[str] = "InferenceGateway"
+
+    gateway: InferenceGateway
+    site: Site
+    served: tuple[Served, ...] = ()
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        return self.gateway.metadata
+
+    def labels(self, component: Component) -> dict[str, str]:
+        return gateway_labels_of(self.metadata.name)
+
+    def selector(self, component: Component) -> dict[str, str]:
+        return gateway_selector_of(self.metadata.name)

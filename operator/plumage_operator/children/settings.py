@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from plumage import settings
 from plumage.api.v1alpha1.fields import SecretKeyRef
+from plumage.api.v1alpha1.pool import RolloutSpec
+from plumage.api.v1alpha1.router import AuthSpec, RouterLimits
 from plumage.cluster import (
     AGENT_PORT,
     CONFIG_FOLDER,
@@ -18,8 +20,9 @@ from plumage.cluster import (
 from plumage.directory.ledger import capacity_within
 from plumage_operator.children.models import tokenizer_place
 from plumage_operator.children.pods import secret_volume
-from plumage_operator.children.scene import Scene
+from plumage_operator.children.scene import GatewayScene, Scene, Served
 from plumage_operator.hashing import without
+from plumage_operator.site import Site
 
 __all__ = [
     "ADMIN_FOLDER",
@@ -33,10 +36,13 @@ __all__ = [
     "MEETING",
     "PLUGIN_KEY",
     "agent",
+    "cordoned_file",
     "directory_mounts",
     "directory_volumes",
     "engine_account",
     "engine_key",
+    "gateway",
+    "longest_drain",
     "restarts_engine",
     "router",
     "simulator",
@@ -102,12 +108,12 @@ def agent(scene: Scene) -> dict[str, Any]:
     return {**told, **_directory_files(scene), **_agent_callers(scene), **_share(scene, peers)}
 
 
-def router(scene: Scene) -> dict[str, Any]:
+def router(scene: Scene, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
     spec = scene.pool.spec.router
     slices = {
         "namespace": scene.namespace,
         "service": scene.name("engine"),
-        "cordonedFile": f"{CONFIG_FOLDER}/{CORDONED_FILE}",
+        "cordonedFile": f"{CONFIG_FOLDER}/{cordoned_file}",
     }
     told = settings.router_settings(
         scene.pool,
@@ -116,17 +122,52 @@ def router(scene: Scene) -> dict[str, Any]:
         host=ANYWHERE,
         port=ROUTER_PORT,
         membership={"membership": {"endpointSlices": slices}},
-        auth=_router_auth(scene),
+        auth=_router_auth(scene.site, spec.auth),
     )
     told["timeouts"]["leave"] = LEAVE_SECONDS
     hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
     return {**told, "hold": hold, **_directory_files(scene)}
 
 
-def _router_auth(scene: Scene) -> dict[str, Any]:
+def gateway(scene: GatewayScene) -> dict[str, Any]:
+    """Of a router of several pools."""
+    spec = scene.gateway.spec
+    limits = RouterLimits()
+    return {
+        "gateway": scene.metadata.name,
+        "listen": {"host": ANYWHERE, "port": ROUTER_PORT},
+        "auth": _router_auth(scene.site, spec.auth),
+        "limits": {
+            "maxBodyBytes": int(limits.max_body_bytes),
+            "maxConnections": limits.max_connections,
+            "maxInFlight": spec.flow_control.max_in_flight,
+        },
+        "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(scene)},
+        "pools": [_behind_gateway(one) for one in scene.served],
+    }
+
+
+def longest_drain(scene: GatewayScene) -> int:
+    """Seconds that requests may take to end, of the most patient pool; a pool's default where there is none."""
+    asked = [one.scene.pool.spec.rollout.drain_timeout_seconds for one in scene.served]
+    return max(asked, default=RolloutSpec().drain_timeout_seconds)
+
+
+def cordoned_file(pool: str) -> str:
+    """Of a gateway's ConfigMap: the replicas of one pool that people cordoned."""
+    return f"cordoned-{pool}.json"
+
+
+def _behind_gateway(served: Served) -> dict[str, Any]:
+    told = without(router(served.scene, cordoned_file(served.scene.metadata.name)), ("listen", "auth"))
+    model = told["model"]
+    aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
+    return {**told, "names": list(served.names), "model": {**model, "aliases": aliases}}
+
+
+def _router_auth(site: Site, refs: AuthSpec) -> dict[str, Any]:
     """Keys of clients and of the admin endpoints are files; the fleet's figures are for the operator."""
-    auth: dict[str, Any] = {"callers": _accounts((scene.site.namespace, scene.site.service_account))}
-    refs = scene.pool.spec.router.auth
+    auth: dict[str, Any] = {"callers": _accounts((site.namespace, site.service_account))}
     if refs.api_keys_ref is not None:
         auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
     if refs.admin_key_ref is not None:
@@ -151,13 +192,20 @@ def _directory_url(scene: Scene) -> str:
 
 def directory_volumes(scene: Scene) -> list[dict[str, Any]]:
     """Secrets of a directory that is referred to: its password, the certificates to trust."""
-    return [secret_volume(f"directory-{name}", ref.name, {ref.key: name}) for name, ref in _directory_secrets(scene)]
+    return [
+        secret_volume(f"directory-{name}{scene.mark}", ref.name, {ref.key: name})
+        for name, ref in _directory_secrets(scene)
+    ]
 
 
 def directory_mounts(scene: Scene) -> list[dict[str, Any]]:
     """A folder each: two Secrets can't share one."""
     return [
-        {"name": f"directory-{name}", "mountPath": f"{DIRECTORY_FOLDER}/{name}", "readOnly": True}
+        {
+            "name": f"directory-{name}{scene.mark}",
+            "mountPath": f"{DIRECTORY_FOLDER}/{name}{scene.mark}",
+            "readOnly": True,
+        }
         for name, _ in _directory_secrets(scene)
     ]
 
@@ -171,7 +219,7 @@ def _directory_secrets(scene: Scene) -> list[tuple[str, SecretKeyRef]]:
 def _directory_files(scene: Scene) -> dict[str, str]:
     reference = scene.pool.spec.directory.redis_ref
     names = {"password": "directoryPasswordFile", "ca": "directoryCaFile"}
-    files = {names[name]: f"{DIRECTORY_FOLDER}/{name}/{name}" for name, _ in _directory_secrets(scene)}
+    files = {names[name]: f"{DIRECTORY_FOLDER}/{name}{scene.mark}/{name}" for name, _ in _directory_secrets(scene)}
     if reference is not None and reference.username is not None:
         files["directoryUsername"] = reference.username
     return files
@@ -179,7 +227,7 @@ def _directory_files(scene: Scene) -> dict[str, str]:
 
 def _agent_callers(scene: Scene) -> dict[str, Any]:
     """Whose tokens an agent takes: its peers', the routers' and the operator's."""
-    own = [(scene.namespace, name) for name in (engine_account(scene), scene.name("router"))]
+    own = [(scene.namespace, name) for name in (engine_account(scene), scene.router_name)]
     callers = _accounts(*own, (scene.site.namespace, scene.site.service_account))
     return {"callers": callers, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
 

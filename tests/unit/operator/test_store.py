@@ -6,9 +6,11 @@ from typing import Any
 
 from support.operator_world import pod_object, pool_object
 
+from plumage.cluster import gateway_labels_of
 from plumage_operator.store import Store
 
 POOL = ("default", "chat")
+FRONT = ("default", "front")
 
 
 def versioned(thing: dict[str, Any], version: int) -> dict[str, Any]:
@@ -63,11 +65,39 @@ def test_what_is_gone_is_forgotten() -> None:
     assert store.put(pool_object()) == POOL  # one of the same name may come
 
 
-def test_gateways_of_a_namespace_are_known_to_its_pools() -> None:
+def test_a_pool_and_the_gateway_that_it_refers_to_know_one_another() -> None:
     store = Store()
-    store.put(pool_object())
+    behind = {**pool_object(), "spec": {"router": {"gatewayRef": {"name": "front"}}}}
+    store.put(behind)
+    assert store.gateway_of(POOL) == FRONT
+    store.put(pool_object(name="alone", resourceVersion="7"))
+    store.put(pod_object())
     store.put({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
-    store.put({"kind": "InferenceGateway", "metadata": {"namespace": "other", "name": "theirs"}})
-    observed = store.observe(POOL)
+    store.put({"kind": "InferenceGateway", "metadata": {"namespace": "other", "name": "front"}})
+    labels = gateway_labels_of("front")
+    router = {"kind": "Pod", "metadata": {"namespace": "default", "name": "front-gateway-0", "labels": labels}}
+    service = {"kind": "Service", "metadata": {"namespace": "default", "name": "front-gateway", "labels": labels}}
+    assert [store.put(router), store.put(service)] == [None, None], "they concern no pool"
+
+    observed, alone = store.observe(POOL), store.observe(("default", "alone"))
     assert observed is not None
-    assert observed.gateways == {"front"}
+    assert alone is not None
+    assert observed.gateway is not None
+    assert [pod["metadata"]["name"] for pod in observed.gateway_pods] == ["front-gateway-0"]
+    assert alone.gateway is None
+    gateway = store.observe_gateway(FRONT)
+    assert gateway is not None
+    assert [one.pool["metadata"]["name"] for one in gateway.attached] == ["chat"]
+    assert [pod["metadata"]["name"] for pod in gateway.attached[0].pods] == ["chat-engine-0"]
+    assert gateway.pools == {"chat", "alone"}
+    assert list(gateway.own.children) == [("Service", "front-gateway")]
+    other = store.observe_gateway(("other", "front"))
+    assert other is not None
+    assert other.attached == ()
+
+    store.forget("Service", {("default", "front-gateway")})
+    store.remove(behind)
+    gateway = store.observe_gateway(FRONT)
+    assert gateway is not None
+    assert (gateway.attached, gateway.own.children) == ((), {})
+    assert store.pools_of(FRONT) == []

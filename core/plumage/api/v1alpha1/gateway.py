@@ -29,8 +29,10 @@ class Listener(Struct):
     """A port that clients reach."""
 
     name: Label = Field(description="Name of the listener.")
-    port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port to listen on.")
-    protocol: Literal["HTTP", "HTTPS"] = Field("HTTP", description="What is spoken there.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port to listen on, of the Service.")
+    protocol: Literal["HTTP", "HTTPS"] = Field(
+        "HTTP", description="What is spoken there. HTTPS is not served so far: a gateway that asks for it is refused."
+    )
     certificate_ref: ObjectRef | None = Field(None, description="The TLS Secret; for HTTPS.")
     rules: ClassVar = (
         Rule(
@@ -46,8 +48,10 @@ class Listener(Struct):
 class WeightedPool(Struct):
     """A share of a model's requests."""
 
-    pool_ref: ObjectRef = Field(description="The InferencePool.")
-    weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(1, description="Its share, relative to the others.")
+    pool_ref: ObjectRef = Field(description="The InferencePool, whose spec.router.gatewayRef names this gateway.")
+    weight: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        1, description="Its share; 0 is none. So far the oldest pool with one serves the name alone."
+    )
 
 
 class GatewayModel(Struct):
@@ -90,15 +94,21 @@ class PriorityLevel(Struct):
 class FlowControlSpec(Struct):
     """What happens when more is asked than the pools can serve."""
 
-    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(10_000, description="Requests in flight.")
-    max_queued: Annotated[int, Field(ge=0, le=1_000_000)] = Field(1000, description="Requests that wait.")
-    max_queue_seconds: Seconds = Field(30, description="How long one waits before it is refused.")
-    fairness: Literal["Tenant", "None"] = Field("Tenant", description="Share the capacity between API keys, or not.")
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        10_000, description="Requests in flight, of all pools together."
+    )
+    max_queued: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        1000, description="Requests that wait; not in force so far, each pool holds what a router of its own does."
+    )
+    max_queue_seconds: Seconds = Field(30, description="How long one waits before it is refused; as above.")
+    fairness: Literal["Tenant", "None"] = Field(
+        "Tenant", description="Share the capacity between API keys, or not; not in force so far."
+    )
     priorities: tuple[PriorityLevel, ...] = Field(
         (),
         strict=False,
         max_length=16,
-        description="Levels of importance; all are equal when absent.",
+        description="Levels of importance; all are equal when absent. Not served so far, and refused.",
         json_schema_extra={LIST_KEY: "name"},
     )
     rules: ClassVar = (
@@ -183,6 +193,9 @@ class InferenceGatewayStatus(Struct):
     replicas: Tally = Field(0, description="Routers that exist.")
     ready_replicas: Tally = Field(0, description="Routers that answer.")
     selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
+    pools: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        (), strict=False, max_length=64, description="Pools that it serves.", json_schema_extra={LIST_KEY: ""}
+    )
     addresses: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
         (), strict=False, max_length=16, description="Where clients reach it."
     )

@@ -1,0 +1,83 @@
+"""Two pools of different models behind one gateway, asked by the gateway's DNS name from a pod."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.kube_access import Access, until
+from support.kube_install import Pool, apply_pool, remove_pool
+
+NAMESPACE = "gateway"
+# One chat of each model that is named; what came of it, by model.
+ASK = """
+import json, sys, time, urllib.error, urllib.request
+host, models, want, end = sys.argv[1], sys.argv[2].split(","), sys.argv[3], time.monotonic() + 240
+
+def ask(model):
+    body = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    asked = urllib.request.Request(f"http://{host}:8000/v1/chat/completions", json.dumps(body).encode(),
+                                   {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return "streamed" if b"data: [DONE]" in answer.read() else "cut"
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())["error"]["code"]
+    except OSError as error:
+        return repr(error)
+
+while True:  # a new Service's rules and a changed ConfigMap reach the nodes a moment later
+    seen = [ask(model) for model in models]
+    if ",".join(seen) == want or time.monotonic() > end:
+        print(json.dumps(dict(zip(models, seen))))
+        break
+    time.sleep(1.0)
+"""
+
+
+def manifest(kind: str, name: str, spec: dict[str, Any]) -> str:
+    api = "inference.plumage.dev/v1alpha1"
+    return json.dumps({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec})
+
+
+def behind(name: str) -> str:
+    spec = {"model": {"uri": "builtin://tiny-chat", "name": name}, "engine": {"runtime": "Simulator"},
+            "replicas": 1, "router": {"gatewayRef": {"name": "front"}}}  # fmt: skip
+    return manifest("InferencePool", name, spec)
+
+
+@pytest.fixture
+def pools(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
+    models = [{"name": name, "pools": [{"poolRef": {"name": name}}]} for name in ("chat", "code")]
+    access.namespace(NAMESPACE)
+    gateway = manifest("InferenceGateway", "front", {"replicas": 1, "models": models})
+    access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=gateway)
+    access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=behind("code"))
+    made = {name: apply_pool(access, NAMESPACE, name, behind(name)) for name in ("chat", "code")}
+    yield made
+    access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--ignore-not-found", "--timeout=60s")
+    for pool in made.values():
+        remove_pool(access, pool)
+
+
+def test_both_models_answer_by_one_name_until_a_pool_goes(access: Access, pools: dict[str, Pool]) -> None:
+    host = f"front-gateway.{NAMESPACE}.svc.cluster.local"
+
+    def ask(models: str, want: str) -> dict[str, str]:
+        return json.loads(access.inside(NAMESPACE, ASK, host, models, want))  # type: ignore[no-any-return]
+
+    access.kubectl("-n", NAMESPACE, "wait", "--for=condition=Ready", "inferencegateway/front", "--timeout=300s")
+    assert ask("chat,code", "streamed,streamed") == {"chat": "streamed", "code": "streamed"}
+    assert ask("nobody", "model_not_found") == {"nobody": "model_not_found"}
+    routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", "name")
+
+    remove_pool(access, pools["code"])
+    assert ask("chat,code", "streamed,model_not_found") == {"chat": "streamed", "code": "model_not_found"}
+    left = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", "name")
+    assert left == routers, "the routers that served both serve the other on"
+
+    access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")
+    told = "GatewayMissing"
+    until(lambda: told in access.kubectl("-n", NAMESPACE, "get", "ppool", "chat", "-o", "json"), "the pool tells why")

@@ -1,0 +1,105 @@
+"""A gateway's life on a real API server, under exactly the operator's role. Nothing runs there: no router is ready."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.operator_fleet import CHILDREN, pool
+
+BEHIND = "  router: {gatewayRef: {name: front}}"
+GATEWAY = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferenceGateway
+metadata: {name: front}
+spec:
+  models:
+    - {name: chat, pools: [{poolRef: {name: chat}}]}
+    - {name: code, pools: [{poolRef: {name: code}}]}"""
+
+
+@pytest.fixture
+def apply(fleet, namespace):
+    def applied(manifest: str) -> None:
+        fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=manifest)
+
+    return applied
+
+
+def reasons(fleet: Any, namespace: str, kind: str, name: str) -> dict[str, str]:
+    found = fleet.get(namespace, kind, name).get("status", {}).get("conditions", [])
+    return {one["type"]: one["reason"] for one in found}
+
+
+def message(fleet: Any, namespace: str, kind: str, name: str) -> str:
+    found = fleet.get(namespace, kind, name)["status"]["conditions"]
+    return next(str(one["message"]) for one in found if one["type"] == "Ready")
+
+
+def routers(fleet: Any, namespace: str) -> dict[str, dict[str, Any]]:
+    """The gateway's children, by kind."""
+    listed = fleet.get(namespace, CHILDREN, "-l", "inference.plumage.dev/gateway=front").get("items", [])
+    return {one["kind"]: one for one in listed}
+
+
+def served(fleet: Any, namespace: str) -> dict[str, list[str]]:
+    config = routers(fleet, namespace).get("ConfigMap", {"data": {"router.json": '{"pools": []}'}})
+    return {one["pool"]: one["names"] for one in json.loads(config["data"]["router.json"])["pools"]}
+
+
+def test_a_gateway_with_two_pools_gets_its_routers_and_loses_one_of_them(fleet, namespace, apply) -> None:
+    apply(pool(BEHIND))
+    fleet.until(lambda: reasons(fleet, namespace, "ppool", "chat").get("RouterReady") == "GatewayMissing")
+    apply(GATEWAY)
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "PoolMissing")
+    assert "create it" in message(fleet, namespace, "pgw", "front")
+    fleet.until(lambda: served(fleet, namespace) == {"chat": ["chat"]})
+
+    apply(pool(BEHIND, "code"))
+    fleet.until(lambda: served(fleet, namespace) == {"chat": ["chat"], "code": ["code"]})
+    found = routers(fleet, namespace)
+    assert set(found) == {
+        "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "RoleBinding", "Service", "ServiceAccount",
+    }  # fmt: skip
+    assert {child["metadata"]["name"] for child in found.values()} == {"front-gateway"}
+    uid = fleet.get(namespace, "pgw", "front")["metadata"]["uid"]
+    assert {child["metadata"]["ownerReferences"][0]["uid"] for child in found.values()} == {uid}
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "Valid")
+    status = fleet.get(namespace, "pgw", "front")["status"]
+    assert (status["pools"], status["addresses"]) == (["chat", "code"], [f"http://front-gateway.{namespace}.svc:8000"])
+
+    ready = {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "observedGeneration": 1}
+    patch = json.dumps({"status": ready})
+    fleet.kubectl(
+        "-n", namespace, "patch", "deployment", "front-gateway", "--subresource=status", "--type=merge", "-p", patch
+    )
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "Serving")
+    for name in ("chat", "code"):
+        fleet.until(lambda name=name: reasons(fleet, namespace, "ppool", name).get("RouterReady") == "Serving")
+        told = fleet.get(namespace, "ppool", name)
+        assert told["status"]["address"] == f"http://front-gateway.{namespace}.svc:8000"
+    assert "router" not in {
+        one["metadata"]["name"].rpartition("-")[2] for one in fleet.get(namespace, "deployments")["items"]
+    }
+
+    generation = routers(fleet, namespace)["Deployment"]["metadata"]["generation"]
+    fleet.kubectl("-n", namespace, "delete", "ppool", "code", "--wait=false")
+    fleet.until(lambda: served(fleet, namespace) == {"chat": ["chat"]})
+    assert routers(fleet, namespace)["Deployment"]["metadata"]["generation"] == generation, "no router is replaced"
+
+    fleet.kubectl("-n", namespace, "delete", "service", "front-gateway")
+    fleet.until(lambda: "Service" in routers(fleet, namespace))
+
+    fleet.kubectl("-n", namespace, "delete", "pgw", "front", "--wait=false")
+    fleet.until(lambda: reasons(fleet, namespace, "ppool", "chat").get("Ready") is not None
+                and reasons(fleet, namespace, "ppool", "chat")["RouterReady"] == "GatewayMissing")  # fmt: skip
+    assert "address" not in fleet.get(namespace, "ppool", "chat")["status"]
+    assert "should not happen" not in fleet.log()
+
+
+def test_what_no_router_can_do_is_told_and_nothing_built(fleet, namespace, apply) -> None:
+    apply(GATEWAY + "\n  listeners: [{name: tls, port: 443, protocol: HTTPS, certificateRef: {name: cert}}]")
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "NotServed")
+    assert "tls speaks HTTPS" in message(fleet, namespace, "pgw", "front")
+    assert routers(fleet, namespace) == {}

@@ -1,0 +1,350 @@
+"""A gateway's plan: which pools it serves under which names, its routers, and what is said of both."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.operator_world import NOW, SITE, World, pool_object
+
+from plumage.api.v1alpha1 import InferenceGateway, parse_kept
+from plumage.cluster import CORDON, OURS
+from plumage_operator.actions import Annotate, Apply, Tell
+from plumage_operator.autoscale.pods import pods_observed
+from plumage_operator.children import CONFIG_HASH, GatewayScene, build_gateway_children
+from plumage_operator.gateways import CONFIG_SEEN, gateway_changes, gateway_words
+from plumage_operator.observed import Attached, Observed, ObservedGateway, Refusal
+from plumage_operator.plan import plan, plan_words
+from plumage_operator.serving import serving_of
+from plumage_router.front.config import load_front
+
+ROUTER = ("Deployment", "front-gateway")
+
+
+def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: Any) -> Attached:
+    """A pool; born: its second."""
+    router = {} if gateway is None else {"router": {"gatewayRef": {"name": gateway}}}
+    spec = {"model": {"uri": "builtin://tiny-chat", "name": pool, **model}, "engine": {"runtime": "Simulator"}}
+    stamp = f"2027-01-01T00:00:{born:02d}Z"
+    return Attached(pool_object({**spec, **router}, name=pool, uid=f"uid-{pool}", creationTimestamp=stamp))
+
+
+def model(name: str, *pools: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "pools": [{"poolRef": {"name": pool}} for pool in pools], **more}
+
+
+class Gateway(World):
+    """A gateway in a cluster that is a value."""
+
+    def __init__(self, *pools: Attached, models: list[dict[str, Any]] | None = None, **spec: Any) -> None:
+        told = models or [model(one.pool["metadata"]["name"], one.pool["metadata"]["name"]) for one in pools]
+        super().__init__(
+            {**pool_object({"models": told, **spec}, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
+        )
+        self.pools = list(pools)
+        self.strangers: set[str] = set()
+        self.refusals: tuple[Refusal, ...] = ()
+
+    def run_controllers(self, ready: bool = True) -> None:
+        """A pod that was there keeps its annotations."""
+        before = {name: pod["metadata"]["annotations"] for name, pod in self.pods.items()}
+        super().run_controllers(ready)
+        for name in before.keys() & self.pods.keys():
+            self.pods[name]["metadata"]["annotations"] |= before[name]
+
+    def seen(self) -> ObservedGateway:
+        names = {one.pool["metadata"]["name"] for one in self.pools} | self.strangers
+        return ObservedGateway(self.observed(refusals=self.refusals), tuple(self.pools), frozenset(names))
+
+    def plan(self, site: Any = SITE, now: float = NOW, **more: Any) -> Any:
+        return (*gateway_changes(self.seen(), site), *gateway_words(self.seen(), site, now))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return json.loads(self.objects["ConfigMap", "front-gateway"]["data"]["router.json"])  # type: ignore[no-any-return]
+
+    def names(self) -> dict[str, list[str]]:
+        return {pool["pool"]: pool["names"] for pool in self.config["pools"]}
+
+    def hash(self) -> str:
+        return str(self.objects[ROUTER]["spec"]["template"]["metadata"]["annotations"][CONFIG_HASH])
+
+
+def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> None:
+    world = Gateway(attached("chat"), attached("code", born=1))
+    world.converge()
+    assert {kind for kind, name in world.objects if name == "front-gateway"} == {
+        "ServiceAccount", "RoleBinding", "NetworkPolicy", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment",
+    }  # fmt: skip
+    assert len(world.objects) == 7
+    for thing in world.objects.values():
+        assert OURS.items() <= thing["metadata"]["labels"].items(), "a watch finds it"
+        assert thing["metadata"]["ownerReferences"][0]["kind"] == "InferenceGateway"
+    (tmp_path / "router.json").write_text(json.dumps(world.config))
+    read = load_front(tmp_path / "router.json")
+    assert [(pool.pool, pool.names) for pool in read.pools] == [("chat", ("chat",)), ("code", ("code",))]
+    slices = read.pools[0].membership
+    assert slices is not None
+    assert slices.endpoint_slices.service == "chat-engine"
+    assert str(slices.endpoint_slices.cordoned_file) == "/etc/plumage/cordoned-chat.json"
+    assert read.pools[1].directory_url == "redis://code-directory.default.svc:6379"
+    binding = world.objects["RoleBinding", "front-gateway"]
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == ("plumage-router", "front-gateway")
+
+    assert world.reasons() == {
+        "Ready": ("True", "Serving"), "Accepted": ("True", "Valid"), "RouterReady": ("True", "Serving"),
+    }  # fmt: skip
+    status = world.pool["status"]
+    assert (status["replicas"], status["readyReplicas"], status["pools"]) == (2, 2, ["chat", "code"])
+    assert status["addresses"] == ["http://front-gateway.default.svc:8000"]
+    parse_kept(world.pool, "the gateway")  # the status is as the API says
+
+
+def test_names_are_the_gateways_and_of_a_pool_that_no_model_names_its_own() -> None:
+    adapters = [{"name": "lora", "uri": "hf://a/b"}]
+    world = Gateway(
+        attached("chat", adapters=adapters),
+        attached("free", born=1, name="own", aliases=["other"]),
+        models=[model("gpt", "chat", aliases=["gpt-4"])],
+    )
+    world.converge()
+    assert world.names() == {"chat": ["gpt", "gpt-4", "lora"], "free": ["own", "other"]}
+    chat = world.config["pools"][0]["model"]
+    assert (chat["name"], chat["aliases"], chat["adapters"]) == ("chat", ["gpt", "gpt-4"], ["lora"])
+
+
+def test_of_two_pools_of_one_name_the_older_serves_and_both_are_named() -> None:
+    world = Gateway(attached("young", born=9), attached("old", born=1), models=[model("chat", "young", "old")])
+    world.converge()
+    assert world.names() == {"old": ["chat"]}
+    assert world.reasons()["Accepted"] == ("False", "ModelConflict")
+    told = world.condition("Ready")["message"]
+    assert "pools old and young are both asked for model chat" in told
+    assert "Give young another name or weight 0" in told
+    assert world.reasons()["RouterReady"] == ("True", "Serving"), "what is served is served"
+    world.pool["spec"]["models"][0]["pools"][1]["weight"] = 0
+    world.converge()
+    assert world.names() == {"young": ["chat"]}, "and weight 0 hands the name over"
+    assert world.reasons()["Ready"] == ("True", "Serving")
+
+
+@pytest.mark.parametrize(
+    ("there", "reason", "words"),
+    [
+        (False, "PoolMissing", "there is no InferencePool code in this namespace: create it"),
+        (True, "PoolNotAttached", "set its spec.router to {gatewayRef: {name: front}}"),
+    ],
+)
+def test_a_named_pool_that_it_cannot_serve_is_told_and_the_others_served(there: bool, reason: str, words: str) -> None:
+    world = Gateway(attached("chat"), models=[model("chat", "chat"), model("code", "code")])
+    world.strangers = {"code"} if there else set()
+    world.converge()
+    assert world.names() == {"chat": ["chat"]}
+    assert world.reasons()["Ready"] == ("False", reason)
+    assert words in world.condition("Accepted")["message"]
+
+
+def test_a_pool_comes_and_goes_without_a_new_router() -> None:
+    world = Gateway(attached("chat"), models=[model("chat", "chat")])
+    world.converge()
+    before = world.hash()
+    seen = {pod["metadata"]["annotations"][CONFIG_SEEN] for pod in world.pods.values()}
+    assert len(seen) == 1
+    world.pools.append(attached("code", born=1))
+    changes = gateway_changes(world.seen(), SITE)
+    assert [(action.child["kind"], action.known) for action in changes if isinstance(action, Apply)] == [
+        ("ConfigMap", True)
+    ]
+    assert not [one for one in changes if isinstance(one, Annotate)], "no kubelet looks before there is something new"
+    world.converge()
+    assert world.names() == {"chat": ["chat"], "code": ["code"]}
+    assert world.hash() == before
+    assert not seen & {pod["metadata"]["annotations"][CONFIG_SEEN] for pod in world.pods.values()}
+    world.pools = [one for one in world.pools if one.pool["metadata"]["name"] == "code"]
+    world.converge()
+    assert world.names() == {"code": ["code"]}
+    assert world.hash() == before
+    assert world.reasons()["Ready"] == ("False", "PoolMissing")
+    world.pools[0].pool["metadata"]["deletionTimestamp"] = "2027-01-01T00:01:00Z"
+    world.converge()
+    assert world.names() == {}, "a pool that is being deleted gets nothing new"
+
+
+def test_volumes_of_several_models_lie_beside_each_other_and_roll_the_routers() -> None:
+    world = Gateway(attached("chat"), models=[model("chat", "chat")])
+    world.converge()
+    before = world.hash()
+    world.pools += [attached("a" * 53, born=1, uri="hf://org/a"), attached("b", born=2, uri="pvc://claim/b")]
+    world.converge()
+    assert world.hash() != before
+    pod = world.objects[ROUTER]["spec"]["template"]["spec"]
+    volumes = [volume["name"] for volume in pod["volumes"]]
+    assert len(set(volumes)) == len(volumes)
+    assert all(len(name) <= 63 for name in volumes)
+    mounts = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts == set(volumes)
+    folders = [pool["model"]["modelFolder"] for pool in world.config["pools"]]
+    assert len(set(folders)) == 3
+    [fetch] = pod["initContainers"]
+    assert "--uri=hf://org/a" in fetch["command"]
+    assert f"--to={folders[1]}" in fetch["command"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"listeners": [{"name": "tls", "port": 443, "protocol": "HTTPS", "certificateRef": {"name": "x"}}]}, "tls"),
+        ({"flowControl": {"priorities": [{"name": "gold"}]}}, "spec.flowControl.priorities"),
+        ({"service": {"port": 9000}}, "spec.service.port"),
+    ],
+)
+def test_what_no_router_can_do_is_said_and_nothing_built(spec: dict[str, Any], words: str) -> None:
+    world = Gateway(attached("chat"), **spec)
+    world.converge()
+    assert not world.objects
+    assert world.reasons() == {"Ready": ("False", "NotServed"), "Accepted": ("False", "NotServed")}
+    assert words in world.condition("Ready")["message"]
+    assert world.pool["status"]["pools"] == []
+
+
+def test_listeners_auth_and_bounds_reach_the_router() -> None:
+    listeners = [{"name": "http", "port": 80}, {"name": "other", "port": 8080}]
+    auth = {"apiKeysRef": {"name": "keys", "key": "k"}, "adminKeyRef": {"name": "admin", "key": "a"}}
+    world = Gateway(attached("chat"), listeners=listeners, auth=auth, replicas=3, flowControl={"maxInFlight": 5})
+    world.converge()
+    ports = world.objects["Service", "front-gateway"]["spec"]["ports"]
+    assert [(port["name"], port["port"], port["targetPort"]) for port in ports] == [
+        ("http", 80, "http"), ("other", 8080, "http"),
+    ]  # fmt: skip
+    assert world.config["auth"]["apiKeysFile"] == "/etc/plumage-keys/keys"
+    assert world.config["limits"]["maxInFlight"] == 5
+    secrets = [
+        volume["secret"]["secretName"]
+        for volume in world.objects[ROUTER]["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    ]
+    assert secrets == ["keys", "admin"]
+    assert world.pool["status"]["readyReplicas"] == 3
+    assert world.pool["status"]["addresses"] == [f"http://front-gateway.default.svc:{port}" for port in (80, 8080)]
+
+
+def test_a_gateway_without_pools_says_what_to_do() -> None:
+    idle = Gateway(attached("chat"), models=[{"name": "x", "pools": [{"poolRef": {"name": "chat"}, "weight": 0},
+                                                                  {"poolRef": {"name": "gone"}}]}])  # fmt: skip
+    idle.converge()
+    assert idle.reasons()["Ready"] == ("False", "PoolMissing")
+    gateway = Gateway(attached("chat"), models=[model("chat", "chat")])
+    gateway.pools[0].pool["spec"]["engine"]["tensorParallelSize"] = 0
+    gateway.converge()
+    assert gateway.names() == {}
+    assert gateway.reasons()["Ready"] == ("False", "NoPool")
+    assert "none of the pools that refer to it can be served" in gateway.condition("Ready")["message"]
+
+
+def test_a_child_that_somebody_changed_is_put_back_and_a_refusal_told() -> None:
+    world = Gateway(attached("chat"))
+    world.converge()
+    world.objects["Service", "front-gateway"]["spec"]["ports"][0]["port"] = 1
+    del world.objects["ConfigMap", "front-gateway"]
+    world.converge()
+    assert world.objects["Service", "front-gateway"]["spec"]["ports"][0]["port"] == 8000
+    assert {told.reason for told in world.told if isinstance(told, Tell)} >= {"ChildRepaired", "ChildRecreated"}
+    world.refusals = (Refusal("Service", "front-gateway", "NameTaken", "Service front-gateway exists"),)
+    world.do(gateway_words(world.seen(), SITE, NOW))
+    assert world.reasons()["Accepted"] == ("False", "NameTaken")
+
+
+def test_a_gateway_that_is_paused_or_goes_is_left_alone() -> None:
+    world = Gateway(attached("chat"))
+    world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
+    assert gateway_changes(world.seen(), SITE) == ()
+    world.pool["metadata"] = {**world.pool["metadata"], "annotations": {}, "deletionTimestamp": "2027-01-01T00:00:00Z"}
+    assert world.plan() == ()
+
+
+def test_cordoned_replicas_of_each_pool_reach_the_router() -> None:
+    annotations, labels = {CORDON: "true"}, {"app.kubernetes.io/component": "engine"}
+    pod = {"kind": "Pod", "metadata": {"name": "chat-engine-1", "annotations": annotations, "labels": labels}}
+    world = Gateway(Attached(attached("chat").pool, (pod,)), attached("code", born=1))
+    world.converge()
+    data = world.objects["ConfigMap", "front-gateway"]["data"]
+    assert json.loads(data["cordoned-chat.json"]) == {"cordoned": ["chat-engine-1"]}
+    assert json.loads(data["cordoned-code.json"]) == {"cordoned": []}
+
+
+def behind(gateway: Gateway | None, **more: Any) -> World:
+    """A pool behind that gateway, once nothing is left to do for it."""
+    world = World(copy.deepcopy(attached("chat").pool))
+    pods = () if gateway is None else tuple(gateway.pods.values())
+    for _ in range(3):
+        world.run_controllers()
+        observed = world.observed(gateway=None if gateway is None else gateway.pool, gateway_pods=pods, **more)
+        world.do(plan(observed, SITE, NOW))
+    return world
+
+
+def test_a_pool_is_ready_once_its_gateway_serves_it() -> None:
+    gateway = Gateway(attached("chat"))
+    assert behind(None).reasons()["Ready"] == ("False", "GatewayMissing")
+    assert behind(gateway).reasons()["Ready"] == ("False", "NotServed")
+    gateway.converge()
+    world = behind(gateway)
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    assert world.pool["status"]["address"] == "http://front-gateway.default.svc:8000"
+    assert ("Deployment", "chat-router") not in world.objects
+    gateway.pools = [attached("chat", born=5), attached("older", born=1)]
+    gateway.pool["spec"]["models"] = [model("chat", "chat", "older")]
+    gateway.converge()
+    world = behind(gateway)
+    assert world.reasons()["RouterReady"] == ("False", "NotServed")
+    assert "pools older and chat are both asked for model chat" in world.condition("Ready")["message"]
+    assert "address" not in world.pool["status"]
+
+
+def test_engines_and_directory_take_the_gateways_routers() -> None:
+    gateway = Gateway(attached("chat"))
+    gateway.converge()
+    world = behind(gateway)
+    agent = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
+    assert "system:serviceaccount:default:front-gateway" in agent["callers"]
+    assert "system:serviceaccount:default:chat-router" not in agent["callers"]
+    routers = {"inference.plumage.dev/gateway": "front", "app.kubernetes.io/component": "gateway"}
+    for part in ("engine", "directory"):
+        rules = world.objects["NetworkPolicy", f"chat-{part}"]["spec"]["ingress"]
+        peers = [peer["podSelector"]["matchLabels"] for rule in rules for peer in rule["from"] if "podSelector" in peer]
+        assert routers in peers
+    pod = next(iter(gateway.pods.values()))
+    assert routers.items() <= pod["metadata"]["labels"].items(), "and these are their pods' labels"
+
+
+def test_the_autoscaler_asks_the_gateways_routers_about_the_pool() -> None:
+    router = {"metadata": {"name": "front-gateway-0", "labels": {"app.kubernetes.io/component": "gateway"}},
+              "status": {"podIP": "10.0.0.9"}}  # fmt: skip
+    observed = Observed(attached("chat").pool, {}, gateway={"kind": "InferenceGateway"}, gateway_pods=(router,))
+    [asked] = pods_observed(observed).routers
+    assert asked.url == "http://10.0.0.9:8000/v1/plumage/fleet?pool=chat"
+    assert pods_observed(Observed(attached("chat").pool, {})).routers == ()
+
+
+def test_a_gateway_has_a_bound_of_pools() -> None:
+    pools = [attached(f"pool-{index:02d}") for index in range(66)]
+    world = Gateway(*pools, models=[model("pool-00", "pool-00")])
+    gateway = parse_kept(world.pool, "the gateway")
+    assert isinstance(gateway, InferenceGateway)
+    serving = serving_of(world.seen(), gateway, SITE)
+    assert len(serving.served) == 64
+    assert "pool-64, pool-65 are not served" in serving.faults[0].message
+    config = next(
+        one for one in build_gateway_children(GatewayScene(gateway, SITE, serving.served)) if one["kind"] == "ConfigMap"
+    )
+    assert sum(map(len, config["data"].values())) < 200_000, "a ConfigMap holds a mebibyte"
+
+
+def test_words_of_a_pool_do_not_hang_on_its_own_children_alone() -> None:
+    """A pool without a gateway's word is told so at once, before any child is there."""
+    world = World(attached("chat").pool)
+    world.do(plan_words(world.observed(), SITE, NOW))
+    assert world.reasons()["RouterReady"] == ("False", "GatewayMissing")
