@@ -181,6 +181,7 @@ _ALL = (
         "host memory of four replicas in real vLLM, ranked by the pool's hotness and by each replica's own",
         quick_budget=180,
         quick_omits="two of four suites, half of the questions, four of six seeds, one of three by prefix",
+        options=(("seeds", "so many instead of six, by prefix half as many"),),
         needs_vllm=True,
     ),
     Benchmark(

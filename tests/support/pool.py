@@ -55,10 +55,12 @@ class Pool:
     def folder(self) -> Path:
         return self.runtime / "plumage" / self.name
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, seconds: float = 90.0) -> subprocess.CompletedProcess[str]:
         """Another `plumage` command beside it."""
         command = [sys.executable, "-m", "plumage_cli", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90, check=False)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
 
     def view(self) -> dict[str, Any]:
         return ask(self.folder, {"do": "status"}, timeout=5.0)

@@ -1,4 +1,5 @@
-"""examples/vllm.yaml as it is: two real vLLM engines, their agents, a directory and a router, through a real client."""
+"""examples/vllm.yaml as it is: two real vLLM engines, their agents, a directory and a router, through a real client;
+then a third engine beside them, and one alone."""
 
 from __future__ import annotations
 
@@ -94,6 +95,7 @@ async def test_a_fleet_of_real_vllm(pool: Pool) -> None:
         await conversations_stay_where_they_were(pool, user)
     await no_request_is_lost_when_an_engine_is_killed(pool)
     async with client(pool) as user:
+        await a_third_engine_has_what_is_hot_before_it_serves(pool, user)
         await a_drain_lets_streams_end(pool, user)
 
 
@@ -139,6 +141,31 @@ async def no_request_is_lost_when_an_engine_is_killed(pool: Pool) -> None:
     assert gone(family) == {}, "nothing of the killed engine is left"
     view = await pool.until(whole(2), UP_SECONDS)
     assert view["replicas"][0]["engine"]["restarts"] == 1
+
+
+async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: openai.AsyncOpenAI) -> None:
+    """Its first hot prompt among them, since every one of them finds the prefix cached, whoever answers it."""
+
+    async def ask(number: int) -> int:
+        messages = [{"role": "system", "content": "be brief " * 150}, {"role": "user", "content": f"{number}?"}]
+        _, cached, _ = await chat(user, messages, 40, whole=True)
+        return cached
+
+    for number in range(6):
+        await ask(number)
+    scaled = await asyncio.to_thread(pool.run, "scale", "3", seconds=UP_SECONDS)
+    assert scaled.returncode == 0, scaled.stdout + scaled.stderr
+    await pool.until(whole(3), UP_SECONDS)
+    found = await asyncio.gather(*(ask(number) for number in range(10, 28)))
+    assert min(found) > 1000, found
+    view = await pool.until(lambda view: third(view)["finished"], 20.0)
+    assert third(view)["hitTokens"] > 1000
+
+
+def third(view: dict[str, Any]) -> dict[str, Any]:
+    """What the router tells of it."""
+    told: dict[str, Any] = next(one for one in view["traffic"]["replicas"] if one["id"] == "chat-2")
+    return told
 
 
 async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None:
