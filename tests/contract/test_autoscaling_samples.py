@@ -1,0 +1,114 @@
+"""The samples for other autoscalers, held against what the operator really answers: a renamed key or metric would leave
+their readers' pools as they are, and nothing would say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from support.autoscaling import KNEE, pool
+
+from plumage.api.v1alpha1 import Quantity
+from plumage.autoscaling import CacheJudge
+from plumage_operator.external_metrics import PoolSample, add_pool_figures
+from plumage_operator.external_metrics.documents import resource_list, value_list
+from plumage_operator.external_metrics.selector import parse_selector
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "examples" / "autoscaling"
+TOKENS, RUNNING = 4500.0, 3
+
+
+def sample(name: str = "keda.yaml") -> dict[str, Any]:
+    return dict(yaml.safe_load((SAMPLES / name).read_text()))
+
+
+def fleet(namespace: str, name: str) -> PoolSample:
+    """Of three replicas that miss much, and of which everything is known."""
+    judge = CacheJudge(KNEE, 0.4, RUNNING, 1000.0)
+    return PoolSample(namespace, name, pool([TOKENS / RUNNING] * RUNNING, ttft=0.9, queue_wait=0.3, held=2), judge)
+
+
+def at(document: Any, location: str) -> Any:
+    """KEDA's `valueLocation`: keys with dots between them."""
+    for key in location.split("."):
+        document = document[key]
+    return document
+
+
+TRIGGERS = sample()["spec"]["triggers"]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=[one["metadata"]["valueLocation"] for one in TRIGGERS])
+async def test_each_trigger_of_keda_finds_a_number_where_it_looks(trigger: dict[str, Any]) -> None:
+    assert trigger["type"] == "metrics-api"
+    assert trigger["metadata"].get("format", "json") == "json"
+    wanted = sample()
+    app = web.Application()
+    here = fleet(wanted["metadata"]["namespace"], wanted["spec"]["scaleTargetRef"]["name"])
+    add_pool_figures(app, lambda: [here, fleet("other", "other")], clock=lambda: 0.0)
+    async with TestClient(TestServer(app)) as client:
+        answer = await client.get(urlsplit(trigger["metadata"]["url"]).path)
+        assert answer.status == 200
+        found = at(await answer.json(), trigger["metadata"]["valueLocation"])
+    assert isinstance(found, int | float)
+    assert not isinstance(found, bool)
+    assert found > 0
+    assert float(trigger["metadata"]["targetValue"]) > 0
+
+
+def test_keda_asks_the_service_that_the_chart_makes() -> None:
+    rendered = yaml.safe_load_all((ROOT / "tests/contract/chart/snapshots/default.yaml").read_text())
+    services = [one for one in rendered if one and one["kind"] == "Service"]
+    offered = {
+        f"{one['metadata']['name']}.{one['metadata']['namespace']}.svc:{port['port']}"
+        for one in services
+        for port in one["spec"]["ports"]
+        if port["name"] == "metrics"
+    }
+    assert {urlsplit(one["metadata"]["url"]).netloc for one in TRIGGERS} == offered
+
+
+METRICS = sample("hpa.yaml")["spec"]["metrics"]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=[one["external"]["metric"]["name"] for one in METRICS])
+def test_each_metric_of_the_hpa_is_served_for_its_pool_alone(metric: dict[str, Any]) -> None:
+    wanted, target = metric["external"]["metric"], metric["external"]["target"]
+    assert wanted["name"] in [one["name"] for one in resource_list()["resources"]]
+    asked = ",".join(f"{key}={value}" for key, value in wanted["selector"]["matchLabels"].items())
+    name = sample("hpa.yaml")["spec"]["scaleTargetRef"]["name"]
+    served = value_list([fleet("here", name), fleet("here", "other")], wanted["name"], parse_selector(asked), 0.0)
+    (item,) = served["items"]
+    assert item["metricLabels"]["pool"] == name
+    assert float(Quantity(item["value"])) > 0
+    assert float(Quantity(target["averageValue" if target["type"] == "AverageValue" else "value"])) > 0
+
+
+def test_sums_have_a_target_for_one_replica_and_shares_one_for_the_pool() -> None:
+    """A share divided by the replicas would shrink as the pool grows, a sum that is not would grow for ever."""
+    hpa = {one["external"]["metric"]["name"]: one["external"]["target"]["type"] for one in METRICS}
+    assert hpa == {"plumage_tokens_per_second": "AverageValue", "plumage_cache_miss_ratio_curable": "Value"}
+    keda = {one["metadata"]["valueLocation"]: one["metricType"] for one in TRIGGERS}
+    assert keda == {
+        "requestsInFlight": "AverageValue",
+        "cacheMissRatioCurable": "Value",
+        "heldRequests": "AverageValue",
+    }
+
+
+@pytest.mark.parametrize("name", ["hpa.yaml", "keda.yaml"])
+def test_what_they_scale_can_be_scaled(name: str) -> None:
+    reference = sample(name)["spec"]["scaleTargetRef"]
+    (definition,) = (
+        one
+        for path in (ROOT / "crds").glob("*.yaml")
+        if (one := yaml.safe_load(path.read_text()))["spec"]["names"]["kind"] == reference["kind"]
+    )
+    versions = {f"{definition['spec']['group']}/{one['name']}": one for one in definition["spec"]["versions"]}
+    assert "scale" in versions[reference["apiVersion"]]["subresources"]
