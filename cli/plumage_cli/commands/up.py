@@ -43,6 +43,7 @@ def up(
     ] = None,
 ) -> None:
     """Run a pool on this machine: engines, agents, directory and router. Ctrl-C drains and ends it."""
+    from plumage.settings import without_effect
     from plumage_cli.checks import require
     from plumage_cli.errors import CliError
     from plumage_cli.files import parse_pool, read_pool
@@ -67,6 +68,8 @@ def up(
             fg=typer.colors.YELLOW,
             err=True,
         )
+    for said in without_effect(pool):
+        typer.secho(said, fg=typer.colors.YELLOW, err=True)
     require("the router", "engines and agents")
     from plumage_cli.local.foreground import run
 

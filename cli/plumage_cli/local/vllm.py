@@ -88,8 +88,6 @@ def mistakes(pool: InferencePool) -> list[str]:
         for adapter in spec.model.adapters
         if not adapter.uri.startswith("file://")
     ]
-    if spec.engine.host_memory is not None and spec.engine.host_memory.capacity is None:
-        found.append("spec.engine.hostMemory.capacity: must be set with runtime VLLM in local mode")
     if any(variable.value_from is not None for variable in spec.engine.env):
         found.append("spec.engine.env: may not refer to Secrets or ConfigMaps in local mode")
     return found

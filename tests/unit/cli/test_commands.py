@@ -108,6 +108,10 @@ spec: {model: {uri: 'hf://org/name'}, engine: {hostMemory: {}}}
     done = plumage("validate", str(idle))
     assert (done.returncode, done.stdout) == (0, f"{idle}: right (InferencePool chat)\n")
     assert done.stderr.startswith(f"{idle}: chat: spec.engine.hostMemory has no effect: ")
+    local = f"model.uri=file://{tmp_path}"
+    begun = plumage("up", str(idle), "--set", local, "--vllm-python", str(tmp_path / "none"))  # before an engine starts
+    assert begun.returncode == 1
+    assert begun.stderr.count("spec.engine.hostMemory has no effect: ") == 1
 
 
 def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:

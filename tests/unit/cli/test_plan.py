@@ -236,7 +236,6 @@ spec:
     with pytest.raises(ManifestError) as caught:
         refuse_what_needs_a_cluster(wanted, "pool.yaml")
     assert [mistake.split(":")[0] for mistake in caught.value.mistakes] == [
-        "spec.engine.hostMemory.capacity",
         "spec.router.auth",
         "spec.directory.redisRef.passwordRef",
         "spec.model.uri",
