@@ -8,7 +8,8 @@ know; at each quarter of the questions other subjects become the favourites.
 
 `local` counts what each replica was asked. `global` has the pool's word beside it, made as in production: a request
 counts a use of the deepest chunk that any replica holds (0064), the view ages by the pool's requests, and each 64
-requests each replica is told the faded uses of the blocks that it holds (0135). Requests go to replicas in two ways: in
+requests each replica is told the faded uses of the blocks that it holds (0135), which count for host memory, promotion
+and eviction on the device (0152). Requests go to replicas in two ways: in
 turn, to the one with the fewest under way; and by prefix, to the one that holds most of it unless that one is busy.
 The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
 
@@ -27,6 +28,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
@@ -45,7 +47,7 @@ _PHASES = 4
 _SPILL = 4  # requests more than the least busy replica's that a holder may have
 ROUTES = ("in turn", "by prefix")
 KINDS: Final[Mapping[str, Sequence[str]]] = {"in turn": ("local", "global", "again"), "by prefix": ("local", "global")}
-_SEEDS: Final[Mapping[str, int]] = {"in turn": 6, "by prefix": 3}
+_SEEDS: Final = 6  # requests in turn; by prefix half as many
 _OTHER_CHANCE: Final = 1_000
 
 
@@ -119,6 +121,8 @@ class Replica:
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
         prior, rng, engine = self.heats if pooled else None, random.Random(seed), self.engine
         blocks.install(engine.scheduler, PluginEviction(), eviction, counters, rng, lambda: float(engine.steps))
+        if prior is not None:
+            blocks.follow(engine.scheduler, prior.prior)
         manager: Any = install(self.engine.scheduler, settings, guard, counters, prior=prior, seed=seed)
         if off := [one.reason for one in (guard, eviction, manager.guard) if not one.on]:
             raise RuntimeError(f"a feature is off: {off}")
@@ -229,7 +233,7 @@ def run(context: Context) -> Report:
     from plumage_engine.vllm.tiny_model import write_model
 
     names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
-    counts = {route: 2 if context.quick else count for route, count in _SEEDS.items()}
+    counts = dict.fromkeys(ROUTES, 2) if context.quick else _counts(context)
     total = len(names) * sum(counts[route] * len(KINDS[route]) for route in ROUTES)
     found: dict[tuple[str, str], dict[str, list[Counted]]] = {}
     with TemporaryDirectory() as folder, context.progress("pools", total) as advance:
@@ -249,6 +253,14 @@ def run(context: Context) -> Report:
                         rows[kind].append(play(model, prompts, prefixes // 8 + own, prefixes // 4, chance, route, kind))
                         advance(1)
     return _report(found)
+
+
+def _counts(context: Context) -> Mapping[str, int]:
+    """Seeds by way of routing; ConfigurationError for an option that is no number."""
+    given = context.options.get("seeds", str(_SEEDS))
+    if not given.isdecimal() or not 1 <= int(given) <= 100:
+        raise ConfigurationError(f"seeds={given}: must be from 1 to 100")
+    return {"in turn": int(given), "by prefix": -(-int(given) // 2)}
 
 
 Found = Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]

@@ -14,14 +14,16 @@ few-shot suites a large one. Here
   one whose uses lie closer together is back sooner. It counts in small caches, which lose most before its next use;
 - frequency outlives eviction in a bounded memory, as HotPrefix asks (§3.3): else nothing that was evicted early
   could ever become hot; of small caches it holds more, as people take as long to answer whatever the cache. Nothing
-  need be aged: recency is in the sum, so a run used 2^k times and never again goes k·weight later than one used once.
+  need be aged: recency is in the sum, so a run used 2^k times and never again goes k·weight later than one used once;
+- where others share the load, as replicas of a pool do, each sees a part of the uses. `pooled` says how often all of
+  them used a run; that counts where it is more than what was seen here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
@@ -48,8 +50,13 @@ class _Past(NamedTuple):
     worth: float
 
 
+def _unknown(name: Any) -> float | None:
+    return None
+
+
 class Hotness(ScoredPolicy):
-    """A run's `rank` is its frequency.
+    """A run's `rank` is its frequency. pooled: by the hash of a run's first block, its uses anywhere, or None where
+    nothing is known of it; asked once a run falls idle.
 
     capacity: blocks of the cache. weights: of the shadow caches, in cache sizes; one alone is fixed. memory: how far
     back it looks, in cache sizes: evicted blocks remembered (32,768 at least), and blocks used while a shadow's hit
@@ -60,6 +67,7 @@ class Hotness(ScoredPolicy):
         if not 0 < memory <= 64:
             raise ConfigurationError(f"hotness needs memory above 0 and up to 64 caches, got {memory}")
         super().__init__()
+        self.pooled: Callable[[Any], float | None] = _unknown
         self._capacity = capacity
         self._shadows = Shadows(capacity, weights, memory)
         self._memory: Ghosts[_Past] = Ghosts(max(_LEAST_MEMORY, int(capacity * memory)))
@@ -122,7 +130,7 @@ class Hotness(ScoredPolicy):
 
     def idle(self, run: Run) -> None:
         gap = self._gaps.pop(run, 0.0)
-        worth = math.log2(run.rank)
+        worth = math.log2(min(_MOST, max(run.rank, self.pooled(run.hashes[0]) or 0.0)))
         if gap > self._capacity:
             worth -= _SLOWNESS * math.log2(gap / self._capacity)
         self._idle[run] = _Past(run.rank, gap, self._time, worth)

@@ -181,9 +181,18 @@ class Features:
         tier = attempt(guard, lambda: self._install_tier(guard, prior))
         self.guards["promotion"] = guard
         if tier is not None:
+            self._tell_eviction(prior)
             self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, **tier.refused}
             if tier.disk is not None:
                 self.guards["disk"] = tier.disk.guard
+
+    def _tell_eviction(self, prior: Prior | None) -> None:
+        """The pool's word counts for the device's blocks too, where they are evicted by hotness."""
+        guard = self.guards.get("eviction")
+        if prior is not None and guard is not None and guard.on:
+            from plumage_engine.vllm import blocks
+
+            attempt(guard, lambda: blocks.follow(self._scheduler, prior.prior))
 
     def _install_tier(self, guard: Guard, prior: Prior | None) -> SelectiveManager | None:
         from plumage_engine.vllm.offload.install import install

@@ -8,8 +8,9 @@ import pytest
 from support.vllm_blocks import BLOCK, Cache, check, free_list
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.blocks import EvictionOrder, OrderedPool
+from plumage_engine.vllm.blocks import EvictionOrder, OrderedPool, follow
 from plumage_engine.vllm.compat import block_pool as surface
+from plumage_engine.vllm.pooled import PooledHeats
 
 BlockPool = surface.BlockPool
 
@@ -211,3 +212,29 @@ def _install(cache: Cache) -> None:
     from plumage_engine.vllm.settings import PluginEviction
 
     install(cache.scheduler, PluginEviction(), cache.guard, cache.counters, random.Random(0), lambda: 0.0)
+
+
+def test_what_the_pool_uses_outlives_what_is_used_alike_here() -> None:
+    for kept in (1, 2):
+        cache, heats = Cache(14), PooledHeats(lambda: 0.0)
+        follow(cache.scheduler, heats.prior)
+        name = cache.request(prompt(kept, 5, 6)).block_hashes[0]
+        heats.tell({int.from_bytes(name[-8:], "big"): 200.0})
+        for first in (1, 2):
+            cache.serve(prompt(first, 5, 6))
+        for other in range(10, 12):
+            cache.serve(prompt(other, other, other, other))
+        assert cached(cache, prompt(kept, 5, 6)) > cached(cache, prompt(3 - kept, 5, 6))
+        check(cache)
+
+
+@pytest.mark.parametrize("policy", ["Lfu", None])
+def test_other_orders_do_not_ask_the_pool(policy: str | None) -> None:
+    cache = Cache(14, policy)
+
+    def never(key: int) -> float:
+        raise AssertionError(key)
+
+    follow(cache.scheduler, never)
+    for other in range(10, 20):
+        cache.serve(prompt(other, other, other, other))

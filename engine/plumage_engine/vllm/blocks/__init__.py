@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.eviction import Randomness, make_policy
+from plumage.eviction.hotness import Hotness
 from plumage_engine.vllm.blocks.order import EvictionOrder
 from plumage_engine.vllm.blocks.pool import OrderedPool
 from plumage_engine.vllm.compat.block_pool import BlockPool, complaints, full_attention_groups
@@ -18,7 +19,7 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import PluginEviction
 
-__all__ = ["EvictionOrder", "OrderedPool", "install", "uninstall"]
+__all__ = ["EvictionOrder", "OrderedPool", "follow", "install", "uninstall"]
 
 _DEFAULTS: dict[str, dict[str, Any]] = {"Rlt": {"at_once": 8}, "RltCode": {"at_once": 8}}
 """Options for an engine, where they differ from the policy's own."""
@@ -55,6 +56,15 @@ def install(
     pool.__class__ = OrderedPool
     order: EvictionOrder = pool.plumage
     return order
+
+
+def follow(scheduler: Any, prior: Callable[[int], float | None]) -> None:
+    """Eviction by hotness counts the pool's uses of a block from now on; where another order is, nothing changes.
+    prior: by block hash, 64 bits as KV events tell it; None where the pool said nothing of it of late."""
+    order = getattr(scheduler.kv_cache_manager.block_pool, "plumage", None)
+    policy = None if order is None else order.policy
+    if isinstance(policy, Hotness):
+        policy.pooled = lambda name: prior(int.from_bytes(name[-12:-4], "big"))  # what follows is the group
 
 
 def uninstall(pool: Any) -> None:

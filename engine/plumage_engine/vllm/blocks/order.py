@@ -48,7 +48,7 @@ class EvictionOrder:
         self.tree = CountedTree(policy, self._used_copies)
         self.state = bytearray(pool.num_gpu_blocks)
         self._pool = pool
-        self._policy = policy
+        self.policy = policy
         self._groups = groups
         self._counters = counters
         self._clock = clock
@@ -171,8 +171,8 @@ class EvictionOrder:
 
     def _leaves(self, wanted: int) -> list[KVCacheBlock]:
         """Up to `wanted` blocks, out of the tree already, so that their parents may follow them."""
-        self._policy.need(wanted)
-        names = self._single_names(wanted) if self._policy.at_once == 1 else self._names(wanted)
+        self.policy.need(wanted)
+        names = self._single_names(wanted) if self.policy.at_once == 1 else self._names(wanted)
         cached, state = self._pool.cached_block_hash_to_block._cache, self.state
         found = []
         for name in names:
@@ -188,14 +188,14 @@ class EvictionOrder:
         return found
 
     def _names(self, wanted: int) -> list[Name]:
-        tree, policy, now = self.tree, self._policy, self._clock()
+        tree, policy, now = self.tree, self.policy, self._clock()
         names: list[Name] = []
         while tree.leaves and len(names) < wanted:
             names += reversed(tree.evict(policy.victim(now), min(wanted - len(names), policy.at_once)))
         return names
 
     def _single_names(self, wanted: int) -> list[Name]:
-        evict_last, victim, leaves, now = self.tree.evict_last, self._policy.victim, self.tree.leaves, self._clock()
+        evict_last, victim, leaves, now = self.tree.evict_last, self.policy.victim, self.tree.leaves, self._clock()
         names: list[Name] = []
         for _ in range(wanted):
             if not leaves:
