@@ -13,7 +13,7 @@ import msgspec
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["check_options", "refuse_given"]
+__all__ = ["check_options", "option_names", "refuse_given"]
 
 
 def check_options(
@@ -21,7 +21,7 @@ def check_options(
 ) -> None:
     """ConfigurationError, in words that begin with `what`, unless `make` takes each of `options`, by its name and of
     its type. given: the parameters that the caller fills in itself."""
-    known = [name for name in inspect.signature(make).parameters if name not in given]
+    known = option_names(make, given)
     if unknown := [name for name in options if name not in known]:
         there = f"its options: {', '.join(known)}" if known else "it has none"
         raise ConfigurationError(f"{what} has no option {', '.join(sorted(unknown))}; {there}")
@@ -33,8 +33,15 @@ def check_options(
             raise ConfigurationError(f"{what}, option {name}: {error}, got {value!r}") from error
 
 
-def refuse_given(what: str, options: Collection[str], given: Collection[str]) -> None:
+def option_names(make: Callable[..., object], given: Collection[str] = ()) -> list[str]:
+    """What settings may say of `make`. given: the parameters that its caller fills in itself."""
+    return [name for name in inspect.signature(make).parameters if name not in given]
+
+
+def refuse_given(what: str, options: Collection[str], given: Collection[str], known: Collection[str] = ()) -> None:
     """ConfigurationError, in words that begin with `what`, where one of `options` is among `given`: parameters that a
-    caller of a factory fills in itself. Passed on as keywords beside its own they would be a TypeError."""
+    caller of a factory fills in itself. Passed on as keywords beside its own they would be a TypeError. known: the
+    options that there are, where the message can tell."""
     if taken := sorted(name for name in options if name in given):
-        raise ConfigurationError(f"{what} has no option {', '.join(taken)}: that is not the settings' to give")
+        there = f"; its options: {', '.join(known)}" if known else ""
+        raise ConfigurationError(f"{what} has no option {', '.join(taken)}: that is not the settings' to give{there}")

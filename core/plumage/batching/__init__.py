@@ -1,6 +1,6 @@
 """Batching: which waiting request joins the running batch, and when to stop adding (FEATHER)."""
 
-from plumage.batching.factory import POLICIES, make_queue
+from plumage.batching.factory import POLICIES, make_queue, queue_options
 from plumage.batching.interface import BatchQueue, BatchState, Candidate, Decision, StepOutcome, StopPolicy
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "StepOutcome",
     "StopPolicy",
     "make_queue",
+    "queue_options",
 ]

@@ -17,9 +17,9 @@ from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
-from plumage.options import check_options
+from plumage.options import check_options, option_names
 
-__all__ = ["POLICIES", "make_queue"]
+__all__ = ["POLICIES", "make_queue", "queue_options"]
 
 
 def _bandit(
@@ -81,8 +81,17 @@ def make_queue(
     raise ConfigurationError(f"no batching policy named {policy!r}; there are: {', '.join(POLICIES)}")
 
 
+def queue_options(policy: str) -> list[str]:
+    """The names of `make_queue`'s options for it; of a policy that there isn't, none."""
+    if policy in _QUEUES:
+        return option_names(_QUEUES[policy], ("max_wait",))
+    own = {"Radix": "stop"}.get(policy, "order")
+    stop = _STOP_POLICIES.get("Heuristic" if policy == "Radix" else policy)
+    return [] if stop is None else [*option_names(stop, ("rng",)), own]
+
+
 def _stop_policy(name: str, rng: Uniform, options: dict[str, Any]) -> StopPolicy:
-    if name not in _STOP_POLICIES:
+    if not isinstance(name, str) or name not in _STOP_POLICIES:
         raise ConfigurationError(f"no stop policy named {name!r}; there are: {', '.join(_STOP_POLICIES)}")
     make = _STOP_POLICIES[name]
     given = {"rng": rng} if make is QLearning else {}

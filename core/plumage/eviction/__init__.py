@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plumage.eviction.factory import make_policy
+from plumage.eviction.factory import make_policy, policy_options
 from plumage.eviction.interface import EvictionPolicy, Randomness
 
-__all__ = ["EvictionPolicy", "Randomness", "make_policy"]
+__all__ = ["EvictionPolicy", "Randomness", "make_policy", "policy_options"]

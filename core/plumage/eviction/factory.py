@@ -16,9 +16,9 @@ from plumage.eviction.rlt_code import RltCode
 from plumage.eviction.twoq import TwoQ
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
-from plumage.options import check_options
+from plumage.options import check_options, option_names
 
-__all__ = ["make_policy"]
+__all__ = ["make_policy", "policy_options"]
 
 
 def _hotness_paper(
@@ -66,3 +66,11 @@ def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) ->
     given = {key: value for key, value in (("capacity", capacity), ("rng", rng)) if key in needs}
     check_options(f"eviction policy {name}", maker, options, given)
     return maker(**given, **options)
+
+
+def policy_options(name: str) -> list[str]:
+    """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
+    if name not in _MAKERS:
+        return []
+    maker, needs = _MAKERS[name]
+    return option_names(maker, needs)

@@ -14,7 +14,7 @@ from plumage_engine.vllm.compat.base import AsyncScheduler, Request, Scheduler, 
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.settings import PluginSettings, read_settings
+from plumage_engine.vllm.settings import PluginSettings, check_keys, read_settings
 
 __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
 
@@ -62,6 +62,7 @@ class PlumageAsyncScheduler(_Hooks, AsyncScheduler):
 def make_scheduler(**kwargs: Any) -> Scheduler:
     """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
     config = kwargs["vllm_config"]
+    check_keys(config.additional_config)
     settings = read_settings(config.additional_config, os.environ) or PluginSettings()
     attempt(Guard("record", Counters()), lambda: _check_sockets(config.kv_events_config))
     made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler

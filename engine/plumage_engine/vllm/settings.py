@@ -7,18 +7,22 @@ Without either the plugin does nothing. `{}` switches on what each field's defau
 from __future__ import annotations
 
 import json
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from plumage.batching import make_queue
+from plumage.batching import make_queue, queue_options
 from plumage.errors import ConfigurationError
-from plumage.eviction import make_policy
+from plumage.eviction import make_policy, policy_options
+from plumage.hotness.formula import parse_formula
+from plumage.options import refuse_given
 from plumage_engine.configuration import Section
-from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
+from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig
 from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
 
 __all__ = [
@@ -28,12 +32,15 @@ __all__ = [
     "PluginFeather",
     "PluginFleet",
     "PluginSettings",
+    "check_keys",
     "read_feather",
     "read_settings",
 ]
 
 SECTION = "plumage"
 ENVIRONMENT = "PLUMAGE_VLLM"
+
+_log = logging.getLogger("vllm.plumage")
 
 
 class PluginFeather(FeatherConfig):
@@ -93,12 +100,30 @@ def read_settings(additional_config: object, environment: Mapping[str, str]) -> 
 def read_feather(body: bytes) -> PluginFeather | None:
     """The value of `feather` alone, as an engine that runs is told another. ConfigurationError names every mistake."""
     try:
-        given = json.loads(body)
-    except ValueError as error:
+        settings = _validated({"feather": json.loads(body), "eviction": None}, SECTION)
+        _try_policies(settings, SECTION)
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the body must be JSON, what the settings have as `feather`: {error}") from error
-    settings = _validated({"feather": given, "eviction": None}, SECTION)
-    _try_policies(settings, SECTION)
     return settings.feather
+
+
+def check_keys(additional_config: object) -> None:
+    """That nothing in vLLM's `--additional-config` was meant for the plugin and is not under "plumage". Other keys are
+    other plugins'. ConfigurationError for one that only the plugin has, or that looks like "plumage"; for one whose
+    name others may have as well there is a line in the log."""
+    if not isinstance(additional_config, Mapping):
+        return
+    for key in map(str, additional_config):
+        if key in _OWN:
+            raise ConfigurationError(f"--additional-config: {_beneath(key)}")
+        if key != SECTION and get_close_matches(key.lower(), [SECTION], cutoff=_ALIKE):
+            raise ConfigurationError(f'--additional-config: {key!r} is not read; "{SECTION}" is what the plugin reads')
+        if key in _COMMON:
+            _log.warning("plumage: --additional-config: %s; as it stands it is left to other plugins", _beneath(key))
+
+
+def _beneath(key: str) -> str:
+    return f'{key!r} is not read where it stands; write {{"{SECTION}": {{"{key}": …}}}}'
 
 
 def _parsed(text: str) -> object:
@@ -133,14 +158,35 @@ def _allowed(item: Any) -> str:
 
 def _try_policies(settings: PluginSettings, where: str) -> None:
     """Make each policy once, so that a wrong name or option is told before vLLM loads a model."""
-    rng = random.Random(0)
     try:
         if settings.feather is not None:
-            make_queue(settings.feather.policy, rng=rng, **settings.feather.options)
+            _try_queue(settings.feather)
         if settings.eviction is not None:
-            make_policy(settings.eviction.policy, capacity=1024, rng=rng, **settings.eviction.options)
+            _try_eviction(settings.eviction)
+        parse_formula(settings.host_tier.priority)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from error
+
+
+def _try_queue(config: PluginFeather) -> None:
+    what, policy, options = f"batching policy {config.policy}", config.policy, config.options
+    if "max_wait" in options:
+        raise ConfigurationError(f"{what} has no option max_wait; say it in feather.maxWaitSeconds")
+    refuse_given(what, options, ("policy", "rng"), queue_options(policy))
+    _try(what, lambda: make_queue(policy, rng=random.Random(0), **options))
+
+
+def _try_eviction(config: PluginEviction) -> None:
+    what, policy, options = f"eviction policy {config.policy}", config.policy, config.options
+    refuse_given(what, options, ("name", "capacity", "rng"), policy_options(policy))
+    _try(what, lambda: make_policy(policy, capacity=1024, rng=random.Random(0), **options))
+
+
+def _try(what: str, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except (TypeError, ValueError, ArithmeticError) as error:  # of its right type, and yet no value for it
+        raise ConfigurationError(f"{what}: an option can't be used: {error}") from error
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
@@ -149,6 +195,10 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "fleet": PluginFleet,
     "hostTier": HostTierConfig,
     "host_tier": HostTierConfig,
+    "record": RecordConfig,
     "virtualGpu": VirtualGpuConfig,
     "virtual_gpu": VirtualGpuConfig,
 }
+_OWN = ("feather", "hostTier", "host_tier", "batchLimit", "batch_limit", "virtualGpu", "virtual_gpu")
+_COMMON = ("eviction", "fleet", "seed")
+_ALIKE = 0.8  # of difflib: two letters of seven swapped, one missing or one too many

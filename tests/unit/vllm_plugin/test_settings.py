@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, read_feather, read_settings
+from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
 
 
 def test_without_settings_the_plugin_is_not_configured() -> None:
@@ -42,6 +42,21 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
         ({"hostTier": {"minFrequenci": 1}}, ["hostTier.minFrequenci", "minFrequency"]),
         ({"batchLimit": "Dynamic"}, ["batchLimit", "Adaptive", "Static"]),
         ({"feather": {"chunkTokens": 0}, "seed": "x"}, ["feather.chunkTokens", "seed"]),
+        (
+            {"hostTier": {"record": {"depthBit": 1}}},
+            ["hostTier.record.depthBit", "there are: fingerprintBits", "depthBits"],
+        ),
+        ({"hostTier": {"priority": "nonsense"}}, ["nonsense", "frequency"]),
+        ({"feather": {"options": {"max_wait": 5}}}, ["Bandit", "no option max_wait", "feather.maxWaitSeconds"]),
+        ({"feather": {"options": {"rng": 1}}}, ["Bandit", "no option rng", "exploration", "credit", "order"]),
+        ({"feather": {"policy": "Lpm", "options": {"policy": "x"}}}, ["Lpm", "no option policy", "fcfs_above"]),
+        ({"feather": {"policy": "Radix", "options": {"rng": 1}}}, ["Radix", "no option rng", "stop"]),
+        ({"feather": {"policy": "Radix", "options": {"stop": []}}}, ["no stop policy named []", "Heuristic"]),
+        ({"feather": {"policy": "Dynamic", "options": {"smallest": 10**400}}}, ["Dynamic: an option can't be used"]),
+        ({"eviction": {"policy": "HotnessPaper", "options": {"clock_bits": -1}}}, ["HotnessPaper: an option can't"]),
+        ({"feather": {"policy": "Bandid", "options": {"order": {}}}}, ["Bandid", "Bandit"]),
+        ({"eviction": {"options": {"capacity": 3}}}, ["Hotness", "no option capacity", "weights", "memory"]),
+        ({"eviction": {"policy": "Ttl", "options": {"name": "x"}}}, ["Ttl", "no option name", "ttl"]),
         ("on", ["object"]),
     ],
 )
@@ -66,8 +81,40 @@ def test_a_batching_policy_is_read_alone() -> None:
 
 @pytest.mark.parametrize(
     ("body", "word"),
-    [(b"{", "JSON"), (b"[]", "feather"), (b'{"policy": "Bandid"}', "Bandid"), (b'{"chunkTokens": 0}', "chunkTokens")],
+    [
+        (b"{", "JSON"),
+        (b"[]", "feather"),
+        (b'{"policy": "Bandid"}', "Bandid"),
+        (b'{"chunkTokens": 0}', "chunkTokens"),
+        (b'{"options": {"max_wait": 5}}', "maxWaitSeconds"),
+        (b'{"options": {"rng": 1}}', "exploration"),
+        (b"[" * 100_000, "JSON"),
+        (b'{"options": {"order": ' + b"[" * 900 + b"]" * 900 + b"}}", "order|JSON"),
+        (b"1" * 5000, "JSON"),
+        (b"\xff", "JSON"),
+    ],
 )
 def test_a_wrong_batching_policy_is_told(body: bytes, word: str) -> None:
     with pytest.raises(ConfigurationError, match=word):
         read_feather(body)
+
+
+@pytest.mark.parametrize("key", ["feather", "hostTier", "host_tier", "batchLimit", "virtualGpu", "plumge", "Plumage"])
+def test_what_is_ours_and_stands_elsewhere_is_refused(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f'{key}.*"plumage"'):
+        check_keys({key: {}, "another": 1})
+    with pytest.raises(ConfigurationError, match=key):
+        check_keys({"plumage": {}, key: {}})
+
+
+@pytest.mark.parametrize("given", [{}, {"plumage": {}}, {"plum": 1, "image": 2, "gdn_prefill_backend": "x"}, object()])
+def test_what_is_other_plugins_is_left_to_them(given: object, caplog: pytest.LogCaptureFixture) -> None:
+    check_keys(given)
+    assert not caplog.records
+
+
+def test_a_name_that_others_may_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    check_keys({"eviction": {}, "plumage": {}})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert '{"plumage": {"eviction": …}}' in record.getMessage()

@@ -35,3 +35,13 @@ def test_by_the_command_line_the_scheduler_is_not_made(tiny_model: Path) -> None
     with pytest.raises(ConfigurationError, match="--additional-config, plumage: no batching policy") as raised:
         config.scheduler_config.get_scheduler_cls()(vllm_config=config)
     assert all(name in str(raised.value) for name in _RIGHT)
+
+
+@pytest.mark.parametrize("given", [{"feather": {"policy": "Bandit"}}, {"plumge": {}}])
+def test_settings_that_stand_elsewhere_are_not_passed_over(tiny_model: Path, given: dict[str, Any]) -> None:
+    from vllm.engine.arg_utils import EngineArgs
+
+    wrong = {**plugin_arguments({}), "additional_config": {**given, "gdn_prefill_backend": "auto"}}
+    config = EngineArgs(model=str(tiny_model), enforce_eager=True, **wrong).create_engine_config()
+    with pytest.raises(ConfigurationError, match=f"--additional-config: '{next(iter(given))}' is not read"):
+        config.scheduler_config.get_scheduler_cls()(vllm_config=config)

@@ -25,6 +25,8 @@ class DiskOptions:
 
 def read_disk(options: Mapping[str, Any]) -> DiskOptions | None:
     """Of the connector's extra config; None where no disk is wanted. ConfigurationError names a mistake."""
+    if unknown := sorted(name for name in options if name.startswith("disk") and name not in (DISK_PATH, DISK_BYTES)):
+        raise ConfigurationError(f"host tier: no option {', '.join(unknown)}; of the disk: {DISK_PATH}, {DISK_BYTES}")
     path, size = options.get(DISK_PATH), options.get(DISK_BYTES)
     if path is None and size is None:
         return None
