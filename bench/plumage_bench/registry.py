@@ -203,14 +203,14 @@ _ALL = (
         "vllm-feather",
         "FEATHER in real vLLM, end to end: against FCFS and the tree's order alone, on a model of 8 layers",
         quick_budget=240,
-        quick_omits="12 of 14 cells, five of eleven contenders, 18 of 20 pairs, three quarters of the requests",
+        quick_omits="all but two cells of short answers, a pair, eighteen of no sharing's, most requests",
         options=(
             (
                 "cells",
-                "names of cells, separated by semicolons, instead of fourteen: two, three levels, a step of the rate",
+                "names of cells, separated by semicolons, instead of those that count: 8 × 2k, two levels, …",
             ),
-            ("pairs", "rounds in which each policy serves the load"),
-            ("policies", "labels of policies, separated by semicolons, beside FCFS, tree and bandit instead of all"),
+            ("pairs", "rounds in which each policy serves the load, three; where nothing is shared 20 at least"),
+            ("policies", "labels of policies, separated by semicolons, beside FCFS, tree, bandit and the ceiling"),
         ),
         needs_vllm=True,
         on_device=True,

@@ -148,10 +148,12 @@ def run(context: Context) -> Report:
     prepare_environment()
     cells, contenders, rounds = _chosen(context)
     played: dict[str, dict[str, list[Played]]] = {}
-    with TemporaryDirectory() as folder, context.progress("vllm-feather", len(cells) * (rounds + 1)) as done:
+    total = sum(1 + _rounds(cell, rounds, context.quick) for cell in cells)
+    with TemporaryDirectory() as folder, context.progress("vllm-feather", total) as done:
         model = _model(Path(folder))
         for cell in cells:
-            played[cell.name] = _cell(model, cell, contenders, rounds, context.seed, done)
+            turns = _rounds(cell, rounds, context.quick)
+            played[cell.name] = _cell(model, cell, contenders, turns, context.seed, done)
             context.console.print(told(cell, played[cell.name], random.Random(context.seed)))
     return report(cells, contenders, played, random.Random(context.seed))
 
@@ -159,22 +161,29 @@ def run(context: Context) -> Report:
 def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
     names = context.options.get("cells")
     wanted = names.split(";") if names else None
-    cells = [cell for cell in CELLS if (not cell.asked if wanted is None else cell.name in wanted)]
+    if wanted and (unknown := set(wanted) - {cell.name for cell in CELLS}):
+        known = ", ".join(repr(cell.name) for cell in CELLS)
+        raise ConfigurationError(f"no cell named {min(unknown)!r}; there are: {known}")
+    cells = [cell for cell in CELLS if (cell.counts if wanted is None else cell.name in wanted)]
     contenders = _contenders(context.options.get("policies"))
-    rounds = int(context.options.get("pairs", "2" if context.quick else "20"))
+    rounds = int(context.options.get("pairs", "2" if context.quick else "3"))
     if context.quick:
         quick = [
             Cell("8 × 4k", 8, requests=32, output=32),
             Cell("no sharing, 1k", 0, prefix=1024, requests=24, output=32),
         ]
-        return (quick if wanted is None else cells), ALWAYS, rounds
+        return (quick if wanted is None else cells), _contenders(context.options.get("policies")), rounds
     return cells, contenders, rounds
+
+
+def _rounds(cell: Cell, rounds: int, quick: bool) -> int:
+    return rounds if quick else max(rounds, cell.pairs)
 
 
 def _contenders(labels: str | None) -> tuple[Contender, ...]:
     """Those always of whom the closing line's figures are, and the named ones."""
     if labels is None:
-        return CONTENDERS
+        return ALWAYS
     wanted, known = labels.split(";"), {one.label for one in CONTENDERS}
     if unknown := [label for label in wanted if label not in known]:
         raise ConfigurationError(f"no policy labelled {unknown[0]!r}; there are: {', '.join(sorted(known))}")

@@ -14,9 +14,9 @@ BLOCK, TAIL = 128, 20
 @dataclass(frozen=True, slots=True)
 class Cell:
     """groups: of one prefix of `prefix` tokens each; 0: no two prompts share anything. rate: requests a second, None
-    closed. room: KV blocks, None for all prefixes. counts: whether the closing line's figures count it. levels: parts
-    of a prefix; all but the last are shared by two, by four groups. step: times the rate from the middle request on.
-    asked: served only where it is named."""
+    closed. room: KV blocks, None for all prefixes. counts: whether the closing line's figures count it; the others are
+    served only where they are named. levels: parts of a prefix; all but the last are shared by two, by four groups.
+    step: times the rate from the middle request on. pairs: at least so many rounds, as where a bound stands on it."""
 
     name: str
     groups: int
@@ -29,7 +29,7 @@ class Cell:
     counts: bool = True
     levels: int = 1
     step: float = 1.0
-    asked: bool = False
+    pairs: int = 1
 
     @property
     def blocks(self) -> int:
@@ -48,14 +48,14 @@ CELLS = (
     Cell("4 × 4k, open", 4, rate=8.0),
     Cell("16 × 4k, open", 16, rate=8.0),
     Cell("20 × 4k, room for 4", 20, requests=96, room=4 * 33 + 3 * 17 + 66),
-    Cell("no sharing, 1k", 0, prefix=1024, requests=64),
+    Cell("no sharing, 1k", 0, prefix=1024, requests=32, output=32, pairs=20),
     Cell("8 × 2k", 8, prefix=2048, counts=False),
     Cell("8 × 4k, batch 32", 8, batch=32, counts=False),
     Cell("8 × 4k, 1 token", 8, output=1, counts=False),
     Cell("8 × 4k, 20 tokens", 8, output=20, counts=False),
-    Cell("8 × 4k, two levels", 8, levels=2, counts=False, asked=True),
-    Cell("8 × 4k, three levels", 8, levels=3, counts=False, asked=True),
-    Cell("8 × 4k, step", 8, requests=192, rate=2.0, step=8.0, counts=False, asked=True),
+    Cell("8 × 4k, two levels", 8, levels=2, counts=False),
+    Cell("8 × 4k, three levels", 8, levels=3, counts=False),
+    Cell("8 × 4k, step", 8, requests=192, rate=2.0, step=8.0, counts=False),
 )
 
 

@@ -39,10 +39,9 @@ LEARNED = Contender("bandit", "Bandit", learns=True)
 CEILING = Contender("one group", "ChtOrder", homogeneous=True, only=_MAIN)
 AGAIN = Contender("FCFS again", None, only=("8 × 4k", "no sharing, 1k"))
 PRODUCT = Contender("bandit, 10 s", "Bandit", learns=True, only=_MAIN, ageing=_PRODUCT_AGEING)
-ALWAYS = (FCFS, TREE, LEARNED, CEILING, AGAIN)
+ALWAYS = (FCFS, TREE, LEARNED, CEILING, AGAIN, PRODUCT)
 CONTENDERS = (
     *ALWAYS,
-    PRODUCT,
     Contender("Q-learning", "QLearning", learns=True),
     Contender("heuristic", "Heuristic"),
     Contender("LPM", "Lpm"),

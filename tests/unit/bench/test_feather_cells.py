@@ -41,8 +41,6 @@ def test_a_cell_of_one_level_has_the_prompts_that_it_always_had() -> None:
     assert [(group, tokens[:3]) for group, tokens in sorted(prompts(small, 1))] == [(0, FIRST), (1, SECOND)]
 
 
-def test_what_is_not_asked_for_by_name_is_served_by_nobody() -> None:
-    assert {cell.name for cell in CELLS if cell.asked} == {
-        "8 × 4k, two levels", "8 × 4k, three levels", "8 × 4k, step",
-    }  # fmt: skip
-    assert not any(cell.counts for cell in CELLS if cell.asked)
+def test_what_counts_has_twenty_pairs_where_a_bound_stands_on_one_cell() -> None:
+    assert {cell.groups for cell in CELLS if cell.counts} == {0, 1, 4, 8, 16, 20}
+    assert [cell.pairs >= 20 for cell in CELLS if not cell.groups] == [True]
