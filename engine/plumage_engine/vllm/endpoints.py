@@ -275,7 +275,7 @@ async def _body(request: Request) -> bytes:
 def _timeout(body: bytes) -> float:
     try:
         seconds = float(json.loads(body)["timeoutSeconds"]) if body else 60.0
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise _RefusedError(400, 'the body must be {"timeoutSeconds": number}') from None
     if not 0 <= seconds <= _LONGEST_DRAIN:
         raise _RefusedError(400, f"timeoutSeconds must be within 0 and {_LONGEST_DRAIN:g}")

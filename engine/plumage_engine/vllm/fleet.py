@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,8 @@ class Fleet:
         self._fingerprint: str | None = None
         self._repeats: set[int] = set()
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="plumage-snapshot")
-        self._snapshot: Future[Answer] | None = None
+        self._snapshot: Callable[[], Future[Answer] | None] = lambda: None
+        """The one that is being encoded. Whoever asked holds it: megabytes that are sent are kept no longer."""
         self._answers: Mapping[str, Callable[[bytes], Answer | Future[Answer]]] = {
             "snapshot": self._take_snapshot,
             "stats": self._tell_stats,
@@ -146,6 +148,8 @@ class Fleet:
             return self._answers[name](body)
         except _RefusedError as refusal:
             return _error(refusal.status, str(refusal))
+        except RecursionError:  # only bodies have depths
+            return _error(400, f"{name}: the body is nested too deeply")
         except Exception as error:
             self._features.counters.add("failures", label="fleet")
             _log.exception("plumage: %s could not be answered", name)
@@ -154,11 +158,13 @@ class Fleet:
     def _take_snapshot(self, _: bytes) -> Answer | Future[Answer]:
         if self.record is None:
             raise _RefusedError(404, "no snapshot: KV events are off (--kv-events-config), or could not be followed")
-        if self._snapshot is None or self._snapshot.done():
-            rows, seq = self.record.rows(), self.next_sequence - 1
+        snapshot = self._snapshot()
+        if snapshot is None or snapshot.done():
+            rows, beyond, seq = self.record.rows(), self.record.beyond, self.next_sequence - 1
             size = self._scheduler.block_size
-            self._snapshot = self._encoder.submit(lambda: (200, encode(rows, seq=seq, block_size=size)))
-        return self._snapshot
+            snapshot = self._encoder.submit(lambda: (200, encode(rows, seq=seq, block_size=size, beyond=beyond)))
+            self._snapshot = weakref.ref(snapshot)
+        return snapshot
 
     def _tell_stats(self, _: bytes) -> Answer:
         scheduler, features = self._scheduler, self._features
@@ -199,7 +205,7 @@ class Fleet:
             if (table.fingerprint, table.policy) != (self._own_fingerprint(), self._policy_name()):
                 raise _RefusedError(409, "the table was learned by another model, device or configuration")
             learner.merge(rows)
-        except (msgspec.DecodeError, ConfigurationError) as error:
+        except (msgspec.DecodeError, ConfigurationError, RecursionError) as error:
             self._features.counters.add("tables_refused")
             raise _RefusedError(400, f"the body must be a learned table: {error}") from error
         except _RefusedError:

@@ -5,10 +5,11 @@ block its parent, token ids and keys as its own events tell them, for as long as
 
 - Copies are counted per (hash, group, medium): vLLM publishes a block again when a second prefill computed it.
 - A block that no event described (host memory's short events, a sparse group's, or one beyond `capacity`) is counted as
-  `missing` and left out of snapshots: its followers must not hold what nobody can tell.
+  `missing` and left out of snapshots: its followers must not hold what nobody can tell. Of these too at most `capacity`
+  are known by name; the copies of others are a number, `beyond`.
 - `AllBlocksCleared` ends everything, host memory too, as whoever follows the events takes it.
 
-Memory: about 550 bytes a block of 16 tokens (tests/unit/vllm_plugin holds under 800).
+Memory: about 550 bytes a block of 16 tokens (tests/unit/vllm_plugin holds under 800), 440 one known by its hash only.
 """
 
 from __future__ import annotations
@@ -64,18 +65,24 @@ Row = tuple[Key, _Block, dict[str | None, int]]
 
 
 class BlockRecord:
-    """capacity: blocks described at most. missing: cached blocks that are not described. strays: removals of blocks
-    that were not cached as far as the events told."""
+    """capacity: blocks described at most, and blocks known by their hash only. beyond: copies in the cache of blocks
+    that are neither. strays: removals of blocks that were not cached as far as the events told."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.missing = 0
+        self.beyond = 0
         self.strays = 0
+        self._bare = 0
         self._blocks: dict[Key, _Block] = {}
 
     def __len__(self) -> int:
         """Blocks described."""
-        return len(self._blocks) - self.missing
+        return len(self._blocks) - self._bare
+
+    @property
+    def missing(self) -> int:
+        """Cached blocks that are not described."""
+        return self._bare + self.beyond
 
     def stored(self, event: StoredEvent) -> None:
         """One more copy of each of its blocks is in `event.medium`."""
@@ -85,8 +92,11 @@ class BlockRecord:
             block = self._blocks.get(key)
             if block is None or block.ids is None:
                 block = self._describe(key, block, parent, event, number)
-            block.copies = {**block.copies, medium: block.copies.get(medium, 0) + 1}
             parent = block_hash
+            if block is None:
+                self.beyond += 1
+                continue
+            block.copies = {**block.copies, medium: block.copies.get(medium, 0) + 1}
 
     def removed(self, event: RemovedEvent) -> None:
         """One copy of each of its blocks left `event.medium`."""
@@ -94,43 +104,52 @@ class BlockRecord:
             key = (block_hash, event.group_idx)
             block = self._blocks.get(key)
             if block is None or event.medium not in block.copies:
-                self.strays += 1
+                self._removed_unknown()
                 continue
             block.copies = _without(block.copies, event.medium)
             if not block.copies:
-                self.missing -= block.ids is None
+                self._bare -= block.ids is None
                 del self._blocks[key]
+
+    def _removed_unknown(self) -> None:
+        """It was one of those beyond, as far as that can be known."""
+        if self.beyond:
+            self.beyond -= 1
+        else:
+            self.strays += 1
 
     def cleared(self) -> None:
         self._blocks.clear()
-        self.missing = 0
+        self._bare = self.beyond = 0
 
     def rows(self) -> list[Row]:
         """All blocks as they are now, for `encode`; cheap, so that an engine's step waits for no encoding."""
         return [(key, block, block.copies) for key, block in self._blocks.items()]
 
-    def _describe(self, key: Key, block: _Block | None, parent: Any, event: StoredEvent, number: int) -> _Block:
-        """A block that was not known, or known by its hash only."""
+    def _describe(self, key: Key, block: _Block | None, parent: Any, event: StoredEvent, number: int) -> _Block | None:
+        """A block that was not known, or known by its hash only. None where there is no room for it."""
         size = event.block_size
         told = 0 < size * len(event.block_hashes) == len(event.token_ids) and len(self) < self.capacity
         if block is None:
+            if not told and self._bare >= self.capacity:
+                return None
             block = self._blocks[key] = _Block(None, None, None, None, {})
-            self.missing += 1
+            self._bare += 1
         if told:
             block.parent, block.lora_name = parent, event.lora_name
             block.extra_keys = event.extra_keys[number] if event.extra_keys else None
             block.ids = array("I", event.token_ids[number * size : (number + 1) * size]).tobytes()
-            self.missing -= 1
+            self._bare -= 1
         return block
 
 
-def encode(rows: Sequence[Row], *, seq: int, block_size: int) -> bytes:
+def encode(rows: Sequence[Row], *, seq: int, block_size: int, beyond: int = 0) -> bytes:
     """The snapshot as it is served (docs/architecture.md), valid after the batch numbered `seq`: parents come before
-    their children, and `missing` tells how many cached blocks are not in it. Each row is encoded by itself, so that the
-    thread that does it gives way to the engine's."""
+    their children, and `missing` tells how many cached blocks are not in it, with those `beyond` the record. Each row
+    is encoded by itself, so that the thread that does it gives way to the engine's."""
     pack = msgspec.msgpack.Encoder().encode
     told = [msgspec.Raw(pack(row)) for row in _ordered(rows)]
-    missing = sum(1 for _, block, _ in rows if block.ids is None)
+    missing = beyond + sum(1 for _, block, _ in rows if block.ids is None)
     return pack({"v": 1, "seq": seq, "block_size": block_size, "blocks": told, "missing": missing})
 
 

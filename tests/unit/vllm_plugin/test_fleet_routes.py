@@ -148,7 +148,13 @@ async def test_a_drain_waits_for_requests_of_other_servers_too() -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("body", [b"no", b"[]", b'{"timeoutSeconds": "x"}', b'{"timeoutSeconds": -1}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no", b"[]", b'{"timeoutSeconds": "x"}', b'{"timeoutSeconds": -1}', b'{"timeoutSeconds": NaN}',
+        b'{"timeoutSeconds": ' + b"9" * 400 + b"}", b"[" * 100_000,
+    ],
+)  # fmt: skip
 async def test_a_drain_asked_wrongly(body: bytes) -> None:
     routes = made(stats)
     async with client(routes) as http:

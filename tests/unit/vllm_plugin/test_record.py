@@ -95,6 +95,23 @@ def test_beyond_its_capacity_it_counts() -> None:
     assert (record.missing, record.strays) == (0, 0)
 
 
+def test_blocks_known_by_their_hash_are_bounded_too() -> None:
+    record = BlockRecord(3)
+    record.stored(stored([90, 91]))
+    record.stored(Stored(list(range(50)), None, [], 0, medium="CPU", group_idx=0))
+    assert len(record._blocks) == 2 + 3
+    assert (len(record), record.missing, record.beyond) == (2, 50, 47)
+    told = encode(record.rows(), seq=0, block_size=SIZE, beyond=record.beyond)
+    assert msgspec.msgpack.decode(told)["missing"] == 50
+    record.stored(stored([7]))  # one that is beyond: the device tells what it is
+    assert [row[0] for row in rows(record)] == [90, 91, 7]
+    for block_hash in range(50):
+        record.removed(removed(block_hash, "CPU"))
+    assert (record.missing, record.strays, len(record)) == (0, 0, 3)
+    record.removed(removed(1, "CPU"))
+    assert record.strays == 1
+
+
 def test_a_removal_of_what_was_never_there_is_counted() -> None:
     record = BlockRecord(100)
     record.stored(stored([1]))
@@ -105,7 +122,8 @@ def test_a_removal_of_what_was_never_there_is_counted() -> None:
 
 def test_cleared_is_empty() -> None:
     record = BlockRecord(1)
-    record.stored(stored([1, 2]))
+    record.stored(stored([1, 2, 3]))
+    assert (record.missing, record.beyond) == (2, 1)
     record.cleared()
     assert (len(record), record.missing, rows(record)) == (0, 0, [])
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +144,43 @@ def test_what_one_request_leaves(start: Callable[..., Engine]) -> None:
 def sleep(engine: Engine) -> None:
     engine.core.sleep(1)
     assert engine.core.wake_up()
+
+
+def test_a_snapshot_that_was_sent_is_kept_by_nobody(start: Callable[..., Engine]) -> None:
+    engine = start()
+    ask(engine, "one", 100)
+    first = engine.core.plumage("snapshot", b"")
+    first.result(60)
+    sent = weakref.ref(first)
+    del first
+    for _ in range(100):  # the thread that encoded it lets go of it after its answer
+        if sent() is None:
+            break
+        time.sleep(0.05)
+        gc.collect()
+    assert sent() is None
+    assert len(snapshot(engine).blocks) == 3
+
+
+def test_a_body_that_nobody_can_use_is_refused_and_nothing_fails(start: Callable[..., Engine]) -> None:
+    engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}), **host_tier_arguments(64))
+    deep = b"[" * 100_000
+    for name, body in (
+        ("feather", deep),
+        ("feather", b'{"options": {"order": ' + deep),
+        ("feather", b'{"options": {"max_wait": 5}}'),
+        ("feather", b'{"options": {"rng": 1}}'),
+        ("learn", deep),
+        ("learn", b'{"fingerprint": "", "policy": "", "rows": [], "more": ' + deep),
+        ("promote", b'{"heats": {"1": 1}, "more": ' + deep),
+    ):
+        status, answer = engine.core.plumage(name, body)
+        assert status == 400, (name, body[:40], answer)
+        assert msgspec.json.decode(answer)["error"]["message"]
+    plumage = engine.scheduler.plumage
+    assert [row for row in plumage.counters.rows() if row[0] == "failures"] == []
+    assert plumage.counters.get("tables_refused") == 2
+    assert all(guard.on for guard in plumage.guards.values())
 
 
 def test_of_an_engine_at_rest_that_forgets_all_nothing_is_told(start: Callable[..., Engine]) -> None:
