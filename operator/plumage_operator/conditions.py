@@ -49,6 +49,9 @@ class Reason(StrEnum):
     # The pool's gateway, and a gateway's pools
     GATEWAY_MISSING = "GatewayMissing"
     POOL_MISSING = "PoolMissing"
+    POOL_NOT_ATTACHED = "PoolNotAttached"
+    MODEL_CONFLICT = "ModelConflict"
+    NO_POOL = "NoPool"
     NOT_SERVED = "NotServed"
     # What keeps pods from being ready
     IMAGE_PULL_FAILED = "ImagePullFailed"

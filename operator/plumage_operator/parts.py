@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plumage.cluster import COMPONENT_LABEL, Component, child_name
-from plumage_operator.children import CONFIG_HASH, Scene
-from plumage_operator.conditions import Fact, Reason, Type, find_condition
+from plumage.cluster import COMPONENT_LABEL, Component
+from plumage_operator.children import CONFIG_HASH, Owner, Scene
+from plumage_operator.conditions import Fact, Reason, Status, Type, find_condition
 from plumage_operator.diagnosis import Cause, diagnose, is_ready
 from plumage_operator.observed import Object, Observed, meta
 
-__all__ = ["Counts", "counts", "directory_fact", "engine_fact", "pods_of", "progress_fact", "router_fact"]
+__all__ = [
+    "Counts",
+    "counts",
+    "directory_fact",
+    "engine_fact",
+    "gateway_fact",
+    "is_served",
+    "part_of",
+    "pods_of",
+    "progress_fact",
+    "router_fact",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +39,19 @@ class Counts:
 
 def pods_of(observed: Observed, component: Component) -> list[Object]:
     """The pods of one part that are not being deleted."""
+    return part_of(observed.pods, component)
+
+
+def part_of(pods: Iterable[Object], component: Component) -> list[Object]:
+    """Those of them that are of one part and not being deleted."""
     return [
         pod
-        for pod in observed.pods
+        for pod in pods
         if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component and "deletionTimestamp" not in meta(pod)
     ]
 
 
-def counts(observed: Observed, scene: Scene, component: Component) -> Counts:
+def counts(observed: Observed, scene: Owner, component: Component) -> Counts:
     """All zero while there is no Deployment."""
     deployment = _deployment(observed, scene, component)
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
@@ -96,11 +112,29 @@ def router_fact(observed: Observed, scene: Scene) -> Fact:
 
 
 def _gateway(observed: Observed, name: str) -> Fact:
-    if name not in observed.gateways:
+    """What the gateway's status says of the pool: it is written by this operator too, after the gateway's own look."""
+    if observed.gateway is None:
         told = f"there is no InferenceGateway {name} in this namespace: create it, or remove spec.router.gatewayRef"
         return Fact(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, told)
-    told = f"InferenceGateway {name} is not served by this version: remove spec.router.gatewayRef to have an own router"
-    return Fact(Type.ROUTER_READY, "False", Reason.NOT_SERVED, told)
+    said = {str(one.get("type")): one for one in (observed.gateway.get("status") or {}).get("conditions") or ()}
+    accepted, routers = said.get(Type.ACCEPTED, {}), said.get(Type.ROUTER_READY, {})
+    if not is_served(observed):
+        why = accepted.get("message") or "its routers are being made"
+        return Fact(Type.ROUTER_READY, "False", Reason.NOT_SERVED, f"InferenceGateway {name} does not serve it: {why}")
+    reason, message = str(routers.get("reason") or Reason.STARTING), str(routers.get("message") or "")
+    status: Status = "True" if routers.get("status") == "True" else "False"
+    return Fact(Type.ROUTER_READY, status, reason, f"InferenceGateway {name}: {message}")
+
+
+def is_served(observed: Observed) -> bool:
+    """Of a pool that refers to a gateway: does that one say that it serves it?"""
+    status = (observed.gateway or {}).get("status") or {}
+    return str(meta(observed.pool).get("name")) in (status.get("pools") or ())
+
+
+def gateway_fact(observed: Observed, scene: Owner, wanted: int) -> Fact:
+    """Of a gateway's own routers."""
+    return _served(Type.ROUTER_READY, observed, scene, "gateway", wanted)
 
 
 def directory_fact(observed: Observed, scene: Scene) -> Fact:
@@ -111,7 +145,7 @@ def directory_fact(observed: Observed, scene: Scene) -> Fact:
     return _served(Type.DIRECTORY_READY, observed, scene, "directory", 1)
 
 
-def _served(type_: Type, observed: Observed, scene: Scene, component: Component, wanted: int) -> Fact:
+def _served(type_: Type, observed: Observed, scene: Owner, component: Component, wanted: int) -> Fact:
     found = counts(observed, scene, component)
     told = f"{found.ready} of {wanted} are ready"
     cause = _cause(observed, scene, component) if found.ready < wanted else None
@@ -147,7 +181,7 @@ def _halted(found: Counts, cause: Cause) -> Fact:
     return Fact(Type.PROGRESSING, "False", Reason.ROLLOUT_HALTED, told)
 
 
-def _cause(observed: Observed, scene: Scene, component: Component) -> Cause | None:
+def _cause(observed: Observed, scene: Owner, component: Component) -> Cause | None:
     deployment = _deployment(observed, scene, component)
     pods = _newest_first(pods_of(observed, component), deployment)
     return diagnose(pods, deployment or None, observed.troubles)
@@ -160,8 +194,8 @@ def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:
     return sorted(pods, key=lambda pod: ((meta(pod).get("annotations") or {}).get(CONFIG_HASH) != now, _name(pod)))
 
 
-def _deployment(observed: Observed, scene: Scene, component: Component) -> Mapping[str, Any]:
-    return observed.children.get(("Deployment", child_name(scene.pool.metadata.name, component)), {})
+def _deployment(observed: Observed, scene: Owner, component: Component) -> Mapping[str, Any]:
+    return observed.children.get(("Deployment", scene.name(component)), {})
 
 
 def _engine_answers(pod: Object) -> bool:

@@ -6,7 +6,7 @@ An object that is as it should be gets no action; where all are, there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferencePool, parse_kept
@@ -17,11 +17,24 @@ from plumage_operator.children import APPLIED, KINDS, Child, Scene, build_childr
 from plumage_operator.conditions import Fact, Reason, Type
 from plumage_operator.drift import drift
 from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta
-from plumage_operator.parts import pods_of
+from plumage_operator.parts import part_of
 from plumage_operator.site import Site
 from plumage_operator.status import changed_materially, make_status, pool_facts, refused_facts, status_of, was
 
-__all__ = ["DELETION_COST", "is_paused", "plan", "plan_changes", "plan_words", "read_pool", "wanted_replicas"]
+__all__ = [
+    "DELETION_COST",
+    "brought_about",
+    "cordoned",
+    "goes",
+    "is_paused",
+    "plan",
+    "plan_changes",
+    "plan_words",
+    "read_pool",
+    "removed",
+    "told",
+    "wanted_replicas",
+]
 
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 _TOLD: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
@@ -36,7 +49,7 @@ def plan(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
 def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
     """What makes the cluster as the spec says. Nothing for a pool that goes: the garbage collector takes its children,
     and their pods drain."""
-    if _goes(observed.pool) or is_paused(observed.pool):
+    if goes(observed.pool) or is_paused(observed.pool):
         return ()
     scene, mistakes = _read(observed, site)
     return () if scene is None or mistakes else tuple(_changes(observed, scene))
@@ -44,7 +57,7 @@ def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
 
 def plan_words(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
     """What is said of the pool: events, then its status."""
-    if _goes(observed.pool):
+    if goes(observed.pool):
         return ()
     paused = is_paused(observed.pool)
     scene, mistakes = _read(observed, site)
@@ -63,7 +76,8 @@ def _read(observed: Observed, site: Site) -> tuple[Scene | None, list[str]]:
     return scene, model_mistakes(scene)
 
 
-def _goes(pool: Object) -> bool:
+def goes(pool: Object) -> bool:
+    """Whether it is being deleted."""
     return "deletionTimestamp" in meta(pool)
 
 
@@ -93,11 +107,11 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
 
 
 def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:
-    wanted = build_children(scene, _cordoned(observed))
+    wanted = build_children(scene, cordoned(observed.pods))
     yield from _deletion_costs(observed)
     for child in wanted:
-        yield from _brought_about(observed, child)
-    yield from _removed(observed, {key_of(child) for child in wanted})
+        yield from brought_about(observed, child)
+    yield from removed(observed, {key_of(child) for child in wanted})
 
 
 def _deletion_costs(observed: Observed) -> Iterator[Action]:
@@ -109,7 +123,8 @@ def _deletion_costs(observed: Observed) -> Iterator[Action]:
             yield Annotate(name, {DELETION_COST: str(costs[name])})
 
 
-def _brought_about(observed: Observed, child: Child) -> Iterator[Action]:
+def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
+    """What makes the child as it should be: nothing where it is so."""
     key = key_of(child)
     live = observed.children.get(key)
     if live is None:
@@ -125,12 +140,12 @@ def _brought_about(observed: Observed, child: Child) -> Iterator[Action]:
     if applied == child["metadata"]["annotations"][APPLIED] and owner:
         if not paths:
             return
-        told = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
-        yield Tell("Warning", "ChildRepaired", told)
+        said = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
+        yield Tell("Warning", "ChildRepaired", said)
     yield Apply(child, known=bool(owner))
 
 
-def _removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
+def removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
     """Children that the spec no longer asks for; of others' objects only the owner may dispose."""
     for key, live in sorted(observed.children.items()):
         ours = _owner(live) == meta(observed.pool).get("uid")
@@ -147,27 +162,32 @@ def _owner(live: Object) -> str:
 def _existed(observed: Observed) -> bool:
     """Whether the present spec was once fully applied: then a child that is missing was removed by somebody."""
     status = status_of(observed.pool)
-    return was(observed.pool, Type.PROGRESSING)[1] != "" and status.get("observedGeneration") == meta(
+    return was(observed.pool, Type.ROUTER_READY)[1] != "" and status.get("observedGeneration") == meta(
         observed.pool
     ).get("generation")
 
 
-def _cordoned(observed: Observed) -> Sequence[str]:
-    pods = pods_of(observed, "engine")
-    return [str(meta(pod)["name"]) for pod in pods if (meta(pod).get("annotations") or {}).get(CORDON) == "true"]
+def cordoned(pods: Iterable[Object]) -> Sequence[str]:
+    """The replicas among them that people annotated."""
+    engines = part_of(pods, "engine")
+    return [str(meta(pod)["name"]) for pod in engines if (meta(pod).get("annotations") or {}).get(CORDON) == "true"]
 
 
 def _told(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: float) -> Iterator[Action]:
     """Events of what changed, then the status: an event that is lost with a crash would never be told, one that is told
     twice is counted."""
     status: dict[str, Any] = make_status(observed, facts, scene, now)
-    if not changed_materially(status_of(observed.pool), status):
-        return
+    if changed_materially(status_of(observed.pool), status):
+        yield from told(observed.pool, facts)
+        yield from _resized(observed, status)
+        yield WriteStatus(status)
+
+
+def told(thing: Object, facts: Sequence[Fact]) -> Iterator[Action]:
+    """Events of those that are news to its status."""
     for fact in facts:
-        if fact.type in _TOLD and _is_news(observed.pool, fact):
+        if fact.type in _TOLD and _is_news(thing, fact):
             yield Tell(_kind(fact), fact.reason, fact.message or str(fact.type))
-    yield from _resized(observed, status)
-    yield WriteStatus(status)
 
 
 def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:

@@ -86,7 +86,8 @@ class Performer:
 
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:
-            self._store.put(await self._api.write_status(pool, "inferencepools", status))
+            plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"
+            self._store.put(await self._api.write_status(pool, plural, status))
         except GoneError:  # deleted meanwhile; nothing may be made for it any more, whatever the watch told
             self._store.remove(pool)
 

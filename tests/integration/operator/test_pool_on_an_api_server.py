@@ -161,20 +161,6 @@ def test_quota_and_its_remedy_are_named(fleet, namespace, apply) -> None:
     assert "Raise the quota" in told
 
 
-def test_a_gateway_is_told_to_be_unserved(fleet, namespace, apply) -> None:
-    apply("  router: {gatewayRef: {name: front}}")
-    fleet.until(lambda: condition(fleet, namespace, "RouterReady").get("reason") == "GatewayMissing")
-    gateway = """
-apiVersion: inference.plumage.dev/v1alpha1
-kind: InferenceGateway
-metadata: {name: front}
-spec: {models: [{name: chat, pools: [{poolRef: {name: chat}}]}]}"""
-    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=gateway)
-    fleet.until(lambda: condition(fleet, namespace, "RouterReady").get("reason") == "NotServed")
-    found = fleet.until(lambda: fleet.get(namespace, "pgw", "front").get("status", {}).get("conditions"))
-    assert {one["type"]: one["reason"] for one in found} == {"Ready": "NotServed", "Accepted": "Valid"}
-
-
 def test_a_namespace_that_ends_is_let_go(fleet, namespace, apply) -> None:
     apply()
     made(fleet, namespace)
