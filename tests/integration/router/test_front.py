@@ -331,7 +331,9 @@ async def test_figures_of_each_pool_and_of_the_port(front: Fronted, engines: lis
     for model in ("chat", "code", "code", "nobody"):
         await front.chat(model)
     found = families((await front.http.get("/metrics")).text)
-    requests = {sample.labels.get("pool", ""): sample.value for sample in found["plumage_router_requests_total"].samples}
+    requests = {
+        sample.labels.get("pool", ""): sample.value for sample in found["plumage_router_requests_total"].samples
+    }
     assert requests == {"": 1, "chat": 1, "code": 2}
     ready = [sample.labels for sample in found["plumage_router_replica_ready"].samples]
     assert ready == [{"pool": "chat", "replica": "chat-0"}, {"pool": "code", "replica": "code-0"}]
