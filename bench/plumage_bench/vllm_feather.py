@@ -9,18 +9,18 @@ the noise. All of these have an ageing limit that a slow device does not reach, 
 10 s` has the product's, and shows what that bound costs where requests wait for longer than that anyhow.
 
 Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
-Figures are output tokens a second of the process' own CPU time, which is what one thread's device takes; other work on
-the machine slows the wall's clock more than it. Both are printed.
+Figures are output tokens a second of the device's time: on a CPU the process' own CPU time, which is what one thread's
+device takes, since other work on the machine slows the wall's clock more; on a GPU the wall's. Both are printed.
 
 Two and three levels: prefixes that pairs of groups, and pairs of pairs, begin with. A step: requests come slowly at
-first, then faster than anybody keeps up with; `converged s` is the CPU time from then until the rate has settled.
+first, then faster than anybody keeps up with; `converged s` is the device's time from then until the rate has settled.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_bench.converging import seconds_to_converge
+from plumage_bench.device import work_clock
 from plumage_bench.harness import Context, Report
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
@@ -39,7 +40,7 @@ from plumage_bench.vllm_feather_report import Played, report, told
 __all__ = ["run"]
 
 _WINDOW = 2.0
-"""CPU seconds over which a rate is taken after a step: some 500 tokens."""
+"""Seconds of the device over which a rate is taken after a step: some 500 tokens."""
 
 
 @dataclass(slots=True)
@@ -65,13 +66,13 @@ class _Timing:
 class _Bench:
     """One cell's engine, and each contender's queue in it."""
 
-    def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender]) -> None:
+    def __init__(self, engine: Engine, cell: Cell, contenders: Sequence[Contender], clock: Callable[[], float]) -> None:
         from plumage_engine.vllm import batch_order
         from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
         from plumage_engine.vllm.features import Features
         from plumage_engine.vllm.settings import PluginSettings
 
-        self.engine, self.cell = engine, cell
+        self.engine, self.cell, self._clock = engine, cell, clock
         self._order = batch_order
         self._parts: dict[str, tuple[Any, Any]] = {}
         for contender in contenders:
@@ -90,7 +91,7 @@ class _Bench:
         stops = features.counters.get("stops")
         load, rng = prompts(self.cell, seed, contender.homogeneous), random.Random(f"arrivals {seed}")
         timing, batches = _Timing(), list[int]()
-        cpu, began = time.process_time(), time.perf_counter()
+        cpu, began = self._clock(), time.perf_counter()
         due, number, change = 0.0, 0, 0.0
         times, made, last = [0.0], [0.0], 0.0
         while number < len(load) or self.engine.llm.has_unfinished_requests():
@@ -99,12 +100,12 @@ class _Bench:
                 number += 1
                 faster = 1.0 if number < len(load) // 2 else self.cell.step
                 due += rng.expovariate(self.cell.rate * faster) if self.cell.rate else 0.0
-                change = time.process_time() - cpu if number == len(load) // 2 else change
+                change = self._clock() - cpu if number == len(load) // 2 else change
             made.append(made[-1] + self._step(timing, batches))
-            times.append(time.process_time() - cpu)
+            times.append(self._clock() - cpu)
             if number < len(load) or len(self.engine.scheduler.waiting):
                 last = times[-1]  # after that the batch empties
-        spent, wall = time.process_time() - cpu, time.perf_counter() - began
+        spent, wall = self._clock() - cpu, time.perf_counter() - began
         tokens = self.cell.requests * self.cell.output
         stops = features.counters.get("stops") - stops
         settled = seconds_to_converge(times, made, change, last, _WINDOW) if self.cell.step != 1 else nan
@@ -153,7 +154,7 @@ def run(context: Context) -> Report:
         model = _model(Path(folder))
         for cell in cells:
             turns = _rounds(cell, rounds, context.quick)
-            played[cell.name] = _cell(model, cell, contenders, turns, context.seed, done)
+            played[cell.name] = _cell(model, cell, contenders, turns, context, done)
             context.console.print(told(cell, played[cell.name], random.Random(context.seed)))
     return report(cells, contenders, played, random.Random(context.seed))
 
@@ -197,7 +198,7 @@ def _model(folder: Path) -> Path:
 
 
 def _cell(
-    model: Path, cell: Cell, contenders: Sequence[Contender], rounds: int, seed: int, done: Any
+    model: Path, cell: Cell, contenders: Sequence[Contender], rounds: int, context: Context, done: Any
 ) -> dict[str, list[Played]]:
     """Rounds in which each contender serves the same load, their order turned each time. In the first one only who
     learns plays, and it is not counted."""
@@ -208,12 +209,12 @@ def _cell(
     contenders = [one for one in contenders if not one.only or cell.name in one.only]
     played: dict[str, list[Played]] = {one.label: [] for one in contenders}
     with running(model, **arguments) as engine:
-        bench = _Bench(engine, cell, contenders)
+        bench = _Bench(engine, cell, contenders, work_clock(context.device))
         bench.warm()
         for turn in range(rounds + 1):
             for contender in _turned(contenders, turn):
                 if turn or contender.learns:
-                    result = bench.play(contender, seed * 1000 + turn)
+                    result = bench.play(contender, context.seed * 1000 + turn)
                 if turn:
                     played[contender.label].append(result)
             done(1)

@@ -20,8 +20,8 @@ __all__ = ["Played", "later", "report", "told"]
 @dataclass(frozen=True, slots=True)
 class Played:
     """One run. tokens: answered. waits: seconds to each request's first token, in order of arrival. gaps: seconds
-    between tokens. batch: mean of running requests. stops: of the policy. converged: CPU seconds that it took after a
-    step of the rate."""
+    between tokens. batch: mean of running requests. stops: of the policy. converged: seconds of the device from
+    a step of the rate until it settled."""
 
     tokens: int
     cpu: float
@@ -34,7 +34,7 @@ class Played:
 
     @property
     def rate(self) -> float:
-        """Tokens a second of CPU time."""
+        """Tokens a second of the device's time."""
         return self.tokens / self.cpu
 
 
@@ -60,7 +60,7 @@ def report(
         for label, one in runs.items()
     ]
     columns = (
-        *("cell", "policy", "tok/CPU s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs"),
+        *("cell", "policy", "tok/device s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs"),
         *("converged s", "÷ FCFS", "÷ tree"),
     )
     note = "Ratios: geometric mean over pairs, 95 % interval; FCFS again ÷ FCFS is noise. TTFT, TBT: wall's clock."
@@ -165,6 +165,6 @@ def _plot(
         ]
         axes.bar([place + index * width for place in places], means, width, label=contender.label)
     axes.set_xticks([place + 0.4 for place in range(len(cells))], [cell.name for cell in cells], rotation=20)
-    axes.set_ylabel("output tokens a CPU second ÷ FCFS")
+    axes.set_ylabel("output tokens a second of the device ÷ FCFS")
     axes.axhline(1.0, color="black", linewidth=0.5)
     axes.legend()
