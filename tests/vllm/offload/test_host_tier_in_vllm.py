@@ -15,7 +15,7 @@ from support.offload_tier import chain
 from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
-from plumage.errors import ConfigurationError
+from plumage.errors import ConfigurationError, StateError
 from plumage_bench.vllm_engine import Engine, Prompt
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 from plumage_engine.policies import HostTierConfig
@@ -131,6 +131,11 @@ class TestStart:
         with pytest.raises(ConfigurationError, match=f"{option} has no effect here; say it in the plugin's hostTier"):
             PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
 
+    @pytest.mark.parametrize("option", ["disk_pth", "disk_bytes", "diskPath"])
+    def test_a_misspelt_option_of_the_disk(self, tiny_model: Path, option: str) -> None:
+        with pytest.raises(ConfigurationError, match=f"no option {option}; of the disk: disk_path, disk_bytes_to_use"):
+            PretendEngine(tiny_model, blocks=16, **host_tier_arguments(16, **{option: 2}))
+
     def test_beside_vllms_own_scheduler_settings_come_from_the_environment(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -190,6 +195,24 @@ class TestTorchWorker:
         assert [one.job_id for one in worker.get_finished()] == [1]
         assert np.array_equal(worker._host[0][0][0].numpy(), first[4].numpy())
         worker.shutdown()
+
+    def test_a_copy_that_never_ends_is_told(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("plumage_engine.vllm.offload.worker._WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("plumage_engine.vllm.offload.worker._END_SECONDS", 0.05)
+        worker, _ = self.make()
+        gate = threading.Event()
+        worker._copy = lambda *given: gate.wait(60) and 0  # type: ignore[method-assign]
+        worker.submit_store(1, GPULoadStoreSpec([4], [1, 0], [0, 0]), CPULoadStoreSpec([0]))
+        with pytest.raises(StateError, match=r"job 1 has not ended within 0\.05 s"):
+            worker.wait({1})
+        worker.shutdown()
+        assert "copies have not ended" in caplog.text
+        assert worker._host, "a thread that may still write keeps its memory"
+        gate.set()
+        worker._thread.join(60)
+        assert not worker._thread.is_alive()
 
     def test_a_copy_that_fails_is_told_as_failed(self) -> None:
         worker, _ = self.make()

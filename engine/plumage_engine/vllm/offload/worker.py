@@ -6,6 +6,7 @@ streams do them per direction; a job that is waited for is waited for by its eve
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from plumage.errors import StateError
 from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches, OffloadingWorker, TransferResult
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchWorker"]
 
+_log = logging.getLogger("vllm.plumage")
+_WAIT_SECONDS = 300.0
+"""What is copied in one step takes a fraction of a second; a machine that swaps, or is overcommitted, far longer."""
+_END_SECONDS = 60.0
 _Rows = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -72,16 +78,28 @@ class TorchWorker(OffloadingWorker):
             ended.append(result)
 
     def wait(self, job_ids: set[int]) -> None:
-        """Until these jobs have ended; jobs that are not known have."""
+        """Until these jobs have ended; jobs that are not known have. StateError, which ends the engine, where they take
+        minutes: who waits would go on with blocks that are still read or written."""
+        deadline = time.monotonic() + _WAIT_SECONDS
         for job in job_ids:
             ended = self._ended.get(job)
-            if ended is not None:
-                ended.wait()
+            if ended is not None and not ended.wait(max(0.0, deadline - time.monotonic())):
+                raise StateError(
+                    f"host tier: job {job} has not ended within {_WAIT_SECONDS:g} s: the thread that copies hangs or "
+                    "is starved. Look for swapping and for other work on this machine's memory; cpu_bytes_to_use of "
+                    "--kv-transfer-config says how much the tier takes"
+                )
 
     def shutdown(self) -> None:
-        """Do what was submitted, and end."""
+        """Do what was submitted, and end. A copy that does not end is left to the process' end, with its memory."""
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            _log.error(
+                "plumage: the host tier's copies have not ended within %g s; its memory stays until this process ends, "
+                "which is to be killed if it hangs", _END_SECONDS,
+            )  # fmt: skip
+            return
         self._host.clear()
         if self._region is not None:
             self._region.cleanup()
