@@ -1,5 +1,5 @@
 """What an agent brings to a real vLLM from the pool: hotness for host memory, tables that others learned; and what it
-tells the pool of an engine whose device stands still."""
+tells the pool of an engine whose device stands still; and that a directory which is away costs the engine nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from tests.vllm.fleet.conftest import Served
 
 from plumage.batching.stop.shared import pack
 from plumage.directory.hotness import HotnessShare
+from plumage.directory.mirror import Mirror
 from plumage.directory.offers import HEAD
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys, State
 from plumage.directory.server import LocalServer
+from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.tokenizer import read_tokenizer
@@ -140,6 +142,38 @@ async def sent(client: Redis, key: str) -> bytes | None:
             return bytes(mine[0])
         await asyncio.sleep(0.05)
     return None
+
+
+async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: Served, directory: LocalServer) -> None:
+    """The agent goes on following it, and tells a directory that comes back all that it missed."""
+    known, before = prose(90), with_plugin.stats()
+    await ask(with_plugin, known)
+    async with beside(with_plugin, directory, "away") as agent:
+        kill(directory)
+        await until(lambda: agent.writer.degraded, agent.stats)
+        told = agent.stream.last
+        assert await ask(with_plugin, known) > 1000
+        for number in range(91, 94):
+            assert await ask(with_plugin, prose(number)) < 100
+        await until(lambda: agent.stream.last >= told + 3, agent.stats)
+        assert agent.state is State.READY
+        now = with_plugin.stats()
+        assert now["counters"].get("failures") == before["counters"].get("failures")
+        assert all(feature["on"] for feature in now["features"].values()), now["features"]
+        await asyncio.to_thread(directory.start)
+        async with DirectorySync(directory.url, pool="away", mirror=Mirror(10_000), poll_seconds=0.05) as sync:
+            sync.set_replicas({"chat-0": 0})
+            await until(lambda: sync.view("chat-0").state is State.READY, agent.stats)
+            heard = sync._replicas["chat-0"].follower
+            await until(lambda: heard.count == agent.writer.count > 0, agent.stats)
+
+
+def kill(directory: LocalServer) -> None:
+    """As the machine would, short of memory."""
+    assert directory._process is not None
+    beneath = psutil.Process(directory._process.pid).children()
+    next(one for one in beneath if "server" in one.name()).kill()  # redis-server, or valkey-server
+    directory._process.wait(60)
 
 
 async def learned(engine: Served) -> list[list[object]]:
