@@ -177,9 +177,9 @@ class Features:
             self.guards["hostTier"] = refused
         if refused is not None or not _has_our_tier(self._scheduler):
             return
-        guard = Guard("promotion", self.counters)
-        tier = attempt(guard, lambda: self._install_tier(guard, prior))
-        self.guards["promotion"] = guard
+        guard, promotion = Guard("hostTier", self.counters), Guard("promotion", self.counters)
+        tier = attempt(guard, lambda: self._install_tier(promotion, prior))
+        self.guards |= {"hostTier": guard} if tier is None else {"promotion": promotion}
         if tier is not None:
             self._tell_eviction(prior)
             self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, **tier.refused}
@@ -194,11 +194,11 @@ class Features:
 
             attempt(guard, lambda: blocks.follow(self._scheduler, prior.prior))
 
-    def _install_tier(self, guard: Guard, prior: Prior | None) -> SelectiveManager | None:
+    def _install_tier(self, promotion: Guard, prior: Prior | None) -> SelectiveManager | None:
         from plumage_engine.vllm.offload.install import install
 
         settings, seed = self.settings.host_tier, self.settings.seed
-        return install(self._scheduler, settings, guard, self.counters, prior=prior, seed=seed)
+        return install(self._scheduler, settings, promotion, self.counters, prior=prior, seed=seed)
 
     def _rng(self) -> random.Random:
         """One for each feature, so that none draws on what another does."""

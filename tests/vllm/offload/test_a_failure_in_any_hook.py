@@ -12,7 +12,7 @@ import pytest
 from support.offload_tier import Tier, chain
 from vllm.config import KVEventsConfig
 
-from plumage_engine.vllm.offload import install as installed
+from plumage_engine.vllm.offload import promotion
 from plumage_engine.vllm.offload.promoter import Promoter
 
 _RESIDENTS = (
@@ -124,9 +124,9 @@ def test_of_whether_copies_are_under_way(tiny_model: Path, monkeypatch: pytest.M
 def test_of_what_events_tell(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     tier = start(tiny_model, arguments={"kv_events_config": events})
-    monkeypatch.setattr(installed, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))
+    monkeypatch.setattr(promotion, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))
     storm(tier)
-    assert type(tier.connector._events_tracker) is installed.OffloadingEventsTracker
+    assert type(tier.connector._events_tracker) is promotion.OffloadingEventsTracker
     assert tier.counters.get("failures", "promotion") == 1
     nothing_left(tier)
 

@@ -35,7 +35,7 @@ _INSTALLED = {
     "eviction": "plumage_engine.vllm.blocks.make_policy",
     "batchOrder": "plumage_engine.vllm.compat.model_runner.complaints",
     "fleet": "plumage_engine.vllm.fleet.PooledHeats",
-    "promotion": "plumage_engine.vllm.offload.install.Promoter",
+    "promotion": "plumage_engine.vllm.offload.promotion.Promoter",
 }
 _WITHOUT = """
 import json, sys
@@ -49,7 +49,7 @@ import vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector
 module, _, name = sys.argv[1].rpartition(".")
 delattr(import_module(module), name)
 prompts = [Prompt(str(number), tuple(tokens), 12, number) for number, tokens in enumerate(json.loads(sys.argv[3]))]
-tier = host_tier_arguments(64) if sys.argv[4] == "hostTier" else {}
+tier = host_tier_arguments(64) if sys.argv[4] == "tier" else {}
 with running(Path(sys.argv[2]), **plugin_arguments({}), **tier) as engine:
     answers = engine.serve(prompts).answers
     guards = engine.scheduler.plumage.guards
@@ -58,6 +58,7 @@ with running(Path(sys.argv[2]), **plugin_arguments({}), **tier) as engine:
         "answers": {name: answer.tokens for name, answer in answers.items()},
         "off": {name: guard.reason for name, guard in guards.items() if not guard.on},
         "held": free,
+        "on": [name for name, guard in guards.items() if guard.on],
     }))
 """
 _expected: dict[str, tuple[int, ...]] = {}
@@ -80,11 +81,13 @@ def expected(start_engine: Callable[..., Engine]) -> Mapping[str, tuple[int, ...
     return _expected
 
 
-@pytest.mark.parametrize("feature", _HIDDEN)
-def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Path, feature: str) -> None:
+@pytest.mark.parametrize(
+    ("feature", "tier"), [*((feature, feature == "hostTier") for feature in _HIDDEN), ("feather", True)]
+)
+def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Path, feature: str, tier: bool) -> None:
     wanted = expected(start_engine)
     tokens = json.dumps([prompt.tokens for prompt in prompts()])
-    command = [sys.executable, "-c", _WITHOUT, _HIDDEN[feature], str(tiny_model), tokens, feature]
+    command = [sys.executable, "-c", _WITHOUT, _HIDDEN[feature], str(tiny_model), tokens, "tier" * tier]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
     assert run.returncode == 0, run.stderr[-3000:]
     told = json.loads(run.stdout.split("TOLD", 1)[1].splitlines()[0])
@@ -92,6 +95,8 @@ def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Pa
     assert list(told["off"]) == [feature]
     assert _HIDDEN[feature].rpartition(".")[2] in told["off"][feature]
     assert told["held"] == 0
+    if tier and feature != "hostTier":
+        assert {"hostTier", "hotness", "promotion"} <= set(told["on"])
 
 
 def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +147,9 @@ def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.Monke
     assert {name for name, guard in plumage.guards.items() if not guard.on} == {feature}
     assert plumage.guards[feature].reason == "AttributeError: made to fail"
     assert plumage.counters.get("failures", feature) == 1
+    if feature != "fleet":
+        assert {"hostTier", "hotness", "promotion"} <= set(plumage.guards)
+        assert engine.scheduler.fleet.answer("promote", b'{"heats": {"1": 2}}') == (204, b"")
     serves_on(engine)
 
 

@@ -7,15 +7,14 @@ step that only decodes, and what is as certain to be used does not go for it (01
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
-from plumage_engine.vllm.compat.scheduler import FCFSRequestQueue
 from plumage_engine.vllm.offload.candidates import Piece
 from plumage_engine.vllm.offload.device import Device
 from plumage_engine.vllm.offload.residents import Residents
-from plumage_engine.vllm.queue import FeatherQueue
 
 __all__ = ["Lookahead", "soonest"]
 
@@ -27,11 +26,13 @@ down to the host."""
 
 def soonest(scheduler: Any, limit: int) -> Iterable[Any]:
     """The first `limit` waiting requests in their order of arrival: vLLM's next, and about FEATHER's, whose choice is
-    not known before it is made. None of a queue by priority, which can't be read from its front without a copy."""
+    not known before it is made. None of a queue by priority, which can't be read from its front without a copy. The
+    queues are told by what they can do: promotion goes on without what FEATHER imports of vLLM."""
     queue = scheduler.waiting
-    if isinstance(queue, FeatherQueue):
-        return queue.oldest(limit)
-    return islice(queue, limit) if isinstance(queue, FCFSRequestQueue) else ()
+    oldest = getattr(queue, "oldest", None)
+    if oldest is not None:
+        return oldest(limit)  # type: ignore[no-any-return]
+    return islice(queue, limit) if isinstance(queue, deque) else ()
 
 
 class Lookahead:
