@@ -16,7 +16,8 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "aged": "Requests admitted because they had waited for their bound, whatever the policy said",
         "preemptions": "Running requests sent back to wait",
         "tip_loss": "Levels of the shared prefix that admissions cost the batch",
-        "evictions": "Cached blocks evicted from the device, by the policy in charge",
+        "evictions": "Cached blocks that left the device, by policy or reason: duplicate, other (in no "
+        "tree), promotion, reset. Not counted: what vLLM itself takes out; without a policy, all but promotion's",
         "host_admissions": "Blocks offered to host memory and taken",
         "host_refusals": "Blocks offered to host memory and refused",
         "promotions": "Blocks copied up from host memory without a request that waits for them",

@@ -99,6 +99,7 @@ def test_a_reset_forgets_all_and_serving_goes_on() -> None:
     cache.end(running[0])
     assert cache.manager.reset_prefix_cache()
     assert cache.order.tree.cached == 0
+    assert cache.counters.get("evictions", "reset") == 5
     check(cache)
     assert cache.serve(prompt(1, 2, 3)) == 0
     assert cache.serve(prompt(1, 2, 3)) == 3 * BLOCK

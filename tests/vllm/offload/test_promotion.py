@@ -51,6 +51,22 @@ def test_a_hot_prefix_is_there_before_it_is_asked_for(tiny_model: Path, eviction
     tier.check_idle()
 
 
+def test_what_goes_for_a_promotion_is_counted(tiny_model: Path) -> None:
+    """Also where the order of eviction is vLLM's own."""
+    tier = warm(tiny_model)
+    own, gone = tier.engine.pool.evict_blocks, list[int]()
+
+    def evict(blocks: set[int]) -> None:
+        gone.extend(blocks)
+        own(blocks)
+
+    tier.engine.pool.evict_blocks = evict
+    tier.serve("fills", chain(600, 20))
+    decode(tier)
+    assert tier.in_device("hot0") == 4
+    assert tier.counters.get("evictions", "promotion") == len(gone) > 0
+
+
 def test_without_promotion_a_request_waits_for_its_copy(tiny_model: Path) -> None:
     tier = warm(tiny_model, promotion="Off")
     decode(tier)

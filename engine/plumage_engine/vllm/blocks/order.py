@@ -137,6 +137,7 @@ class EvictionOrder:
 
     def reset(self) -> None:
         """Nothing is cached any more, and nothing in use."""
+        self._counters.add("evictions", len(self.state) - self.state.count(_UNKNOWN), "reset")
         self.state = bytearray(self._pool.num_gpu_blocks)
         self._copies.clear()
         self._others.clear()

@@ -6,7 +6,7 @@ back from the end, so of a chain the deepest stands first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -24,12 +24,14 @@ _GROUP_BYTES = 4
 
 
 class Device:
-    """pool: vLLM's live block pool. group: the KV group whose blocks are promoted. tokens: in a block."""
+    """pool: vLLM's live block pool. group: the KV group whose blocks are promoted. tokens: in a block. evicted: told
+    how many cached blocks went for a promotion."""
 
-    def __init__(self, pool: Any, group: int, tokens: int) -> None:
+    def __init__(self, pool: Any, group: int, tokens: int, evicted: Callable[[int], None] = lambda count: None) -> None:
         self.pool = pool
         self.group = group
         self._tokens = tokens
+        self._evicted = evicted
 
     @property
     def free(self) -> int:
@@ -62,10 +64,11 @@ class Device:
 
     def take(self, blocks: Sequence[Any]) -> None:
         """These free blocks, of a chain the deepest first, are ours, and what they held is forgotten."""
-        for block in blocks:
-            if block.block_hash is not None:
-                self.pool.evict_blocks({block.block_id})
+        cached = [block.block_id for block in blocks if block.block_hash is not None]
+        for block_id in cached:
+            self.pool.evict_blocks({block_id})
         self.pool.touch(blocks)
+        self._evicted(len(cached))
 
     def give_back(self, blocks: Sequence[Any]) -> None:
         """A chain's blocks, the root first, are free again: those that hold something can be found and evicted."""

@@ -104,7 +104,11 @@ def promote(scheduler: Any, connector: Any, manager: SelectiveManager, guard: Gu
 def _begin(scheduler: Any, connector: Any, manager: SelectiveManager, guard: Guard, counters: Counters) -> None:
     caches = scheduler.kv_cache_manager
     group = connector.config.kv_group_configs[0]
-    device = Device(caches.block_pool, group.group_idx, group.tokens_per_block)
+
+    def evicted(count: int) -> None:
+        counters.add("evictions", count, "promotion")
+
+    device = Device(caches.block_pool, group.group_idx, group.tokens_per_block, evicted)
     promoter = Promoter(
         connector, manager, device, guard, counters,
         reserve=scheduler.max_num_running_reqs,
