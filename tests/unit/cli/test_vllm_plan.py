@@ -136,13 +136,13 @@ def test_adapters_are_loaded_from_their_folders() -> None:
 
 def test_what_one_machine_cannot_do_is_refused() -> None:
     wanted = pool(
-        "{runtime: VLLM, hostMemory: {}, env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
+        "{runtime: VLLM, env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
         "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'hf://org/law'}]}",
     )
     with pytest.raises(ManifestError) as caught:
         refuse_what_needs_a_cluster(wanted, "pool.yaml")
     fields = [mistake.split(":")[0] for mistake in caught.value.mistakes]
-    assert fields == ["spec.model.adapters", "spec.engine.hostMemory.capacity", "spec.engine.env"]
+    assert fields == ["spec.model.adapters", "spec.engine.env"]
 
 
 def test_what_vllm_uses_is_not_called_unused() -> None:

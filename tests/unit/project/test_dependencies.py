@@ -46,6 +46,8 @@ LATER = {
 HOST = {"vllm", "torch", "safetensors", "numpy"}
 HOSTED = (
     "engine/plumage_engine/vllm/",
+    "bench/plumage_bench/attention_",
+    "bench/plumage_bench/device.py",
     "bench/plumage_bench/vllm_",
     "bench/plumage_bench/hostmem_global",
     "bench/plumage_bench/truth",
