@@ -116,7 +116,6 @@ def test_settings_reach_the_engine() -> None:
         "admission": "Hotness",
         "promotion": "Off",
         "promotion_tokens": 4096,
-        "promotion_lookahead": 16,
         "priority": "frequency / length",
         "record": {
             "fingerprint_bits": 16, "clock_bits": 12, "frequency_bits": 8, "depth_bits": 8, "aging_interval": 100,
