@@ -123,8 +123,9 @@ def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.Monke
 def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("offload.below", "compat.kv_tiering"):
-        monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{module}", raising=False)
+    for package, module in (("offload", "below"), ("compat", "kv_tiering")):  # as if nobody had imported them yet
+        monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{package}.{module}", raising=False)
+        monkeypatch.delattr(f"plumage_engine.vllm.{package}.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.manager", None)
     disk = {"disk_path": str(tmp_path), "disk_bytes_to_use": 1 << 24}
     engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16, **disk))
