@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -31,7 +32,7 @@ def is_completion(request: Request) -> bool:
     return request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH)
 
 
-class Entrance:
+class Entrance(ABC):
     """The `Host` of every client connection, less `handler`. `pause_accepting`: called when too many connections are
     open. `serving` is False once the router shuts down; `leaving` before that, while it still serves but wants nobody
     new. `config_error`: what of a changed configuration file is not in force."""
@@ -86,9 +87,9 @@ class Entrance:
     def closed(self, connection: ClientConnection) -> None:
         self.connections.discard(connection)
 
+    @abstractmethod
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         """Who answers it."""
-        raise NotImplementedError
 
     def refused(self, error: RequestError) -> None:
         self.count_error(error)

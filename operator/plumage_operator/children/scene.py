@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -29,7 +30,7 @@ APPLIED: Final = f"{GROUP}/applied"
 """On each child: a hash of all that was applied, so that a field we no longer write is noticed too."""
 
 
-class Owner:
+class Owner(ABC):
     """Whoever has children: a pool or a gateway, and the place it is built in."""
 
     __slots__ = ()
@@ -37,8 +38,9 @@ class Owner:
     site: Site
 
     @property
+    @abstractmethod
     def metadata(self) -> ObjectMeta:
-        raise NotImplementedError
+        """The name and place of whoever it is."""
 
     @property
     def namespace(self) -> str:
@@ -48,13 +50,13 @@ class Owner:
         """What the children of one part are called."""
         return child_name(self.metadata.name, component)
 
+    @abstractmethod
     def labels(self, component: Component) -> dict[str, str]:
         """All labels of one part's objects."""
-        raise NotImplementedError
 
+    @abstractmethod
     def selector(self, component: Component) -> dict[str, str]:
         """Those of them that choose its pods."""
-        raise NotImplementedError
 
     def child(
         self,

@@ -67,11 +67,6 @@ class ActionTable:
         cell = self._cells.get((state, action))
         return cell[0] if cell else 0.0
 
-    def mean(self, state: Bin, action: Decision) -> float:
-        """Mean reward; 0 where nothing is known."""
-        cell = self._cells.get((state, action))
-        return cell[1] / cell[0] if cell and cell[0] else 0.0
-
     def seen(self, state: Bin, action: Decision) -> Seen:
         """What is known of `action` in `state`."""
         cell = self._cells.get((state, action))
