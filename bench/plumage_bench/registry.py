@@ -211,6 +211,7 @@ _ALL = (
             ),
             ("pairs", "rounds in which each policy serves the load, three; where nothing is shared 20 at least"),
             ("policies", "labels of policies, separated by semicolons, beside FCFS, tree, bandit and the ceiling"),
+            ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),
         ),
         needs_vllm=True,
         on_device=True,

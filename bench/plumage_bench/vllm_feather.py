@@ -35,6 +35,7 @@ from plumage_bench.harness import Context, Report
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
 from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, OFF, Contender
+from plumage_bench.vllm_feather_kept import NAME, Kept
 from plumage_bench.vllm_feather_report import Played, report, told
 
 __all__ = ["run"]
@@ -145,17 +146,25 @@ class _Bench:
 
 
 def run(context: Context) -> Report:
-    """Cells × contenders, in interleaved rounds."""
+    """Cells × contenders, in interleaved rounds; each cell is kept when it is done."""
     prepare_environment()
     cells, contenders, rounds = _chosen(context)
+    made_by = {"seed": context.seed, "pairs": rounds, "quick": context.quick, "device": context.device}
+    made_by["policies"] = [one.label for one in contenders]
+    kept = Kept(context.out / NAME, made_by, context.switch("resume"))
     played: dict[str, dict[str, list[Played]]] = {}
     total = sum(1 + _rounds(cell, rounds, context.quick) for cell in cells)
     with TemporaryDirectory() as folder, context.progress("vllm-feather", total) as done:
         model = _model(Path(folder))
         for cell in cells:
             turns = _rounds(cell, rounds, context.quick)
-            played[cell.name] = _cell(model, cell, contenders, turns, context, done)
-            context.console.print(told(cell, played[cell.name], random.Random(context.seed)))
+            if (runs := kept.cell(cell.name)) is None:
+                runs = _cell(model, cell, contenders, turns, context, done)
+                kept.keep(cell.name, runs)
+            else:
+                done(1 + turns)
+            played[cell.name] = runs
+            context.console.print(told(cell, runs, random.Random(context.seed)))
     return report(cells, contenders, played, random.Random(context.seed))
 
 
