@@ -179,8 +179,10 @@ class Features:
             return
         guard, promotion = Guard("hostTier", self.counters), Guard("promotion", self.counters)
         tier = attempt(guard, lambda: self._install_tier(promotion, prior))
-        self.guards |= {"hostTier": guard} if tier is None else {"promotion": promotion}
-        if tier is not None:
+        if tier is None:
+            self.guards["hostTier"] = guard
+        else:
+            self.guards |= {} if self.settings.host_tier.promotion == "Off" else {"promotion": promotion}
             self._tell_eviction(prior)
             self.guards |= {"hostTier": tier.guard, "hotness": tier.prior_guard, **tier.refused}
             if tier.disk is not None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Fleet"]
 
 _log = logging.getLogger("vllm.plumage")
+_LONGEST_MESSAGE = 2_000  # characters
 
 Answer = tuple[int, bytes]
 
@@ -265,4 +266,6 @@ def _json(value: Any) -> Answer:
 
 
 def _error(status: int, message: str) -> Answer:
-    return status, msgspec.json.encode({"error": {"message": message, "code": status}})
+    """A message may repeat what a client sent, which may be megabytes."""
+    told = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "…"
+    return status, msgspec.json.encode({"error": {"message": told, "code": status}})

@@ -66,6 +66,8 @@ def test_a_wrong_policy_changes_nothing(start_engine: Callable[..., Engine]) -> 
     for body in (b"{", b'{"policy": "Banditt"}', b'{"policy": "Bandit", "options": {"alpha": 1}}', b'{"chunk": 1}'):
         status, said = fleet.answer("feather", body)
         assert status == 400, said
+    status, said = fleet.answer("feather", b'{"policy": "%s"}' % (b"B" * 4_000_000))
+    assert (status, len(said) < 10_000) == (400, True), "a message does not repeat megabytes"
     assert fleet.answer("feather", b'{"policy": "Heuristic"}') == (204, b"")
     assert engine.scheduler.plumage.order is order, "what is so already is left alone"
 

@@ -99,6 +99,14 @@ def test_a_name_that_is_gone(start_engine: Callable[..., Engine], tiny_model: Pa
         assert {"hostTier", "hotness", "promotion"} <= set(told["on"])
 
 
+def test_promotion_that_is_off_is_not_told_as_on(tiny_model: Path) -> None:
+    plugin = plugin_arguments({"hostTier": {"promotion": "Off"}})
+    engine = PretendEngine(tiny_model, blocks=24, **plugin, **host_tier_arguments(16))
+    assert "promotion" not in engine.scheduler.plumage.guards
+    assert engine.scheduler.plumage.guards["hostTier"].on
+    serves_on(engine)
+
+
 def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.platforms import current_platform
     from vllm.v1.core import kv_cache_utils
