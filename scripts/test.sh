@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests part by part and prints the time of each: real vLLM's and the integration tests beside the others, since
-# they compute while others wait. What failed in that crowd runs once more, alone, and is told either way (0146).
+# Runs the tests part by part and prints the time of each, in three lanes: real vLLM's, which compute, beside those that
+# mostly wait. What failed in that crowd runs once more, alone, and is told either way (0146).
 # Arguments go to pytest and replace the parts; tests/vllm among them runs where vLLM is.
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
+lanes=("integration e2e" vllm)  # beside the parts that are shown as they run
 exec 3>&1
 
 # Sets up what tests/vllm needs; what it says of a failure is left in $reason.
@@ -68,23 +69,30 @@ passes_alone() {
   tests "$1" --last-failed --last-failed-no-failures=none
 }
 
+# Parts one after another, into their logs.
+lane() {
+  local name
+  for name in "$@"; do
+    [ ! -d "tests/$name" ] || told "$name" >"$logs/$name" 2>&1 3>&1
+  done
+}
+
 set -m  # groups of their own: without one their processes would ignore SIGINT, which tests send
-for name in vllm integration; do
-  [ -d "tests/$name" ] || continue
-  echo "== test: $name, beside the others, and shown after them"
-  told "$name" >"$logs/$name" 2>&1 3>&1 &
+for names in "${lanes[@]}"; do
+  echo "== test: ${names/ /, then }, beside the others, and shown after them"
+  lane $names &  # split into words
   beside+=("$!")
 done
 set +m
 [ ! -t 1 ] || export PY_COLORS=1  # pytest writes into a pipe
-for name in unit contract e2e e2e_cluster; do
+for name in unit contract e2e_cluster; do
   [ -d "tests/$name" ] || continue
   echo "== test: $name"
   [ "$name" != e2e_cluster ] || wait "$making" || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; } >&2
   told "$name" 2>&1 | tee "$logs/$name"
 done
 wait "${beside[@]}"
-for name in integration vllm; do
+for name in ${lanes[*]}; do
   [ -d "tests/$name" ] || continue
   echo "== test: $name"
   cat "$logs/$name"
