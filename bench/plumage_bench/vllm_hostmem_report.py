@@ -58,10 +58,15 @@ class Counted:
         return self.link + self.storing
 
     @property
+    def serving(self) -> float:
+        """Seconds of the device: 10 ms a step, and what computing the prompts' missing tokens adds."""
+        return max(1, self.steps) * STEP_SECONDS + (self.prompt - self.device - self.host) * GPU.row
+
+    @property
     def stretch(self) -> float:
-        """A step of 10 ms with promotion ÷ one without."""
+        """The device's time with promotion ÷ that without."""
         writing = self.promoted * _BLOCK_BYTES / _BANDWIDTH
-        return 1.0 + (self.promoting + writing) / max(1, self.steps) / STEP_SECONDS
+        return 1.0 + (self.promoting + writing) / self.serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def _suites(found: Found) -> list[str]:
 
 
 def stretch(counted: Sequence[Counted]) -> PairedRatio:
-    """A step with promotion ÷ one without; chance is that of the seeds."""
+    """Steps with promotion ÷ those without; chance is that of the seeds."""
     return paired_ratio([one.stretch for one in counted], [1.0] * len(counted), random.Random(0))
 
 

@@ -67,6 +67,13 @@ def test_a_step_pays_for_the_plans_and_for_the_memory_that_copies_take() -> None
     assert stretch([planned, copied]).high <= copied.stretch
 
 
+def test_a_step_that_computes_a_prompt_takes_longer() -> None:
+    decodes = Counted(steps=1000, promoting=0.3, prompt=50_000, device=30_000, host=20_000)
+    prefills = Counted(steps=1000, promoting=0.3, prompt=150_000, device=30_000, host=20_000)
+    assert decodes.stretch == pytest.approx(1.03)
+    assert prefills.stretch == pytest.approx(1.0 + 0.3 / (10.0 + 100_000 * 2 * 8.03e9 / (0.6 * 181e12)))
+
+
 def test_the_link_takes_its_latency_and_its_rate() -> None:
     few, many = Counted(stored=1000, copies=10), Counted(stored=1000, copies=1000)
     assert many.link - few.link == pytest.approx(990 * 20e-6)
