@@ -256,8 +256,12 @@ class _Written:
 
 def agent_cost(events: Sequence[bytes], model: Path) -> tuple[float, int]:
     """CPU seconds that these batches cost an agent, decoded, placed, hashed and published, sockets left out; and the
-    block events in them."""
+    block events in them. The least of three: an agent runs for weeks, and what else the machine does only adds."""
     table = ByteTable.from_tokenizer_json(ModelFolder.load(model).tokenizer_json)
+    return min(_replayed(events, table) for _ in range(3))
+
+
+def _replayed(events: Sequence[bytes], table: ByteTable) -> tuple[float, int]:
     holdings = Holdings(CacheIndex(MODEL, table), Throttle(5_000.0), _Written())
     started = time.thread_time()
     for payload in events:

@@ -10,7 +10,6 @@ feed the policy and keep the account of what is under way where.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -19,30 +18,14 @@ from plumage.directory.mirror import Mirror
 from plumage.hashing.chunks import CHUNK
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.prompt import Prompt
+from plumage_router.token_rate import TokenRate
 from plumage_router.usage import Usage
 
-__all__ = ["Decider", "Decision", "TokenRate", "Waiting"]
+__all__ = ["Decider", "Decision", "Waiting"]
 
 _NOTHING = (0, 0)
 _ROOM = 1024  # answers in one piece that are remembered before the ended ones are left out
 KV_BLOCK = 16  # tokens; engines differ, and it only weighs replicas against one another
-
-
-class TokenRate:
-    """Bytes a token of this model's prompts: the median of what engines counted of the last 31. A mean would follow the
-    few prompts of another script, which have several times as many tokens, and promise too much of all others."""
-
-    __slots__ = ("_seen", "bytes_per_token")
-
-    def __init__(self, bytes_per_token: float = 4.0) -> None:
-        self.bytes_per_token = bytes_per_token  # a guess, until the first answer
-        self._seen: deque[float] = deque(maxlen=31)
-
-    def learn(self, size: int, tokens: int) -> None:
-        """One prompt of `size` bytes had `tokens` tokens. Short prompts are mostly template and say little."""
-        if tokens > 0 and size >= CHUNK:
-            self._seen.append(size / tokens)
-            self.bytes_per_token = sorted(self._seen)[len(self._seen) // 2]
 
 
 @dataclass(slots=True)
@@ -117,7 +100,7 @@ class Decider:
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
-        self._expect(chunks, ticket, found.get(slot, _NOTHING)[0], now)
+        self._expect(prompt, ticket, found.get(slot, _NOTHING)[0], now)
         load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)
         load.routed += 1
@@ -144,13 +127,14 @@ class Decider:
             if chunks > depth:
                 depth, known = chunks, tokens
         rest = max(0, len(prompt.text) - depth * CHUNK)
-        return hits, depth, known + rest / self.rate.bytes_per_token
+        return hits, depth, known + rest / self.rate.of(prompt.text)
 
-    def _expect(self, chunks: Sequence[int], ticket: Ticket, known: int, now: float) -> None:
+    def _expect(self, prompt: Prompt, ticket: Ticket, known: int, now: float) -> None:
         """Notes the pending owner; other routers are told of a prefix that is new there. An event can confirm it only
         when its turn has come, so what is predicted for that is added."""
-        if chunks:
+        if chunks := prompt.chunks:
             ttl = self.pending + (ticket.predicted_ttft or 0.0)
+            self.mirror.guess_tokens(CHUNK / self.rate.of(prompt.text))
             self.mirror.hold_pending(chunks, ticket.slot, now, ttl)
             if self.share is not None and 2 * known < len(chunks):
                 self.share(chunks, ticket.slot, ttl)
@@ -199,10 +183,9 @@ class Decider:
     def _count(self, decision: Decision, tokens: int) -> None:
         """An engine counted the prompt's tokens. Its events will tell those of each chunk; until then the mirror has to
         guess, and the next turn of a conversation may come before them."""
-        prompt, rate = decision.prompt, self.rate
-        rate.learn(len(prompt.text), tokens)
-        self.mirror.guess_tokens(CHUNK / rate.bytes_per_token)
-        rest = (len(prompt.text) - CHUNK * len(prompt.chunks)) / rate.bytes_per_token
+        prompt = decision.prompt
+        self.rate.learn(prompt.text, tokens)
+        rest = (len(prompt.text) - CHUNK * len(prompt.chunks)) / self.rate.of(prompt.text)
         self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:
