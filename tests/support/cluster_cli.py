@@ -13,7 +13,7 @@ import pytest
 from support.crds import Kinds
 from support.manifest_mistakes import pool
 
-__all__ = ["HALTED", "NO_GPU", "SERVING", "STUCK", "Plumage", "keep", "plumage"]
+__all__ = ["HALTED", "NO_GPU", "SERVING", "STUCK", "Plumage", "condition", "keep", "keep_gateway", "plumage"]
 
 Plumage = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -47,6 +47,20 @@ def keep(kinds: Kinds, name: str, status: Mapping[str, Any] | None = None, **spe
     assert kinds.create(document).accepted
     if status is not None:
         assert kinds.patch("InferencePool", name, {"status": dict(status)}, part="status").accepted
+
+
+def keep_gateway(kinds: Kinds, name: str, *conditions: Mapping[str, Any], **status: Any) -> None:
+    """A gateway on the server that names pool `well`; without conditions no operator has seen it."""
+    document = {
+        "apiVersion": "inference.plumage.dev/v1alpha1",
+        "kind": "InferenceGateway",
+        "metadata": {"name": name},
+        "spec": {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "well"}}]}]},
+    }
+    assert kinds.create(document).accepted
+    if conditions:
+        told = {"observedGeneration": 1, "conditions": [dict(one) for one in conditions], **status}
+        assert kinds.patch("InferenceGateway", name, {"status": told}, part="status").accepted
 
 
 SERVING: dict[str, Any] = {

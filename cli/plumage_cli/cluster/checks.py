@@ -1,4 +1,4 @@
-"""What `plumage doctor` looks at in a cluster: definitions, operator, rights, pools, who serves external metrics, GPUs.
+"""What `plumage doctor` looks at in a cluster: definitions, operator, rights, pools, gateways, external metrics, GPUs.
 
 Each look is its own: what one may not see, another still tells."""
 
@@ -12,6 +12,7 @@ from plumage.api.crd import FINGERPRINT, definition, definition_name
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.gateways import gateways
 from plumage_cli.cluster.pools import condition, is_paused, one_pool, pools, root_causes
 from plumage_cli.cluster.rights import check_rights
 from plumage_cli.errors import CliError
@@ -36,6 +37,8 @@ def check_cluster(cluster: Cluster, pool: str | None, everywhere: bool, now: dat
     yield from _seen("the definitions", lambda: _definitions(cluster))
     yield from _seen("the operator", lambda: _operators(cluster, now))
     yield from _seen("the pools", lambda: _pools(cluster, pool, everywhere))
+    if pool is None:
+        yield from _seen("the gateways", lambda: _gateways(cluster, everywhere))
     yield from _seen("who serves external metrics", lambda: _external_metrics(cluster))
 
 
@@ -124,16 +127,10 @@ def _pools(cluster: Cluster, name: str | None, everywhere: bool) -> Iterator[Fin
 
 
 def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
-    meta, status = pool["metadata"], pool.get("status") or {}
-    who = f"pool {meta['namespace']}/{meta['name']}"
-    if is_paused(pool):
-        remedy = f"kubectl -n {meta['namespace']} annotate ppool {meta['name']} inference.plumage.dev/paused-"
-        yield Finding(Verdict.WARNING, f"{who} is paused: nothing is changed or mended", remedy)
+    status, who = pool.get("status") or {}, _who("pool", pool)
+    yield from _left_alone(who, pool, "ppool")
     if condition(pool, "Ready") is None:
-        yield Finding(Verdict.BAD, f"{who}: no operator has looked at it", "see what is said of the operator above")
         return
-    if status.get("observedGeneration", 0) < meta.get("generation", 0):
-        yield Finding(Verdict.WARNING, f"{who}: the operator has not seen its last change", "wait, or see its log")
     causes = list(root_causes(pool))
     for cause in causes:
         unready = cause["type"] != "Progressing"
@@ -142,6 +139,43 @@ def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
     if not causes:
         ready, wanted = status.get("readyReplicas", 0), status.get("desiredReplicas", 0)
         yield Finding(Verdict.GOOD, f"{who} serves {status.get('model', '')} with {ready} of {wanted} replicas")
+
+
+def _gateways(cluster: Cluster, everywhere: bool) -> Iterator[Finding]:
+    for gateway in gateways(cluster, everywhere):
+        who = _who("gateway", gateway)
+        yield from _left_alone(who, gateway, "pgw")
+        yield from _gateway(who, condition(gateway, "Ready"), condition(gateway, "Accepted"))
+
+
+def _gateway(who: str, ready: Mapping[str, Any] | None, accepted: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Ready repeats what Accepted says where nothing is served for it; some of a gateway may be served all the same."""
+    if ready is None:
+        return
+    message = ready.get("message", "")
+    if ready.get("status") == "True":
+        yield Finding(Verdict.GOOD, f"{who} serves: {message}")
+    else:
+        yield Finding(Verdict.BAD, f"{who}: Ready is {ready['status']}, {ready.get('reason', '')}: {message}")
+    if accepted is not None and accepted.get("status") != "True" and accepted.get("message") != message:
+        told = f"{accepted.get('reason', '')}: {accepted.get('message', '')}"
+        yield Finding(Verdict.WARNING, f"{who}: Accepted is {accepted['status']}, {told}")
+
+
+def _who(what: str, thing: Mapping[str, Any]) -> str:
+    return f"{what} {thing['metadata']['namespace']}/{thing['metadata']['name']}"
+
+
+def _left_alone(who: str, thing: Mapping[str, Any], short: str) -> Iterator[Finding]:
+    """What keeps the operator from it, or it from the operator."""
+    meta, seen = thing["metadata"], (thing.get("status") or {}).get("observedGeneration", 0)
+    if is_paused(thing):
+        remedy = f"kubectl -n {meta['namespace']} annotate {short} {meta['name']} inference.plumage.dev/paused-"
+        yield Finding(Verdict.WARNING, f"{who} is paused: nothing is changed or mended", remedy)
+    if condition(thing, "Ready") is None:
+        yield Finding(Verdict.BAD, f"{who}: no operator has looked at it", "see what is said of the operator above")
+    elif seen < meta.get("generation", 0):
+        yield Finding(Verdict.WARNING, f"{who}: the operator has not seen its last change", "wait, or see its log")
 
 
 def _gpus(cluster: Cluster, found: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Pools of a cluster as tables, as the operator's status tells them."""
+"""Pools and gateways of a cluster as tables, as the operator's status tells them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.text import Text
 from plumage.cluster import COMPONENT_LABEL, CORDON
 from plumage_cli.cluster.pools import condition, is_paused
 
-__all__ = ["age", "pool_details", "pools_table"]
+__all__ = ["age", "gateway_details", "gateways_table", "pool_details", "pools_table"]
 
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
 
 
+_RIGHT = ("replicas", "hit ratio", "age")
+
+
 def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: bool) -> Table:
     """One row a pool. `now` has a time zone."""
-    names = [*(["namespace"] if everywhere else []), "pool", "ready", "replicas", "hit ratio", "model", "why", "age"]
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        right = name in ("replicas", "hit ratio", "age")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    first = ("namespace",) if everywhere else ()
+    table = _plain(*first, "pool", "ready", "replicas", "hit ratio", "model", "why", "age")
     for pool in pools:
         meta, status = pool["metadata"], pool.get("status") or {}
         ready = condition(pool, "Ready") or {}
@@ -35,6 +35,25 @@ def pools_table(pools: Sequence[Mapping[str, Any]], now: datetime, everywhere: b
             _percent(status.get("hitRatioPercent")),
             str(status.get("model") or pool["spec"]["model"]["uri"]),
             "Paused" if is_paused(pool) else str(ready.get("reason", "NotSeen")),
+            age(str(meta.get("creationTimestamp", "")), now),
+        ]
+        table.add_row(*map(Text, [*([meta["namespace"]] if everywhere else []), *cells]))
+    return table
+
+
+def gateways_table(gateways: Sequence[Mapping[str, Any]], now: datetime, everywhere: bool) -> Table:
+    """One row a gateway. `now` has a time zone."""
+    first = ("namespace",) if everywhere else ()
+    table = _plain(*first, "gateway", "ready", "replicas", "pools", "why", "age")
+    for gateway in gateways:
+        meta, status = gateway["metadata"], gateway.get("status") or {}
+        ready = condition(gateway, "Ready") or {}
+        cells = [
+            meta["name"],
+            str(ready.get("status", "Unknown")),
+            f"{status.get('readyReplicas', 0)}/{gateway['spec'].get('replicas', '–')}",
+            ", ".join(status.get("pools") or []) or "–",
+            "Paused" if is_paused(gateway) else str(ready.get("reason", "NotSeen")),
             age(str(meta.get("creationTimestamp", "")), now),
         ]
         table.add_row(*map(Text, [*([meta["namespace"]] if everywhere else []), *cells]))
@@ -52,6 +71,14 @@ def pool_details(pool: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now
     if decision:
         parts.append(Text(f"\nautoscaling: {decision}"))
     return Group(*parts)
+
+
+def gateway_details(gateway: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
+    """One gateway: what it rests on, where it is reached, its pods."""
+    parts: list[RenderableType] = [gateways_table([gateway], now, everywhere=True)]
+    if addresses := (gateway.get("status") or {}).get("addresses"):
+        parts.append(Text(f"\nreached at {', '.join(f'{address}/v1' for address in addresses)}"))
+    return Group(*parts, "", _conditions(gateway, now), "", _pods(pods, now))
 
 
 def _conditions(pool: Mapping[str, Any], now: datetime) -> Table:
@@ -99,7 +126,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _plain(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
     return table
 
 

@@ -42,11 +42,11 @@ def one_pool(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-def pods_of(cluster: Cluster, pool: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The pods of all its parts."""
-    meta = pool["metadata"]
+def pods_of(cluster: Cluster, thing: Mapping[str, Any], label: str = POOL_LABEL) -> list[dict[str, Any]]:
+    """The pods of all parts of a pool, or of what else `label` names on its pods."""
+    meta = thing["metadata"]
     path = f"/api/v1/namespaces/{quote(meta['namespace'])}/pods"
-    found: list[dict[str, Any]] = cluster.get(path, {"labelSelector": f"{POOL_LABEL}={meta['name']}"})["items"]
+    found: list[dict[str, Any]] = cluster.get(path, {"labelSelector": f"{label}={meta['name']}"})["items"]
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 

@@ -1,13 +1,17 @@
-"""`plumage get [POOL]`"""
+"""`plumage get [NAME]`"""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plumage_cli.cluster.options import AllNamespaces, Context, Kubeconfig, Namespace, Target
+from plumage_cli.errors import NoPoolError
+
+if TYPE_CHECKING:
+    from plumage_cli.cluster.client import Cluster
 
 __all__ = ["app", "show"]
 
@@ -16,47 +20,78 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def get(
-    pool: Annotated[str | None, typer.Argument(help="Name of the pool; a table of all without.")] = None,
+    pool: Annotated[str | None, typer.Argument(help="Name of the pool or gateway; tables of all without.")] = None,
     namespace: Namespace = None,
     everywhere: AllNamespaces = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the objects as JSON.")] = False,
 ) -> None:
-    """Show the pools of a cluster, or one with its conditions, pods and the autoscaler's decision."""
+    """Show the pools and gateways of a cluster, or one with its conditions, pods and the autoscaler's decision."""
     show(pool, Target(kubeconfig, context, namespace, everywhere), as_json)
 
 
-def show(pool: str | None, target: Target, as_json: bool) -> None:
+def show(name: str | None, target: Target, as_json: bool) -> None:
     """Print it, by what the API server says."""
     from plumage_cli.cluster.client import connect
-    from plumage_cli.cluster.pools import one_pool, pods_of, pools
+    from plumage_cli.cluster.gateways import find_gateway
+    from plumage_cli.cluster.pools import one_pool
 
     cluster = connect(target)
-    if pool is None:
-        _print_all(pools(cluster, target.everywhere), target, cluster, as_json)
+    if name is None:
+        _print_all(cluster, target, as_json)
         return
-    found = one_pool(cluster, pool)
-    pods = pods_of(cluster, found)
-    if as_json:
-        typer.echo(json.dumps({"pool": found, "pods": pods}, indent=1))
-        return
+    try:
+        found = one_pool(cluster, name)
+    except NoPoolError:
+        gateway = find_gateway(cluster, name)
+        if gateway is None:
+            raise
+        _print_gateway(cluster, gateway, as_json)
+    else:
+        _print_pool(cluster, found, as_json)
+
+
+def _print_pool(cluster: Cluster, pool: dict[str, Any], as_json: bool) -> None:
     from plumage_cli.cluster.picture import pool_details
+    from plumage_cli.cluster.pools import pods_of
 
-    _print(pool_details(found, pods, _now()))
-
-
-def _print_all(found: list[dict[str, Any]], target: Target, cluster: Any, as_json: bool) -> None:
+    pods = pods_of(cluster, pool)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps({"pool": pool, "pods": pods}, indent=1))
+    else:
+        _print(pool_details(pool, pods, _now()))
+
+
+def _print_gateway(cluster: Cluster, gateway: dict[str, Any], as_json: bool) -> None:
+    from plumage.cluster import GATEWAY_LABEL
+    from plumage_cli.cluster.picture import gateway_details
+    from plumage_cli.cluster.pools import pods_of
+
+    pods = pods_of(cluster, gateway, GATEWAY_LABEL)
+    if as_json:
+        typer.echo(json.dumps({"gateway": gateway, "pods": pods}, indent=1))
+    else:
+        _print(gateway_details(gateway, pods, _now()))
+
+
+def _print_all(cluster: Cluster, target: Target, as_json: bool) -> None:
+    from plumage_cli.cluster.gateways import gateways
+    from plumage_cli.cluster.picture import gateways_table, pools_table
+    from plumage_cli.cluster.pools import pools
+
+    found, doors = pools(cluster, target.everywhere), gateways(cluster, target.everywhere)
+    if as_json:
+        typer.echo(json.dumps([*found, *doors], indent=1))
         return
-    if not found:
+    if found:
+        _print(pools_table(found, _now(), target.everywhere))
+    else:
         place = "the cluster" if target.everywhere else f"namespace {cluster.namespace}"
         typer.echo(f"no pool in {place} of {cluster.name}; kubectl apply -f examples/pool.yaml makes one")
-        return
-    from plumage_cli.cluster.picture import pools_table
-
-    _print(pools_table(found, _now(), target.everywhere))
+    if doors:
+        typer.echo()
+        _print(gateways_table(doors, _now(), target.everywhere))
 
 
 def _print(picture: Any) -> None:

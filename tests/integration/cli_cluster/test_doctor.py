@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.cluster_cli import HALTED, NO_GPU, SERVING, STUCK, Plumage, keep
+from support.cluster_cli import HALTED, NO_GPU, SERVING, STUCK, Plumage, condition, keep, keep_gateway
 from support.crds import Kinds
 from support.ports import free_ports
 
@@ -63,6 +63,24 @@ def test_pools_are_told_by_their_causes(plumage: Plumage, kinds: Kinds) -> None:
     assert f"warn  {pool}/halted: Progressing is False, RolloutHalted" in told
     one = plumage("doctor", "stuck").stdout
     assert f"{pool}/well" not in one
+
+
+def test_gateways_are_told_by_what_they_do_not_serve(plumage: Plumage, kinds: Kinds) -> None:
+    missing = ("False", "PoolMissing", "there is no InferencePool gone in this namespace")
+    half = (condition("Ready", "True", "Serving", "for models chat"), condition("Accepted", *missing))
+    keep_gateway(kinds, "half", *half)
+    keep_gateway(kinds, "shut", condition("Ready", *missing), condition("Accepted", *missing))
+    keep_gateway(kinds, "fresh")
+    kinds.kubectl("annotate", "pgw", "half", "inference.plumage.dev/paused=true")
+    done = plumage("doctor")
+    gateway = f"gateway {kinds.namespace}"
+    assert done.returncode == 1
+    assert f"ok  {gateway}/half serves: for models chat" in done.stdout
+    assert f"warn  {gateway}/half: Accepted is False, PoolMissing: there is no InferencePool gone" in done.stdout
+    assert f"warn  {gateway}/half is paused" in done.stdout
+    assert f"bad  {gateway}/shut: Ready is False, PoolMissing: there is no InferencePool gone" in done.stdout
+    assert f"{gateway}/shut: Accepted" not in done.stdout, "it says the same"
+    assert f"bad  {gateway}/fresh: no operator has looked at it" in done.stdout
 
 
 def test_a_definition_of_another_version_is_told(plumage: Plumage, kinds: Kinds) -> None:

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from support.cluster_cli import NO_GPU, SERVING, STUCK, Plumage, keep
+from support.cluster_cli import NO_GPU, SERVING, STUCK, Plumage, condition, keep, keep_gateway
 from support.crds import CRDS, Kinds
 
 
@@ -41,6 +41,22 @@ def test_pools_are_rows_and_one_pool_is_told_whole(plumage: Plumage, kinds: Kind
         "stuck",
         "unseen",
     }
+
+
+def test_gateways_stand_below_the_pools_and_one_is_told_whole(plumage: Plumage, kinds: Kinds) -> None:
+    ready = condition("Ready", "True", "Serving", "2 of 2 routers answer, for models chat")
+    address = "http://front-gateway.crds.svc:8000"
+    keep_gateway(kinds, "front", ready, readyReplicas=2, pools=["well"], addresses=[address])
+    keep_gateway(kinds, "fresh")
+    rows = {row.split()[0]: row.split()[1:5] for row in plumage("get").stdout.splitlines() if row}
+    assert rows["front"] == ["True", "2/2", "well", "Serving"]
+    assert rows["fresh"] == ["Unknown", "0/2", "–", "NotSeen"]
+    told = plumage("get", "front").stdout
+    assert f"reached at {address}/v1" in told
+    assert "2 of 2 routers answer, for models chat" in told
+    assert json.loads(plumage("status", "front", "--json").stdout)["gateway"]["metadata"]["name"] == "front"
+    kind_of = {one["metadata"]["name"]: one["kind"] for one in json.loads(plumage("get", "--json").stdout)}
+    assert kind_of["front"] == "InferenceGateway"
 
 
 def test_a_pool_that_is_not_there(plumage: Plumage) -> None:
