@@ -16,8 +16,8 @@ __all__ = ["Fleet", "busy_pool"]
 
 
 def busy_pool(name: str) -> dict[str, Any]:
-    """Two engines, one on each node, that are not warmed; two routers. The key in Secret NAME-admin opens their
-    explanations."""
+    """Two engines, one on each node, that are not warmed and asked in turn; two routers. The key in Secret NAME-admin
+    opens their explanations. An engine's cache has room for 32,000 tokens."""
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -30,12 +30,16 @@ def busy_pool(name: str) -> dict[str, Any]:
         "replicas": 2,
         "engine": {
             "runtime": "Simulator",
-            "simulator": {"device": {"preset": "GPU"}, "cacheBlocks": 6000},
+            "simulator": {"device": {"preset": "GPU"}, "cacheBlocks": 2000},
             "tolerations": [{"key": "plumage-test/engines", "operator": "Exists", "effect": "NoSchedule"}],
             "topologySpreadConstraints": [spread],
         },
         "directory": {"warmup": {"enabled": False}},
-        "router": {"replicas": 2, "auth": {"adminKeyRef": {"name": f"{name}-admin", "key": "key"}}},
+        "router": {
+            "replicas": 2,
+            "policy": "RoundRobin",
+            "auth": {"adminKeyRef": {"name": f"{name}-admin", "key": "key"}},
+        },
         "rollout": {"drainTimeoutSeconds": 30},
     }
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool"}
@@ -69,6 +73,11 @@ class Fleet:
         before = self._deployment("engine")["metadata"]["generation"]
         self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps({"spec": change}))
         until(lambda: self._deployment("engine")["metadata"]["generation"] > before, "the operator rolls the engines")
+
+    def route(self, policy: str) -> None:
+        """A change of the pool's spec that replaces nothing: routers read their file again."""
+        change = {"spec": {"router": {"policy": policy}}}
+        self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps(change))
 
     def delete(self, pod: str) -> None:
         """As a person does, or the eviction of a node that is emptied: it ends in its own time."""

@@ -30,6 +30,7 @@ class Row:
     over: float
     outcome: str
     replica: str = ""
+    policy: str = ""
     prompt: int = 0
     cached: int = 0
     why: str = ""

@@ -14,12 +14,15 @@ __all__ = ["Fault", "Minute", "first_minute", "table"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One, from when it was done to when the next one was; times in seconds since 1970. Of the requests that were over
-    in between `requests` counts all. `lowest`: the hit ratio of the worst window behind each second; `back_s`: seconds
-    from the fault until no window any more was below the part of `before` that is asked for."""
+    """One, from when it was done to when the next one was; times in seconds since 1970. `policy`: that of the routers.
+    Of the requests that were over in between `requests` counts all. Seconds from the fault on: `whole_s` until all
+    replicas were Ready, `back_s` until no window any more had a hit ratio below the part of `before` that is asked for.
+    """
 
     name: str
+    policy: str
     began: float
+    whole_s: float
     ended: float
     before: float
     requests: int = 0
@@ -28,6 +31,11 @@ class Fault:
     after: float | None = None
     back_s: float = 0.0
     slowest_s: float = 0.0
+
+    @property
+    def late_s(self) -> float:
+        """How long after the replicas the hit ratio was back: until then it has reason to be low."""
+        return max(0.0, self.back_s - self.whole_s)
 
     def read(self, run: Run, back: float) -> Fault:
         rows = run.between(self.began, self.ended)
@@ -79,10 +87,10 @@ def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str]
 
 
 def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
-    lines = [f"{'fault':28} requests  cut  lost  hit ratio: before  after  back in  slowest first byte"]
+    lines = [f"{'fault':28} routed by  requests  cut  lost  hit ratio: before  after  whole in  back in  first byte"]
     lines += [
-        f"{one.name:28} {one.requests:8} {one.cut:4} {one.lost:5} {one.before:18.3f} {one.after or 0:6.3f} "
-        f"{one.back_s:6.0f} s {one.slowest_s:17.1f} s"
+        f"{one.name:28} {one.policy:10} {one.requests:7} {one.cut:4} {one.lost:5} {one.before:18.3f} "
+        f"{one.after or 0:6.3f} {one.whole_s:7.0f} s {one.back_s:6.0f} s {one.slowest_s:9.1f} s"
         for one in faults
     ]
     lines += ["", f"{'first minute of new replicas':28} requests  hit ratio  peers'  tokens computed"]

@@ -5,7 +5,8 @@ a second time. `outcome` says what its client saw:
     ended   the whole answer, to `[DONE]`
     cut     an answer that began and was not finished
     lost    no first byte of a body, or another status than 200
-`cached` and `prompt` are tokens by the answer's usage, `replica` who gave it by the router's explanation.
+`cached` and `prompt` are tokens by the answer's usage; `replica`, who gave it, and the `policy` that chose it are from
+the router's explanation.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Conversations:
             group = self.rng.randrange(self.told["groups"])
             system = text(random.Random(f"group {group}"), self.told["prefix_words"])
             messages = [{"role": "system", "content": system}]
-            for _ in range(TURNS):
+            for _ in range(self.told.get("turns", TURNS)):
                 began = time.monotonic()
                 messages.append({"role": "user", "content": text(self.rng, 12)})
                 messages.append({"role": "assistant", "content": self.ask(messages)})
@@ -82,7 +83,8 @@ class Conversations:
         if response.status != 200:
             row.update(why=f"{response.status}: {response.read(500).decode(errors='replace')}")
             return
-        row["replica"] = json.loads(response.getheader("X-Plumage-Explain") or "{}").get("replica")
+        explained = json.loads(response.getheader("X-Plumage-Explain") or "{}")
+        row.update(replica=explained.get("replica"), policy=explained.get("policy"))
         while line := response.readline():
             row.setdefault("first", time.time())
             if line.startswith(b"data: "):
