@@ -168,10 +168,19 @@ def progress_fact(observed: Observed, scene: Scene) -> Fact:
         return Fact(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
     cause = _cause(observed, scene, "engine")
     if cause is not None and not cause.passes:
+        if found.total == found.updated and _was_rolled_out(_deployment(observed, scene, "engine")):
+            told = f"{found.ready} of {wanted} replicas are ready, all as the spec says. {cause.message}"
+            return Fact(Type.PROGRESSING, "False", Reason.DEGRADED, told)
         return _halted(found, cause)
     if found.total > found.updated:
         return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, f"{replaced} of {wanted} replicas are up to date")
     return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready")
+
+
+def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:
+    """Its controller says so once all replicas of a template were there, and goes on saying so when some fail later."""
+    told = find_condition((deployment.get("status") or {}).get("conditions") or (), "Progressing")
+    return told is not None and told.get("reason") == "NewReplicaSetAvailable"
 
 
 def _halted(found: Counts, cause: Cause) -> Fact:

@@ -17,7 +17,7 @@ _NOT_HERE = (
     "the cluster has no InferencePools: install Plumage (helm install), or its definitions (kubectl apply -f crds/)"
 )
 _RESTS_ON = ("Accepted", "EngineReady", "RouterReady", "DirectoryReady")  # what Ready does; the others describe
-_HALTED = "RolloutHalted"  # the one reason of Progressing that is bad
+_BAD = ("RolloutHalted", "Degraded")  # reasons of Progressing
 
 
 def pools(cluster: Cluster, everywhere: bool) -> list[dict[str, Any]]:
@@ -72,5 +72,5 @@ def root_causes(pool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     ready = condition(pool, "Ready")
     yield from found or ([ready] if ready and ready.get("status") != "True" else [])
     progress = condition(pool, "Progressing")
-    if progress is not None and progress.get("reason") == _HALTED:
+    if progress is not None and progress.get("reason") in _BAD:
         yield progress

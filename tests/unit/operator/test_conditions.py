@@ -221,6 +221,17 @@ def test_a_pool_that_serves_without_one_of_four_is_ready_and_says_what_it_lacks(
     assert world.reasons()["Ready"] == ("True", "Serving")
 
 
+def test_a_replica_that_fails_after_the_rollout_halts_none() -> None:
+    world = large()
+    lose(world, "chat-engine-1", **ended(1))
+    deployment = world.objects["Deployment", "chat-engine"]
+    deployment["status"]["conditions"] = [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]
+    world.do(world.plan())
+    told = world.condition("Progressing")
+    assert (told["status"], told["reason"]) == ("False", "Degraded")
+    assert told["message"].startswith("3 of 4 replicas are ready, all as the spec says. chat-engine-1: ")
+
+
 def test_a_replica_that_starts_anew_is_no_warning() -> None:
     world = large()
     lose(world, "chat-engine-1", **waiting("PodInitializing"))
