@@ -25,6 +25,7 @@ from support.needs import missing
 
 _LIMIT_S = 900  # a test here waits for pods; the first one for the cluster too
 _LAST = "test_uninstall.py"
+_LOOKS_S = 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,8 +67,8 @@ def _serves_names(access: Access) -> bool:
 
 @pytest.fixture(scope="session")
 def installed(access: Access, before: frozenset[str]) -> Iterator[None]:
-    """The chart, by `helm install --wait`, its operator ready."""
-    install(access)
+    """The chart, by `helm install --wait`, its operator ready; pools that size themselves are looked at often."""
+    install(access, "--set", f"operator.autoscaleSeconds={_LOOKS_S}")
     yield
     if is_installed(access):
         uninstall(access)

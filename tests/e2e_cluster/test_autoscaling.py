@@ -1,21 +1,24 @@
-"""A pool that sizes itself in a real cluster: asleep, woken by requests that wait, up and down by a metric; and who
-else may size a pool.
+"""A pool that sizes itself in a real cluster: asleep, woken by requests that wait, up and down by each metric, its
+coldest replica first; and who else may size a pool.
 
-Each metric's own direction is shown without pods, where it takes seconds: in tests/unit/autoscaling, by
-`plumage bench autoscale`, with a real ReplicaSet in tests/integration/operator/test_autoscaled_pool.py, and for a
-HorizontalPodAutoscaler by external.metrics.k8s.io in tests/integration/external_metrics.
+A figure is measured under one load while the manifest's target moves to either side of it, which takes seconds. That
+sizes follow a load that moves is shown without pods: in tests/unit/autoscaling, by `plumage bench autoscale`, with a
+real ReplicaSet in tests/integration/operator/test_autoscaled_pool.py, and for a HorizontalPodAutoscaler by
+external.metrics.k8s.io in tests/integration/external_metrics. A hit ratio is judged two minutes after the number of
+replicas last changed: the pools for that begin with the first test of the module, and are looked at by its last.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support.kube_access import Access, until
 from support.kube_install import Pool, apply_pool, remove_pool
+from support.kube_load import Load
 
 HELD = 20
 AUTOSCALING = {
@@ -31,16 +34,23 @@ AUTOSCALING = {
         },
     },
 }
-MANIFEST = {
-    "apiVersion": "inference.plumage.dev/v1alpha1",
-    "kind": "InferencePool",
-    "metadata": {"name": "sizes"},
-    "spec": {
-        "model": {"uri": "builtin://tiny-chat"},
-        "engine": {"runtime": "Simulator"},
-        "autoscaling": AUTOSCALING,
-    },
+# Each metric's target on either side of what it is under STEADY, by far: one for two replicas, and one for one.
+TARGETS = {
+    "TokensPerSecond": ({"target": 20}, {"target": 100_000}),
+    "TimeToFirstToken": ({"targetMilliseconds": 20}, {"targetMilliseconds": 600_000}),
+    "QueueWait": ({"targetMilliseconds": 20}, {"targetMilliseconds": 600_000}),
+    "KvCacheUsage": ({"targetPercent": 2}, {"targetPercent": 100}),
 }
+STEADY = {"groups": 4, "prefix_words": 100, "turns": 1, "workers": 8, "pace_s": 0.5, "answer_tokens": 60}
+ENGINE = {  # four at once: others wait, and fill a good part of the cache meanwhile
+    "runtime": "Simulator",
+    "simulator": {"cacheBlocks": 1000, "maxNumSeqs": 4},
+}
+# Of the prefixes one replica's cache has room for half, two for all of them.
+SHARED = {"groups": 24, "prefix_words": 100, "turns": 1, "workers": 2, "pace_s": 0.7, "answer_tokens": 4}
+UNIQUE = {**SHARED, "groups": 10**9}
+SMALL = {"runtime": "Simulator", "simulator": {"cacheBlocks": 320}}
+HITS = {**AUTOSCALING, "maxReplicas": 3, "metrics": [{"type": "CacheHitRatio", "targetPercent": 65}]}
 # At once and for so many seconds; each request is asked once, and counted by what became of it.
 CLIENTS = """
 import json, sys, threading, time, urllib.request
@@ -80,12 +90,47 @@ print(json.dumps({"answered": told.count(True), "lost": [one for one in told if 
 """
 
 
+HOTNESS = """
+import json, sys, urllib.request
+
+def told(address):
+    request = urllib.request.Request(f"http://{address}:8081/v1/plumage/stats")
+    request.add_header("Authorization", f"Bearer {sys.argv[1]}")
+    return json.load(urllib.request.urlopen(request, timeout=60))["hotness"]
+
+print(json.dumps({name: told(address) for name, address in json.loads(sys.argv[2]).items()}))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hits(access: Access, installed: None) -> Iterator[dict[str, Pool]]:
+    """Two pools under their loads: `shared`, whose prefixes come again, with one replica, and `unique`, whose prefixes
+    never do, with two, of which none is needed."""
+    made = {
+        name: applied(access, name, SMALL, {**HITS, "minReplicas": n}) for name, n in (("shared", 1), ("unique", 2))
+    }
+    loads = [chat(access, made["shared"], **SHARED), chat(access, made["unique"], **UNIQUE)]
+    change(access, made["unique"], {"autoscaling": {"minReplicas": 1}})
+    yield made
+    for load in loads:
+        load.stop()
+    for pool in made.values():
+        remove_pool(access, pool)
+
+
 @pytest.fixture(scope="module")
-def sizes(access: Access, installed: None) -> Iterator[Pool]:
+def sizes(access: Access, hits: dict[str, Pool]) -> Iterator[Pool]:
     """Ready, and asleep from the beginning."""
-    made = apply_pool(access, "sizes", "sizes", json.dumps(MANIFEST))
+    made = applied(access, "sizes", ENGINE, AUTOSCALING)
     yield made
     remove_pool(access, made)
+
+
+@pytest.fixture(scope="module")
+def steady(access: Access, sizes: Pool) -> Iterator[Load]:
+    load = chat(access, sizes, **STEADY)
+    yield load
+    load.stop()
 
 
 def test_a_sleeping_pool_wakes_for_requests_that_wait_and_loses_none(access: Access, sizes: Pool) -> None:
@@ -111,6 +156,37 @@ def test_a_pool_grows_and_shrinks_by_what_is_in_flight(access: Access, sizes: Po
     assert {"ScaledUp", "ScaledDown"} <= reasons(access, sizes)
 
 
+def test_the_coldest_replica_goes_and_not_the_youngest(access: Access, sizes: Pool, request: Any) -> None:
+    change(access, sizes, {"autoscaling": {"minReplicas": 2}})
+    until(lambda: ready(access, sizes) == 2, "minReplicas are there")
+    old, young = engines(access, sizes)
+    access.kubectl("-n", sizes.namespace, "annotate", "pod", old, "inference.plumage.dev/cordoned=true")
+    request.getfixturevalue("steady")  # from now on: only the young one is asked
+    found: dict[str, float] = {}
+
+    def is_hotter() -> bool:
+        found.update(hotness(access, sizes))
+        return found[young] > found[old]
+
+    until(is_hotter, f"the replica that is asked is the hotter one: {found}")
+    change(access, sizes, {"autoscaling": {"minReplicas": 1, **by("TokensPerSecond", 1)}})
+    until(lambda: wanted(access, sizes) == 1, "it shrank")
+    until(lambda: len(engines(access, sizes)) == 1, "one is left")
+    print(f"hotness {found[old]:.0f} of the older, which went, {found[young]:.0f} of the younger")
+    assert engines(access, sizes) == [young]
+
+
+@pytest.mark.usefixtures("steady")
+@pytest.mark.parametrize("metric", TARGETS)
+def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, metric: str) -> None:
+    change(access, sizes, {"autoscaling": by(metric, 0)})
+    until(lambda: ready(access, sizes) == 2, f"it grew: {status(access, sizes)}")
+    change(access, sizes, {"autoscaling": by(metric, 1)})
+    until(lambda: wanted(access, sizes) == 1, f"it shrank: {status(access, sizes)}")
+    until(lambda: is_told(access, sizes, f"1 → 2 replicas: {metric} "), "why it grew is told")
+    until(lambda: is_told(access, sizes, f"2 → 1 replicas: {metric} "), "why it shrank is told")
+
+
 def test_who_sizes_a_pool_is_said_by_its_spec(access: Access, sizes: Pool) -> None:
     change(access, sizes, {"autoscaling": AUTOSCALING})
     said = access.refused("-n", sizes.namespace, "scale", "ppool/sizes", "--replicas=2")
@@ -121,6 +197,73 @@ def test_who_sizes_a_pool_is_said_by_its_spec(access: Access, sizes: Pool) -> No
     access.kubectl("-n", sizes.namespace, "scale", "ppool/sizes", "--replicas=2")
     until(lambda: ready(access, sizes) == 2, "kubectl scale counts")
     assert condition(access, sizes, "Scaling")["reason"] == "Manual"
+
+
+def test_a_replica_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_helps(
+    access: Access, hits: dict[str, Pool]
+) -> None:
+    until(lambda: ready(access, hits["shared"]) == 2, "it grew", within_s=600)
+    (told,) = [one for one in said(access, hits["shared"]) if one.startswith("1 → 2 replicas: CacheHitRatio ")]
+    assert "target 65 %: the curve predicts " in told
+    print(told)
+
+
+def test_none_is_bought_for_the_hit_ratio_where_the_curve_says_that_it_does_not_help(
+    access: Access, hits: dict[str, Pool]
+) -> None:
+    until(lambda: wanted(access, hits["unique"]) == 1, "it gave up what no hit is lost by", within_s=600)
+    (told,) = [one for one in said(access, hits["unique"]) if "CacheHitRatio" in one]
+    assert told.startswith("2 → 1 replicas: CacheHitRatio ")
+    assert "target 65 %: the curve predicts no more than " in told
+    assert ": not bought" in told
+    print(told)
+
+
+def applied(access: Access, name: str, engine: Mapping[str, Any], autoscaling: Mapping[str, Any]) -> Pool:
+    """A pool in a namespace of its name, whose new replicas come with an empty cache."""
+    spec = {
+        "model": {"uri": "builtin://tiny-chat"},
+        "engine": engine,
+        "autoscaling": autoscaling,
+        "directory": {"warmup": {"enabled": False}},
+    }
+    kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
+    return apply_pool(access, name, name, json.dumps({**kind, "spec": spec}))
+
+
+def chat(access: Access, pool: Pool, **settings: Any) -> Load:
+    return Load.start(access, pool, port=8000, key="", model="tiny-chat", **settings)
+
+
+def by(metric: str, side: int) -> dict[str, Any]:
+    return {"metrics": [{"type": metric, **TARGETS[metric][side]}]}
+
+
+def engines(access: Access, pool: Pool) -> list[str]:
+    """Oldest first, those that do not end."""
+    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
+    words = ("get", "pods", "-l", chosen, "--sort-by=.metadata.creationTimestamp", "-o", "json")
+    pods = json.loads(access.kubectl("-n", pool.namespace, *words))["items"]
+    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def hotness(access: Access, pool: Pool) -> dict[str, float]:
+    """As each engine's agent tells it to its peers, of which this is one by its token."""
+    account = ("create", "token", f"{pool.name}-engine", "--audience=plumage")
+    token = access.kubectl("-n", pool.namespace, *account).strip()
+    addresses = {name: access.get("pod", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)}
+    told: dict[str, float] = json.loads(access.inside(pool.namespace, HOTNESS, token, json.dumps(addresses)))
+    return told
+
+
+def said(access: Access, pool: Pool) -> list[str]:
+    """Messages of its events."""
+    told = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
+    return [one["message"] for one in json.loads(told)["items"] if one["involvedObject"]["kind"] == "InferencePool"]
+
+
+def is_told(access: Access, pool: Pool, beginning: str) -> bool:
+    return any(one.startswith(beginning) for one in said(access, pool))
 
 
 def change(access: Access, pool: Pool, spec: dict[str, Any]) -> None:
