@@ -45,7 +45,7 @@ class HostTierConfig(Section):
     so many are copied up by one plan. promotion_lookahead: waiting requests whose blocks are copied up before their
     turn, by vLLM with promotion on; 0 for none."""
 
-    min_frequency: int = Field(10, ge=1)
+    min_frequency: int = Field(2, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
     promotion_tokens: int = Field(4096, ge=1)

@@ -51,7 +51,7 @@ class HostLink:
         device_blocks: int,
         rng: Random,
         sink: EventSink | None = None,
-        min_frequency: int = 10,
+        min_frequency: int = 2,
         admission: str = "Hotness",
         promotion: str = "Hotness",
         priority: str = PRIORITY.text,

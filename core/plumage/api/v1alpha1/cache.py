@@ -111,7 +111,7 @@ class HostMemorySpec(Struct):
         description="Host memory for KV blocks. VLLM needs it; a Simulator takes its device's capacity when absent.",
     )
     min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
-        10, description="Accesses below which an evicted prefix is dropped rather than copied."
+        2, description="Accesses below which an evicted prefix is dropped rather than copied."
     )
     admission: Literal["Hotness", "Frequency", "All"] = Field(
         "Hotness", description="Copy what is hotter than the coldest resident, what passes minFrequency, or everything."
