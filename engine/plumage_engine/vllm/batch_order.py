@@ -15,6 +15,7 @@ is told in that process's log alone. vLLM's second model runner keeps its reques
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from plumage_engine.vllm.counters import Counters
@@ -72,14 +73,22 @@ def _sort(runner: Any, output: Any) -> None:
     requests = len(batch.req_ids)
     if requests < 3 or not batch.block_table.block_tables:
         return  # of two requests each stands beside the other already
-    split = runner.reorder_batch_threshold is not None
-    keep = range(requests)
-    if split:  # vLLM has put those that decode first
-        keep = range(sum(1 for name in batch.req_ids if output.num_scheduled_tokens[name] == 1))
+    threshold = runner.reorder_batch_threshold
+    keep = range(requests if threshold is None else _decodes(batch, output, threshold))
     table = batch.block_table.block_tables[0]
     rows = [table.block_table.np[row, : table.num_blocks_per_row[row]].tobytes() for row in keep]
     for one, other in swaps(rank_rows(rows)):
         batch.swap_states(one, other)
+
+
+def _decodes(batch: Any, output: Any, threshold: int) -> int:
+    """Rows in front that decode, as vLLM's `reorder_batch_to_split_decodes_and_prefills` has put them there. A prompt
+    whose last part is as short does not, and stands behind them."""
+    rows = zip(batch.req_ids, batch.num_computed_tokens_cpu, batch.num_prompt_tokens, strict=False)
+    decode = (
+        0 < computed >= prompt and output.num_scheduled_tokens[name] <= threshold for name, computed, prompt in rows
+    )
+    return sum(1 for _ in takewhile(bool, decode))
 
 
 def rank_rows(rows: Sequence[bytes]) -> list[int]:

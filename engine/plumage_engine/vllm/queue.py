@@ -6,6 +6,7 @@ for the length, which is always the true one, or the engine would believe that i
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -13,7 +14,6 @@ from plumage_engine.vllm.compat.scheduler import (
     FCFSRequestQueue,
     Request,
     RequestQueue,
-    RequestStatus,
     Scheduler,
 )
 from plumage_engine.vllm.counters import Counters
@@ -33,7 +33,7 @@ class FeatherQueue(RequestQueue):
         self._order = order
         self._guard = guard
         self._counters = counters
-        self._waiting: dict[str, Request] = {}
+        self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._plain: FCFSRequestQueue | None = None
         self._chosen: Request | None = None  # vLLM pops what it peeked at
         self._stopped = False  # the policy's last word, with room in the batch
@@ -62,11 +62,10 @@ class FeatherQueue(RequestQueue):
             self._guard.failed(error)
 
     def prepend_request(self, request: Request) -> None:
-        """A preempted request, or one that was put aside."""
+        """A preempted request, or one that was put aside. It is the first again, as vLLM's own queue has it."""
         self._chosen = None
-        if request.status == RequestStatus.PREEMPTED and request.request_id not in self._waiting:
-            self._counters.add("preemptions")
         self._waiting[request.request_id] = request
+        self._waiting.move_to_end(request.request_id, last=False)
         if self._plain is not None:
             self._plain.prepend_request(request)
             return
@@ -104,8 +103,8 @@ class FeatherQueue(RequestQueue):
             return bool(self._plain)
         if not self._waiting:
             return False
-        scheduler = self._scheduler
-        if len(scheduler.running) >= scheduler.max_num_active_reqs:
+        scheduler = self._scheduler  # paused streaming sessions are not in `running`, and have a slot all the same
+        if len(scheduler.running) + scheduler.num_waiting_for_streaming_input >= scheduler.max_num_active_reqs:
             self._stopped = False
             return True
         return self._ask() is not None
@@ -150,7 +149,7 @@ class FeatherQueue(RequestQueue):
         return iter(list(self._waiting.values()))
 
     def oldest(self, limit: int) -> Iterator[Request]:
-        """Up to `limit` of them by arrival, preempted ones last. Not to be read while requests come and go."""
+        """Up to `limit` of them, preempted ones first, then by arrival. Not to be read while requests come and go."""
         return islice(self._waiting.values(), limit)
 
     def _first(self) -> Request:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,3 +45,39 @@ def test_a_runner_that_is_left_alone_is_named(monkeypatch: pytest.MonkeyPatch) -
     batch_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
     assert not guard.on
     assert "second model runner" in guard.reason
+
+
+class Batch:
+    """As vLLM's InputBatch. rows: (name, tokens computed, tokens of the prompt, first block)."""
+
+    def __init__(self, rows: list[tuple[str, int, int, int]]) -> None:
+        self.req_ids = [name for name, *_ in rows]
+        self.num_computed_tokens_cpu = np.array([computed for _, computed, *_ in rows])
+        self.num_prompt_tokens = np.array([prompt for _, _, prompt, _ in rows])
+        blocks = np.array([[block] for *_, block in rows], np.int32)
+        table = SimpleNamespace(block_table=SimpleNamespace(np=blocks), num_blocks_per_row=[1] * len(rows))
+        self.block_table = SimpleNamespace(block_tables=[table])
+
+    def swap_states(self, one: int, other: int) -> None:
+        names = self.req_ids
+        names[one], names[other] = names[other], names[one]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "order"),
+    [
+        (None, ["first", "dec-1", "short", "dec-5", "long", "dec-9"]),
+        (1, ["dec-1", "dec-5", "dec-9", "short", "long", "first"]),
+        (0, ["dec-9", "dec-5", "dec-1", "short", "long", "first"]),
+    ],
+)
+def test_those_that_decode_stay_in_front_where_the_backend_wants_that(threshold: int | None, order: list[str]) -> None:
+    """A prompt of one token, and the last token of a chunked one, are scheduled as many tokens as a decode is."""
+    batch = Batch([
+        ("dec-9", 30, 20, 9), ("dec-5", 40, 20, 5), ("dec-1", 25, 20, 1), ("short", 20, 21, 2), ("long", 8, 60, 7),
+        ("first", 0, 1, 0),
+    ])  # fmt: skip
+    scheduled = {name: 8 if name == "long" else 1 for name in batch.req_ids}
+    output = SimpleNamespace(num_scheduled_tokens=scheduled)
+    batch_order._sort(SimpleNamespace(input_batch=batch, reorder_batch_threshold=threshold), output)
+    assert batch.req_ids == order

@@ -10,7 +10,8 @@ import pytest
 from support.offload_tier import Tier, chain
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy
+from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy, ReqContext
+from plumage_engine.vllm.offload.manager import SelectiveManager
 from plumage_engine.vllm.offload.residents import chunk_key
 
 
@@ -118,3 +119,13 @@ def test_a_decision_that_fails_leaves_vllms_own(tiny_model: Path, monkeypatch: p
 def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
     with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
         Tier(tiny_model, priority="heat * clock")
+
+
+def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:
+    manager, context = SelectiveManager(16, 16), ReqContext("asks")
+    names = [bytes([letter]) * 32 + group.to_bytes(4, "big") for group in (0, 1) for letter in (1, 2, 3)]
+    context._offload_key_positions.update(zip(names, (16, 32, 48) * 2, strict=True))
+    manager._count(names, context)
+    found = [manager.heats.table.get(chunk_key(name)) for name in names]
+    assert [heat and heat.depth for heat in found] == [1, 2, 3, 1, 2, 3]
+    assert [heat and heat.frequency for heat in found] == [1] * 6

@@ -59,7 +59,7 @@ from vllm.v1.kv_offload.tiering.base import SecondaryTierManager
 from vllm.v1.kv_offload.tiering.base import TransferJob as TierJob
 from vllm.v1.kv_offload.tiering.manager import JobMetadata
 from vllm.v1.outputs import KVConnectorOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.block_table import BlockTable, MultiGroupBlockTable
 from vllm.v1.worker.gpu_input_batch import InputBatch
@@ -120,7 +120,6 @@ CONFIG: Read = {
 
 SCHEDULER: Read = {
     Request: ("block_hashes", "num_prompt_tokens", "request_id", "sampling_params", "status"),
-    RequestStatus: ("PREEMPTED",),
     SamplingParams: ("extra_args", "ignore_eos", "min_tokens", "seed"),
     Scheduler: ("get_num_unfinished_requests", "max_num_running_reqs"),
     KVCacheManager: ("block_pool", "coordinator", "usage"),
@@ -161,7 +160,7 @@ STEP: Read = {
 
 BATCH: Read = {
     GPUModelRunner: ("input_batch", "reorder_batch_threshold"),
-    InputBatch: ("block_table", "req_ids"),
+    InputBatch: ("block_table", "num_computed_tokens_cpu", "num_prompt_tokens", "req_ids", "swap_states(i1, i2)"),
     MultiGroupBlockTable: ("block_tables",),
     BlockTable: ("block_table", "num_blocks_per_row"),
     CpuGpuBuffer: ("np",),

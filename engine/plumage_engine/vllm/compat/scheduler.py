@@ -10,7 +10,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
@@ -21,7 +21,6 @@ __all__ = [
     "FCFSRequestQueue",
     "Request",
     "RequestQueue",
-    "RequestStatus",
     "Scheduler",
     "SchedulerOutput",
     "complaints",
@@ -54,6 +53,7 @@ LIVE: Live = {
         "kv_cache_manager",
         "kv_holding_waiting",
         "max_num_active_reqs",
+        "num_waiting_for_streaming_input",
         "policy",
         "requests",
         "running",

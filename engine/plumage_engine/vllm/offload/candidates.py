@@ -6,7 +6,7 @@ round and round, and over the hottest that earlier looks found; both bound what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
@@ -41,18 +41,21 @@ class Candidates:
         self._hot: list[Entry] = []
 
     def roots(self, chunks: int, busy: Collection[Key]) -> list[tuple[TierNode, Piece]]:
-        """The hottest pieces whose chunk above is in the device, worth `chunks` or a little more. busy: not these."""
+        """The hottest pieces whose chunk above is in the device, worth `chunks` or a little more. busy: not these. A
+        chunk that left host memory and came back is in two entries; no two pieces have it."""
         found = [(heat, place, entry) for entry in self._look() for heat, place in self._first_missing(entry)]
         best = nlargest(_KEPT, found, key=lambda one: one[0])
         self._hot = [entry for _, _, entry in best]
         roots: list[tuple[TierNode, Piece]] = []
+        taken: set[Key] = set()
         for _, place, entry in best:
             if chunks <= 0:
                 break
-            piece = self._piece(entry, place, chunks, busy)
+            piece = self._piece(entry, place, chunks, lambda key: key in busy or key in taken)
             if piece.keys:
                 roots.append((self._node(piece), piece))
                 chunks -= len(piece.keys)
+                taken.update(piece.keys)
         return roots
 
     def leaf(self, key: Key) -> TierNode:
@@ -91,14 +94,14 @@ class Candidates:
         if low < len(entry.keys) and (above is None or self._device.holds(above)):
             yield self._residents.heats.promotion(chunk_key(entry.keys[low])), low
 
-    def _piece(self, entry: Entry, place: int, chunks: int, busy: Collection[Key]) -> Piece:
+    def _piece(self, entry: Entry, place: int, chunks: int, is_busy: Callable[[Key], bool]) -> Piece:
         """From `place` on what is here, missing there and as hot: one node of the tree."""
         promotion = self._residents.heats.promotion
         hotness = promotion(chunk_key(entry.keys[place]))
         keys: list[Key] = []
         for key in entry.keys[place : place + chunks]:
             chunk = self._residents.get(key)
-            if chunk is None or not chunk.is_ready or key in busy or self._device.holds(key):
+            if chunk is None or not chunk.is_ready or is_busy(key) or self._device.holds(key):
                 break
             if promotion(chunk_key(key)) != hotness:
                 break

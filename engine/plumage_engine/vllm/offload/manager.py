@@ -7,7 +7,6 @@ and hot enough: while it is on the device for certain, and long before its memor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -34,7 +33,6 @@ from plumage_engine.vllm.offload.residents import Residents, chunk_key
 
 __all__ = ["RANKS", "SelectiveManager"]
 
-_log = logging.getLogger("vllm.plumage")
 RANKS: Final[Mapping[str, str]] = MappingProxyType(
     {"Frequency": "frequency", "Recency": "clock", "Depth": "0 - depth", "All": "clock"}
 )
@@ -135,7 +133,10 @@ class SelectiveManager(CPUOffloadingManager):
         if counted is None or counted.by is not self:
             chain = positions(context)
             context.set_state(_Counted(self, max(chain.values(), default=0)))
-            self.heats.request([chunk_key(key) for key in chain])
+            first, *others = _by_group(chain)
+            self.heats.request([chunk_key(key) for key in first])
+            for keys_of_group in others:
+                self.heats.use([chunk_key(key) for key in keys_of_group], 0)
             return
         for key in keys:
             end = context.get_offload_key_position(key) or 0
@@ -184,3 +185,15 @@ class SelectiveManager(CPUOffloadingManager):
         """vLLM's own order for all that is here, and its own admission: of everything."""
         if isinstance(self._policy, GuardedPolicy):
             self._policy = make_lru(self._chunks_here, self.residents.items())
+
+
+def _by_group(chain: Mapping[OffloadKey, int]) -> list[list[OffloadKey]]:
+    """A request's chunks, each KV group's from the root: vLLM tells one group after the other, and mostly there is one.
+    One list at the least."""
+    keys = list(chain)
+    if not keys or keys[0][-4:] == keys[-1][-4:]:
+        return [keys]
+    groups: dict[bytes, list[OffloadKey]] = {}
+    for key in keys:
+        groups.setdefault(key[-4:], []).append(key)
+    return list(groups.values())

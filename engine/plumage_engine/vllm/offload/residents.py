@@ -196,7 +196,9 @@ class Residents:
         return going
 
     def clear(self) -> None:
-        """All of them, whatever transfers are under way."""
+        """All of them, whatever transfers are under way. Whoever keeps an entry sees that nothing of it is here."""
+        for entry in self._entries:
+            entry.held = 0
         for one in (self._chunks, self._places, self._entries, self._order, self._doomed):
             one.clear()
 

@@ -1,0 +1,58 @@
+"""Which chunks of host memory a plan may take: each once, and none that has left."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from plumage.hotness.cuckoo import CuckooFilter
+from plumage.hotness.formula import parse_formula
+from plumage_engine.vllm.offload.candidates import Candidates
+from plumage_engine.vllm.offload.heats import Heats
+from plumage_engine.vllm.offload.residents import Residents
+
+A, B, C, D = (name.encode().rjust(32, b"\1") + bytes(4) for name in "abcd")
+
+
+@dataclass(slots=True)
+class Chunk:
+    """As vLLM's ChunkStatus."""
+
+    ref_cnt: int = 0
+    is_ready: bool = True
+
+
+def parts(*in_device: bytes) -> tuple[Residents, Candidates]:
+    formula = parse_formula("frequency")
+    record = CuckooFilter(4096, random.Random(0))
+    residents = Residents(16, Heats(record, tokens=16, admission=formula, promotion=formula))
+    device: Any = SimpleNamespace(holds=lambda key: key in in_device)
+    return residents, Candidates(residents, device)
+
+
+def store(residents: Residents, keys: list[bytes], parent: bytes | None = None, start: int = 0) -> None:
+    for key in keys:
+        residents.insert(key, Chunk())
+    residents.join(keys, parent, start)
+
+
+def test_a_chunk_that_left_and_came_back_is_in_one_piece_of_a_plan() -> None:
+    residents, candidates = parts(A, B)
+    store(residents, [A, B, C, D])
+    residents.remove(C)
+    store(residents, [C], parent=B, start=2)
+    planned = [key for _, piece in candidates.roots(8, ()) for key in piece.keys]
+    assert planned.count(C) == 1
+    assert planned.count(D) <= 1
+
+
+def test_what_a_reset_took_is_nobodys_candidate() -> None:
+    residents, candidates = parts(A)
+    store(residents, [A, B, C])
+    assert [piece.keys for _, piece in candidates.roots(8, ())] == [(B, C)]
+    residents.clear()
+    assert list(candidates._look()) == []
+    store(residents, [A, B])
+    assert [piece.keys for _, piece in candidates.roots(8, ())] == [(B,)]
