@@ -63,6 +63,10 @@ class _RefusedError(PlumageError):
         self.status = status
 
 
+class _SlowError(_RefusedError):
+    """The engine core is at work, on a long step it may be."""
+
+
 class FleetRoutes:
     """ASGI middleware. ask: None where the plugin is not configured, so that there is nothing to tell. The application
     within, and the rest, come as vLLM makes them: see `PlumageEndpoints`."""
@@ -148,6 +152,7 @@ class FleetRoutes:
         return JSONResponse({**await self._pulled(), "inFlight": self.in_flight, "draining": self.draining})
 
     async def _drain(self, request: Request) -> Response:
+        """`draining` is told from now on, for good: whoever asks for this takes the replica away."""
         seconds = _timeout(await _body(request))
         self.draining = True
         drained = True
@@ -161,11 +166,16 @@ class FleetRoutes:
     async def _idle(self) -> None:
         """Other API server processes may have requests in the same engine: so the engine is asked as well."""
         while True:
-            if not self.in_flight:
-                stats = await self._pulled()
-                if not stats["running"] + stats["waiting"]:
-                    return
+            if not self.in_flight and await self._rests():
+                return
             await asyncio.sleep(_LOOK)
+
+    async def _rests(self) -> bool:
+        try:
+            stats = await self._pulled()
+        except _SlowError:
+            return False
+        return not stats["running"] + stats["waiting"]
 
     # -- the engine core ---------------------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ class FleetRoutes:
             async with asyncio.timeout(seconds or _ANSWER_SECONDS.get(name, _QUICK_SECONDS)):
                 status, content = await self.ask(name, body)
         except TimeoutError:
-            raise _RefusedError(503, "the engine core did not answer in time") from None
+            raise _SlowError(503, "the engine core did not answer in time") from None
         except Exception as error:  # dead, shutting down, or without our method
             raise _RefusedError(503, f"the engine core did not answer: {type(error).__name__}") from error
         return status, content

@@ -137,6 +137,23 @@ async def test_a_drain_waits_for_what_is_in_flight() -> None:
         assert (await request).text == "vllm"
 
 
+async def test_a_drain_outlasts_a_step_that_takes_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def slow(name: str, body: bytes) -> tuple[int, bytes]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise TimeoutError
+        return await stats(name, body)
+
+    monkeypatch.setattr(endpoints, "_LOOK", 0.001)
+    async with client(made(slow)) as http:
+        answer = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 60})
+    assert (answer.status_code, answer.json()["drained"]) == (200, True)
+    assert asked > 1
+
+
 async def test_a_drain_waits_for_requests_of_other_servers_too() -> None:
     left = [2, 1, 0]
 

@@ -128,6 +128,27 @@ def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.Monke
     assert spec.choose(guard) is IdleSpec
 
 
+@pytest.mark.parametrize("stock", [True, False])
+def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, stock: bool) -> None:
+    """Ours can't be; then it is vLLM's own, and where that can't be either host memory takes nothing."""
+    from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
+
+    from plumage_engine.vllm.offload import spec
+    from plumage_engine.vllm.offload.manager import SelectiveManager
+
+    def moved(*given: Any, **named: Any) -> None:
+        raise TypeError("takes no num_chunks")
+
+    monkeypatch.setattr(spec, "GUARD", Guard("hostTier", Counters()))
+    monkeypatch.setattr(SelectiveManager if stock else CPUOffloadingManager, "__init__", moved)
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16))
+    guard = engine.scheduler.plumage.guards["hostTier"]
+    assert (guard.on, guard.reason) == (False, "TypeError: takes no num_chunks")
+    manager = type(engine.scheduler.connector.connector_scheduler.manager).__name__
+    assert manager == ("CPUOffloadingManager" if stock else "IdleManager")
+    serves_on(engine)
+
+
 def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

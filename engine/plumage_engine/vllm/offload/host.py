@@ -22,6 +22,7 @@ from plumage_engine.vllm.compat.kv_offload import (
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.offload.disk_options import read_disk
+from plumage_engine.vllm.offload.idle import IdleManager
 from plumage_engine.vllm.offload.manager import SelectiveManager
 from plumage_engine.vllm.offload.memory import check_host_memory, machine_memory
 from plumage_engine.vllm.offload.worker import TorchWorker
@@ -60,21 +61,30 @@ class SelectiveSpec(CPUOffloadingSpec):
         self.kv_events_config = replace(self.kv_events_config, self_describing_kv_events=told)
 
     def get_manager(self) -> OffloadingManager:
-        """The one of this engine. `install` gives it the plugin's settings; until then it has the environment's."""
+        """The one of this engine. `install` gives it the plugin's settings; until then it has the environment's. vLLM's
+        own, or one that takes nothing, where this vLLM makes it in another way than we know."""
         if self._manager is None:
-            tokens = min(self.tokens_per_block) * self.blocks_per_chunk
-            memory: SelectiveManager
-            if self.disk is None:
-                memory = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
-                memory.refused |= {} if self.disk_guard.on else {"disk": self.disk_guard}
-                self._manager = memory
-            else:
-                tiers = _disk_parts().make_tiers(self, self.disk, tokens)
-                self._manager, memory = tiers, tiers.memory
-            settings = read_settings(None, os.environ)
-            if settings is not None:
-                memory.configure(settings.host_tier, Counters(), seed=settings.seed)
+            from plumage_engine.vllm.offload.spec import GUARD
+
+            stock, second = super().get_manager, Guard("hostTier", Counters())
+            self._manager = attempt(GUARD, self._make_manager) or attempt(second, stock) or IdleManager()
         return self._manager
+
+    def _make_manager(self) -> OffloadingManager:
+        tokens = min(self.tokens_per_block) * self.blocks_per_chunk
+        manager: OffloadingManager
+        memory: SelectiveManager
+        if self.disk is None:
+            memory = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
+            memory.refused |= {} if self.disk_guard.on else {"disk": self.disk_guard}
+            manager = memory
+        else:
+            tiers = _disk_parts().make_tiers(self, self.disk, tokens)
+            manager, memory = tiers, tiers.memory
+        settings = read_settings(None, os.environ)
+        if settings is not None:
+            memory.configure(settings.host_tier, Counters(), seed=settings.seed)
+        return manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """vLLM's worker, or, on a platform that it refuses, ours."""

@@ -14,10 +14,12 @@ from plumage_engine.vllm.compat.offload_base import (
     RequestOffloadingContext,
 )
 
-__all__ = ["IdleSpec"]
+__all__ = ["IdleManager", "IdleSpec"]
 
 
-class _IdleManager(OffloadingManager):
+class IdleManager(OffloadingManager):
+    """Misses, and takes in nothing."""
+
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         return LookupResult.MISS
 
@@ -52,7 +54,7 @@ class IdleSpec(OffloadingSpec):
     """Has vLLM's connector, and what it asks, but no memory."""
 
     def get_manager(self) -> OffloadingManager:
-        return _IdleManager()
+        return IdleManager()
 
     def get_worker(self, kv_caches: Any) -> OffloadingWorker:
         return _IdleWorker()
