@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,13 @@ class Context:
         if given not in ("0", "1"):
             raise ConfigurationError(f"{option}={given}: must be 0 or 1")
         return given == "1"
+
+    def count(self, option: str, default: int, most: int = 100) -> int:
+        """An option that is a whole number from 1 to `most`; ConfigurationError for anything else."""
+        given = self.options.get(option, str(default))
+        if not (given.isascii() and given.isdecimal()) or not 1 <= int(given[:9]) <= most:
+            raise ConfigurationError(f"{option}={given}: must be from 1 to {most}")
+        return int(given)
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -162,6 +170,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "seconds": round(elapsed, 3),
         "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
         "versions": _versions(),
+        "commit": _commit(),
         "keys": dict(report.keys),
         "tables": [asdict(table) for table in report.tables],
         "data": dict(report.data),
@@ -199,6 +208,22 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _commit() -> str:
+    """Of the checkout that this runs from, with a plus where it was changed since; empty where there is none."""
+    head = _git("rev-parse", "--short=10", "HEAD")
+    return head + "+" * bool(head and _git("status", "--porcelain", "-uno"))
+
+
+def _git(*words: str) -> str:
+    try:
+        run = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10.0, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return run.stdout.strip()
 
 
 def _draw(plot: Callable[[Any], None], path: Path) -> None:

@@ -28,7 +28,6 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from plumage.errors import ConfigurationError
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
@@ -256,11 +255,9 @@ def run(context: Context) -> Report:
 
 
 def _counts(context: Context) -> Mapping[str, int]:
-    """Seeds by way of routing; ConfigurationError for an option that is no number."""
-    given = context.options.get("seeds", str(_SEEDS))
-    if not given.isdecimal() or not 1 <= int(given) <= 100:
-        raise ConfigurationError(f"seeds={given}: must be from 1 to 100")
-    return {"in turn": int(given), "by prefix": -(-int(given) // 2)}
+    """Seeds by way of routing."""
+    seeds = context.count("seeds", _SEEDS)
+    return {"in turn": seeds, "by prefix": -(-seeds // 2)}
 
 
 Found = Mapping[tuple[str, str], Mapping[str, Sequence[Counted]]]

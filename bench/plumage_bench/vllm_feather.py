@@ -18,6 +18,7 @@ first, then faster than anybody keeps up with; `converged s` is the device's tim
 
 from __future__ import annotations
 
+import platform
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -149,23 +150,31 @@ def run(context: Context) -> Report:
     """Cells × contenders, in interleaved rounds; each cell is kept when it is done."""
     prepare_environment()
     cells, contenders, rounds = _chosen(context)
-    made_by = {"seed": context.seed, "pairs": rounds, "quick": context.quick, "device": context.device}
-    made_by["policies"] = [one.label for one in contenders]
-    kept = Kept(context.out / NAME, made_by, context.switch("resume"))
+    kept = Kept(context.out / NAME, _made_by(context, rounds, contenders), context.switch("resume"))
     played: dict[str, dict[str, list[Played]]] = {}
     total = sum(1 + _rounds(cell, rounds, context.quick) for cell in cells)
     with TemporaryDirectory() as folder, context.progress("vllm-feather", total) as done:
         model = _model(Path(folder))
         for cell in cells:
             turns = _rounds(cell, rounds, context.quick)
-            if (runs := kept.cell(cell.name)) is None:
+            if (runs := kept.cell(repr(cell))) is None:
                 runs = _cell(model, cell, contenders, turns, context, done)
-                kept.keep(cell.name, runs)
+                kept.keep(repr(cell), runs)
             else:
                 done(1 + turns)
             played[cell.name] = runs
             context.console.print(told(cell, runs, random.Random(context.seed)))
     return report(cells, contenders, played, random.Random(context.seed))
+
+
+def _made_by(context: Context, rounds: int, contenders: Sequence[Contender]) -> dict[str, Any]:
+    """What must be alike for a done cell to be taken over."""
+    from vllm import __version__
+
+    return {
+        "seed": context.seed, "pairs": rounds, "quick": context.quick, "device": context.device, "vllm": __version__,
+        "machine": platform.node(), "policies": [repr(one) for one in contenders],
+    }  # fmt: skip
 
 
 def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
@@ -176,7 +185,7 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
         raise ConfigurationError(f"no cell named {min(unknown)!r}; there are: {known}")
     cells = [cell for cell in CELLS if (cell.counts if wanted is None else cell.name in wanted)]
     contenders = _contenders(context.options.get("policies"))
-    rounds = int(context.options.get("pairs", "2" if context.quick else "3"))
+    rounds = context.count("pairs", 2 if context.quick else 3)
     if context.quick:
         quick = [
             Cell("8 × 4k", 8, requests=32, output=32),

@@ -32,7 +32,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem_report import Counted, Found, Load, closing, plot, ratios_table, table
@@ -219,7 +218,7 @@ def run(context: Context) -> Report:
     prepare_environment()
     from plumage_engine.vllm.tiny_model import write_model
 
-    seeds = 1 if context.quick else _seeds(context)
+    seeds = 1 if context.quick else context.count("seeds", _SEEDS)
     names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
     kinds = [kind for kind in KINDS if not (context.quick and kind.seeds)]
     total = len(names) * sum(len(kind.contenders) * (kind.seeds or seeds) for kind in kinds)
@@ -236,13 +235,6 @@ def run(context: Context) -> Report:
                         advance(1)
     tables = [ratios_table(found), *(table(load, rows) for load, rows in found.items())]
     return Report(closing(found), tables, lambda figure: plot(figure, found), _plain(found))
-
-
-def _seeds(context: Context) -> int:
-    given = context.options.get("seeds", str(_SEEDS))
-    if not given.isdecimal() or not 1 <= int(given) <= 100:
-        raise ConfigurationError(f"seeds={given}: must be from 1 to 100")
-    return int(given)
 
 
 def _played(model: Path, suite: str, kind: Kind, seed: int, fewer: int) -> Iterator[tuple[str, Counted]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from plumage.errors import ConfigurationError
 from plumage_bench.harness import Context, Report, run_benchmark
 from plumage_bench.registry import describe
 
@@ -44,3 +46,22 @@ def test_where_no_bar_can_move_a_long_run_says_how_far_it_is(tmp_path: Path, mon
     lines = [line for line in said.getvalue().splitlines() if line.startswith("fleet:")]
     assert lines[0] == "fleet: 2 of 20 after 40 s"
     assert len(lines) == 10
+
+
+def test_the_commit_is_written_down_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> str:
+        return {"rev-parse": "0123456789", "status": " M file"}[words[0]]
+
+    monkeypatch.setattr("plumage_bench.harness._git", git)
+    run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
+    assert json.loads((tmp_path / "trace.json").read_text())["commit"] == "0123456789+"
+    monkeypatch.setattr("plumage_bench.harness._git", lambda *words: "")
+    run_benchmark(describe("trace"), lambda given: Report({}), context(tmp_path, StringIO()))
+    assert json.loads((tmp_path / "trace.json").read_text())["commit"] == ""
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "1.5", "many", "101", "٣", ""])
+def test_a_count_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"pairs={re.escape(given)}: must be from 1 to 100"):
+        context(tmp_path, StringIO(), pairs=given).count("pairs", 3)
+    assert context(tmp_path, StringIO()).count("pairs", 3) == 3
