@@ -36,13 +36,14 @@ def prepare_environment() -> None:
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """tokens: its ids. answer: tokens to generate. step: the engine step before which it arrives. abort: steps after
-    its arrival at which its client goes away; None, it stays."""
+    its arrival at which its client goes away; None, it stays. group: told to the plugin's Oracle; None, nothing is."""
 
     name: str
     tokens: tuple[int, ...]
     answer: int
     step: int = 0
     abort: int | None = None
+    group: int | None = None
 
 
 @dataclass(slots=True)
@@ -96,8 +97,14 @@ class Engine:
     def _add(self, run: Run, prompt: Prompt, top: int | None) -> None:
         from vllm import SamplingParams
 
+        extra = None if prompt.group is None else {"plumage_group": prompt.group}
         wanted = SamplingParams(
-            max_tokens=prompt.answer, temperature=0.0, ignore_eos=True, logprobs=top, detokenize=False
+            max_tokens=prompt.answer,
+            temperature=0.0,
+            ignore_eos=True,
+            logprobs=top,
+            detokenize=False,
+            extra_args=extra,
         )
         self.llm.add_request(prompt.name, {"prompt_token_ids": list(prompt.tokens)}, wanted)
         run.answers[prompt.name] = Answer()

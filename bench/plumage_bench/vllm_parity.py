@@ -46,7 +46,19 @@ __all__ = [
 REQUESTS, REQUESTS_QUICK = 2_000, 200
 BLOCK = 32
 _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
-_QUEUES = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "DfsWeight", "Oracle")
+_STOPPING: Mapping[str, Mapping[str, Any]] = {
+    "Bandit": {},
+    "QLearning": {},
+    # These prompts share too few levels for its defaults.
+    "Heuristic": {"chunkTokens": BLOCK, "options": {"max_loss": 0, "relaxed_loss": 1}},
+    # It takes the oldest of those that lose least, here always without loss; the rules would never be asked to STOP.
+    "Radix": {"chunkTokens": BLOCK, "options": {"stop": "Bandit"}},
+    "Oracle": {},
+    "Dynamic": {"options": {"largest": 6}},
+}
+"""Policies that STOP by design, each with settings under which it does so here."""
+_ORDERING = ("ChtOrder", "Fcfs", "Lpm", "DfsWeight")
+"""Policies that never STOP."""
 _EVICTIONS = ("Lru", "Rlt", "Hotness")
 _COUNTED = ("stops", "evictions", "host_admissions", "promotions", "promotions_used", "disk_reads")
 """Counters of the plugin in the table: that what a setting is for has happened."""
@@ -147,7 +159,16 @@ def _host_tier() -> list[Variant]:
 
 
 def _policies() -> list[Variant]:
-    queues = [Variant(f"feather {name}", {**_ALONE, "feather": {"policy": name}}, quick=False) for name in _QUEUES]
+    queues = [
+        Variant(
+            f"feather {name}",
+            {**_ALONE, "feather": {"policy": name, **_STOPPING.get(name, {})}},
+            _LESS_ROOM,
+            quick=False,
+            about=("stops",) if name in _STOPPING else (),
+        )
+        for name in (*_STOPPING, *_ORDERING)
+    ]
     evictions = [
         Variant(f"eviction {name}", {**_ALONE, "eviction": {"policy": name}}, _LESS_ROOM, quick=False, about=_EVICTED)
         for name in _EVICTIONS
@@ -157,15 +178,15 @@ def _policies() -> list[Variant]:
 
 def prompts(rng: random.Random, count: int, groups: int = 12) -> list[Prompt]:
     """Two levels of shared prefixes, one prompt in eight a stranger, 3 to 480 tokens, answers of 4 to 32; a few a step,
-    in bursts. One in ten has a step at which its client would go away."""
+    in bursts. One in ten has a step at which its client would go away. Strangers are of no group."""
     stems = [_tokens(rng, rng.randrange(64, 257)) for _ in range(groups // 3)]
     shared = [rng.choice(stems) + _tokens(rng, rng.randrange(0, 129)) for _ in range(groups)]
     made, step = [], 0
     for number in range(count):
-        prefix = rng.choice(shared) if rng.random() < 7 / 8 else ()
-        tokens = prefix + _tokens(rng, rng.randrange(3, 96))
+        group = rng.randrange(groups) if rng.random() < 7 / 8 else None
+        tokens = (() if group is None else shared[group]) + _tokens(rng, rng.randrange(3, 96))
         abort = rng.randrange(12) if rng.random() < 0.1 else None
-        made.append(Prompt(f"r{number}", tokens, rng.randrange(4, 33), step, abort))
+        made.append(Prompt(f"r{number}", tokens, rng.randrange(4, 33), step, abort, group))
         step += rng.choice((0, 0, 0, 1, 1, 2)) if number % 20 else 8
     return made
 

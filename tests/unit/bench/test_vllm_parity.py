@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from plumage.batching.factory import POLICIES
 from plumage_bench.vllm_engine import Prompt
 from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, variants
 from plumage_engine.vllm.settings import PluginSettings
@@ -30,6 +31,24 @@ def test_a_seed_repeats_the_prompts_and_they_share_blocks() -> None:
     assert max(len(one.tokens) + one.answer for one in wanted) <= 544
     assert 10 < sum(one.abort is not None for one in wanted) < 60
     assert [one.step for one in wanted] == sorted(one.step for one in wanted)
+
+
+def test_oracle_is_told_the_groups_and_strangers_have_none() -> None:
+    wanted = prompts(random.Random(3), 300)
+    shared: dict[int | None, set[tuple[int, ...]]] = {}
+    for one in wanted:
+        shared.setdefault(one.group, set()).add(one.tokens[:BLOCK])
+    strangers = shared.pop(None)
+    assert len(shared) == 12 < len(strangers)
+    assert all(len(firsts) == 1 for firsts in shared.values())
+
+
+def test_each_policy_is_served_and_those_that_stop_must() -> None:
+    queues = {one.name.removeprefix("feather "): one for one in variants(quick=False) if "feather " in one.name}
+    assert set(queues) == set(POLICIES)
+    never = {name for name, one in queues.items() if "stops" not in one.about}
+    assert never == {"ChtOrder", "Fcfs", "Lpm", "DfsWeight"}
+    assert all((one.plugin or {})["feather"]["policy"] == name for name, one in queues.items())
 
 
 def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
