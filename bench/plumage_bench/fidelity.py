@@ -278,7 +278,7 @@ def run(context: Context) -> Report:
 def _plot(figure: Any, found: Mapping[tuple[Trace, Cell], _Found]) -> None:
     """Each counted run as a point, vLLM across and the simulator upwards: on the diagonal they agree."""
     left, right = figure.subplots(1, 2)
-    for trace in {trace for trace, _ in found}:
+    for trace in dict.fromkeys(trace for trace, _ in found):
         pairs = [figures.measured() for (of, cell), figures in found.items() if of is trace and not cell.asynchronous]
         left.scatter([real.hit for real, _ in pairs], [guessed.hit for _, guessed in pairs], label=trace.name)
         for name, marker in (("first50", "o"), ("first95", "^")):

@@ -56,7 +56,7 @@ class Part:
 
 
 PARTS = (
-    *(Part("roomy", "chat", number) for number in (220,)),
+    Part("roomy", "chat", 220),
     Part("roomy", "multi-turn", 300),
     Part("roomy", "tools", 180),
     Part("roomy", "completions", 180),
@@ -95,7 +95,7 @@ class Cost:
     with_decoding: float
     process: float
     evictions: int
-    host_hits: int
+    host_admissions: int
 
 
 def run(context: Context) -> Report:
@@ -272,7 +272,7 @@ def _costs(costs: Sequence[Cost]) -> ResultTable:
     rows = [
         (
             cost.setting, cost.blocks, round(cost.told, 2), round(cost.with_decoding, 2), round(cost.process, 1),
-            cost.evictions, cost.host_hits,
+            cost.evictions, cost.host_admissions,
         )
         for cost in costs
     ]  # fmt: skip

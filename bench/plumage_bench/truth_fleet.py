@@ -238,7 +238,7 @@ def _listening(endpoint: str, events: list[bytes]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join()
+        thread.join(30.0)
 
 
 class _Written:

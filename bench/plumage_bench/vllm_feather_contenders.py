@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plumage.batching.base import MAX_WAIT
+
 __all__ = ["AGAIN", "ALWAYS", "CEILING", "CONTENDERS", "FCFS", "LEARNED", "OFF", "PRODUCT", "TREE", "Contender"]
 
 OFF = {"feather": None, "eviction": None, "batchLimit": "Static"}
 _AGEING = 120.0  # seconds; a bound that a loaded machine of two cores does not reach by being slow
-_PRODUCT_AGEING = 10.0  # seconds; FeatherConfig's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ FCFS, TREE = Contender("FCFS", None), Contender("tree", "ChtOrder")
 LEARNED = Contender("bandit", "Bandit", learns=True)
 CEILING = Contender("one group", "ChtOrder", homogeneous=True, only=_MAIN)
 AGAIN = Contender("FCFS again", None, only=("8 × 4k", "no sharing, 1k"))
-PRODUCT = Contender("bandit, 10 s", "Bandit", learns=True, only=_MAIN, ageing=_PRODUCT_AGEING)
+PRODUCT = Contender("bandit, 10 s", "Bandit", learns=True, only=_MAIN, ageing=MAX_WAIT)
 ALWAYS = (FCFS, TREE, LEARNED, CEILING, AGAIN, PRODUCT)
 CONTENDERS = (
     *ALWAYS,

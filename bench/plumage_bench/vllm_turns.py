@@ -126,7 +126,7 @@ class EngineProcess:
         self._connection.close()
         self._process.join(5.0)
         self._process.kill()
-        self._process.join()
+        self._process.join(30.0)
 
 
 @contextmanager

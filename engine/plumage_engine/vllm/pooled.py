@@ -1,4 +1,5 @@
-"""What the pool knows of hotness, as the agent hands it over: it ranks host memory's chunks before local uses do.
+"""What the pool knows of hotness, as the agent hands it over: it ranks host memory's chunks before local uses do, and
+the device's cached blocks where they are evicted by hotness (0152).
 
 It lapses: an agent that is away, or whose directory is, leaves the ranking to what this engine saw by itself.
 """
@@ -12,7 +13,7 @@ import msgspec
 __all__ = ["LIFETIME", "MOST", "PooledHeats", "Told"]
 
 LIFETIME = 60.0
-"""Seconds that an agent's word holds; it renews it every few seconds."""
+"""Seconds that an agent's word holds; it renews it every ten."""
 MOST = 1 << 16
 """Chunks that it may name."""
 
