@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.compat.sources import Sources, main, moved
+from plumage_engine.vllm.compat.sources import main, moved
+from plumage_engine.vllm.compat.tree import Sources
 
 SCHEDULER = """
 class Base:
@@ -97,8 +98,8 @@ def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ('_LIVE = ("running",)', "_LIVE is no table that can be read: annotate it as Surface, Live or Read"),
-        ('MORE: dict = {Moved: ("waiting",)}', "MORE is no table that can be read: annotate it as Surface, Live or"),
+        ('_LIVE = ("running",)', "_LIVE is no table that can be read: annotate it as Surface, Live, Read or Made"),
+        ('MORE: dict = {Moved: ("waiting",)}', "MORE is no table that can be read: annotate it as Surface, Live,"),
         ("MORE: Live = {**LIVE}", "a table in line 10 can't be read: its keys are not all names of classes"),
         ('MORE: Live = {Moved: ["waiting"]}', "a table in line 10 can't be read: the members of Moved are no tuple"),
         ("MORE: Live = dict(LIVE)", "a table in line 10 can't be read: it is not a dictionary, written out"),
@@ -116,6 +117,104 @@ def test_what_can_not_be_checked_is_named(root: Path, ours: Path, table: str, to
 def test_imports_of_other_modules_are_looked_up_too(root: Path, ours: Path) -> None:
     (ours / "hooks.py").write_text("def hook():\n    from vllm.core.sched import Scheduler, Planner\n")
     assert moved(Sources(root), ours) == ["hooks.py: vllm.core.sched has no Planner"]
+
+
+CALLED = """
+from dataclasses import dataclass, field
+from typing import ClassVar, overload
+import msgspec
+
+class Event(msgspec.Struct, tag=True):
+    keys: list
+
+class Stored(Event, kw_only=True):
+    size: int
+    medium: str | None = None
+
+@dataclass(frozen=True)
+class Spec:
+    ids: list
+    kind: ClassVar[str]
+    seen: set = field(default_factory=set)
+    made: int = field(init=False)
+
+class Manager:
+    def __init__(self, chunks, *, events=False): ...
+
+class Plain: ...
+
+@overload
+def group(key): ...
+def group(key, number=0, *, salt=None): ...
+def loose(*keys, **options): ...
+from collections import deque
+class Queue(deque): ...
+"""
+CALLS = """
+from vllm.called import Plain, Spec, loose
+from ours.compat.two import Manager, Queue, Stored, group
+
+class Ours(Manager):
+    def __init__(self, **more):
+        super().__init__(4, events=True, **more)
+class Other(Spec):
+    pass
+def call(things):
+    Stored([1], size=4)
+    Spec([1], seen=set())
+    Other([1])
+    Plain()
+    Queue([1])
+    group(1, salt=2)
+    loose(1, 2, other=3)
+    return [group(*one) for one in things]
+"""
+
+
+@pytest.fixture
+def calling(root: Path, ours: Path) -> Path:
+    (root / "vllm/called.py").write_text(CALLED)
+    (ours / "compat" / "two.py").write_text("from vllm.called import Manager, Queue, Stored, group\n")
+    (ours / "calls.py").write_text(CALLS)
+    return ours
+
+
+def test_calls_that_vllm_takes_are_not_told(root: Path, calling: Path) -> None:
+    assert moved(Sources(root), calling) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("    size: int", "    size: int\n    owner: str", "Stored.__init__ wants owner"),
+        ("    size: int", "    length: int", "Stored.__init__ takes no size"),
+        ("    size: int", "    length: int", "Stored.__init__ wants length"),
+        ("    keys: list", "    keys: list\n    owner: str", "Stored.__init__ wants owner"),
+        ("    ids: list", "    ids: list\n    sizes: list", "Spec.__init__ wants sizes"),
+        ("    ids: list", "    seen: set\n    ids: list", "Spec.__init__ has seen at another place"),
+        ("field(init=False)", "field(repr=False)", "Spec.__init__ wants made"),
+        ("    ids: list", "    _: KW_ONLY\n    ids: list", "Spec.__init__ takes 0 in order, and 1 are passed"),
+        ("events=False", "events=False, owner", "Manager.__init__ wants owner"),
+        ("chunks, *, events", "chunks, *, tells", "Manager.__init__ takes no events"),
+        ("class Plain: ...", "class Plain:\n    def __init__(self, config): ...", "Plain.__init__ wants config"),
+        ("def group(key, number=0", "def group(key, number", "group wants number"),
+        ("def group(key, number=0, *", "def group(*", "group takes 0 in order, and 1 are passed"),
+        ("salt=None", "pepper=None", "group takes no salt"),
+        ("def loose(*keys, **options)", "def loose(*keys)", "loose takes no other"),
+        ("def loose(*keys, **options): ...", "loose = group", "loose is no function and no class that could be read"),
+    ],
+)
+def test_a_call_that_vllm_would_refuse_is_named(root: Path, calling: Path, old: str, new: str, told: str) -> None:
+    changed(root, "vllm/called.py", old, new)
+    assert f"calls.py: vllm.called.{told}" in moved(Sources(root), calling)
+
+
+def test_a_constructor_that_gets_more_than_calls_show_has_a_table(root: Path, calling: Path) -> None:
+    table = calling / "compat" / "three.py"
+    table.write_text('from vllm.called import Manager\nMADE: Made = {Manager: ("chunks", "events")}\n')
+    assert moved(Sources(root), calling) == []
+    changed(root, "vllm/called.py", "events=False", "events, region")
+    assert "compat/three.py: vllm.called.Manager.__init__ wants region" in moved(Sources(root), calling)
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:

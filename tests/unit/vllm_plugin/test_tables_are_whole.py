@@ -12,6 +12,7 @@ from pathlib import Path
 
 import plumage
 import plumage_engine
+from plumage_engine.vllm.compat.calls import calls, known_names
 from plumage_engine.vllm.compat.sources import tables
 
 _PLUGIN = Path(plumage_engine.__file__).parent / "vllm"
@@ -51,6 +52,51 @@ def test_every_name_of_vllms_is_in_a_table() -> None:
 def test_the_tables_are_found() -> None:
     owners = {owner for owner, _ in tables()}
     assert {"Request", "SchedulerConfig", "WorkerBase", "OffloadingConnectorScheduler", "BlockTable"} <= owners
+
+
+def test_the_calls_are_found() -> None:
+    """`calls` reads them from the plugin, so that no table has to be kept of them."""
+    found = {call.name for tree, known in _known() for call in calls(tree, known)}
+    constructors = """
+        BlockStored CPUOffloadingManager CPUOffloadingSpec CPUOffloadingWorker DualQueueThreadPool FullAttentionSpec
+        GPULoadStoreSpec JobResult KVEventBatch LRUCachePolicy LoadStoreSpec ModelRunnerOutput OffloadingEvent
+        PrepareStoreOutput ReqContext RequestOffloadingContext Scheduler SecondaryTierManager SharedOffloadRegion
+        TieringOffloadingManager TransferJob TransferResult
+    """
+    functions = """
+        generate_block_hash_extra_keys get_prometheus_registry make_block_hash_with_group_id maybe_convert_block_hash
+        to_event_extra_keys
+    """
+    assert {*constructors.split(), *functions.split()} <= found
+
+
+def test_a_constructor_that_is_called_by_way_of_ours_is_in_a_table() -> None:
+    """`class Ours(AnotherOfOurs, OneOfVllms)`: what vLLM's is passed stands in no call that names it."""
+    behind = {
+        known[name][1]
+        for tree, known in _known()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for name in [ast.unparse(base) for base in node.bases[1:]]
+        if name in known
+    }
+    made = {
+        ast.unparse(key)
+        for file in (_PLUGIN / "compat").glob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.AnnAssign)
+        and ast.unparse(node.annotation) == "Made"
+        and isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+        if key is not None
+    }
+    assert behind - {"AsyncScheduler"} == made, "put what they are passed into Made, in reads.py"  # it passes all on
+
+
+def _known() -> Iterator[tuple[ast.Module, dict[str, tuple[str, str]]]]:
+    for file in _PLUGIN.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        yield tree, known_names(tree, _PLUGIN / "compat")
 
 
 def _used() -> Iterator[tuple[str, str]]:

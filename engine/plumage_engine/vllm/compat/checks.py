@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Live", "Read", "Surface", "missing", "missing_live"]
+__all__ = ["Live", "Made", "Read", "Surface", "missing", "missing_live"]
 
 Surface = Mapping[type, Sequence[str]]
 """By class of vLLM: the methods we call or override, each with the parameters that we name, as `name(one, other)`."""
@@ -15,6 +15,9 @@ Live = Mapping[type, Sequence[str]]
 
 Read = Mapping[type, Sequence[str]]
 """By class of vLLM: what we read of its objects that a start has none of, so that only `make check-vllm` looks."""
+
+Made = Mapping[type, Sequence[str]]
+"""By class of vLLM: all that its constructor is passed, where our calls don't show it. Only `make check-vllm` looks."""
 
 
 def missing(surface: Surface) -> list[str]:

@@ -57,7 +57,7 @@ from vllm.v1.kv_offload.cpu.policies.base import ChunkStatus
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager
 from vllm.v1.kv_offload.tiering.base import TransferJob as TierJob
-from vllm.v1.kv_offload.tiering.manager import JobMetadata
+from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, JobMetadata
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 from vllm.v1.utils import CpuGpuBuffer
@@ -66,9 +66,9 @@ from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.worker_base import WorkerBase
 
-from plumage_engine.vllm.compat.checks import Read
+from plumage_engine.vllm.compat.checks import Made, Read
 
-__all__ = ["BATCH", "CONFIG", "HOST_TIER", "SCHEDULER", "STEP"]
+__all__ = ["BATCH", "CONFIG", "HOST_TIER", "MADE", "SCHEDULER", "STEP"]
 
 CONFIG: Read = {
     SchedulerConfig: (
@@ -231,3 +231,6 @@ HOST_TIER: Read = {
     JobMetadata: ("transfer_job",),
 }
 """Of the offloading connector, its manager and its worker, and of the tiers below."""
+
+MADE: Made = {CPUPrimaryTierOffloadingManager: ("num_chunks", "enable_events", "mmap_region")}
+"""By `MemoryOverDisk`, by way of our own class that is before it."""
