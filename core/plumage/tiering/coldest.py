@@ -18,14 +18,14 @@ Resident = TypeVar("Resident")
 
 
 class ColdestFirst(Generic[Resident]):
-    """hotness: of a resident, now. A resident is added once and discarded once. rebuild: questions between two looks at
-    all residents, each of which costs a step a resident."""
+    """hotness: of a resident, now. One that was discarded may come again. rebuild: questions between two looks at all
+    residents, each of which costs a step a resident."""
 
     def __init__(self, hotness: Callable[[Resident], float], rebuild: int = REBUILD) -> None:
         self._hotness = hotness
         self._rebuild = rebuild
         self._heap: list[tuple[float, int, Resident]] = []
-        self._live: dict[Resident, None] = {}
+        self._live: dict[Resident, int] = {}  # the one entry of the heap that counts: others are of earlier stays
         self._serial = 0
         self._asked = 0
 
@@ -41,7 +41,6 @@ class ColdestFirst(Generic[Resident]):
         return reversed(self._live)
 
     def add(self, resident: Resident) -> None:
-        self._live[resident] = None
         self._push(self._hotness(resident), resident)
 
     def discard(self, resident: Resident) -> None:
@@ -52,6 +51,7 @@ class ColdestFirst(Generic[Resident]):
         self._asked += 1
         if self._asked % self._rebuild == 0:
             self._heap = [(self._hotness(one), order, one) for order, one in enumerate(self._live)]
+            self._live = {one: order for _, order, one in self._heap}
             heapq.heapify(self._heap)
             self._serial = len(self._heap)
         read: list[tuple[float, Resident]] = []
@@ -67,8 +67,8 @@ class ColdestFirst(Generic[Resident]):
     def _coldest(self, read: list[tuple[float, Resident]]) -> Iterator[Resident]:
         heap = self._heap
         while heap:
-            known, _, resident = heapq.heappop(heap)
-            if resident not in self._live:
+            known, serial, resident = heapq.heappop(heap)
+            if self._live.get(resident) != serial:
                 continue
             hotness = self._hotness(resident)
             if hotness > known and heap and hotness > heap[0][0]:
@@ -79,4 +79,5 @@ class ColdestFirst(Generic[Resident]):
 
     def _push(self, hotness: float, resident: Resident) -> None:
         self._serial += 1
+        self._live[resident] = self._serial
         heapq.heappush(self._heap, (hotness, self._serial, resident))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from plumage.errors import ConfigurationError
+from plumage.tiering.coldest import ColdestFirst
 from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
 from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
 from plumage_engine.vllm.offload.slab import DamagedError, Slab
@@ -89,18 +90,36 @@ class TestSlab:
             Slab(tmp_path / "file" / "kv", SIZE)
 
 
+class TestOrder:
+    """Of what lies on the disk."""
+
+    @pytest.mark.parametrize("rebuild", [1, 1024])
+    def test_a_chunk_that_comes_again_is_there_once(self, rebuild: int) -> None:
+        heat = {b"a": 1.0, b"b": 2.0, b"c": 3.0}
+        order: ColdestFirst[bytes] = ColdestFirst(heat.__getitem__, rebuild)
+        for key in heat:
+            order.add(key)
+        for hotness in (1.0, 4.0):
+            heat[b"a"] = hotness
+            order.discard(b"a")
+            order.add(b"a")
+        read: list[bytes] = []
+        order.ask(read.extend)
+        assert read == [b"b", b"c", b"a"]
+        assert list(order) == [b"b", b"c", b"a"]
+
+
 class Threads:
     """As vLLM's pool: a job has ended when all its tasks have."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(4)
         self._ended: SimpleQueue[tuple[int, bool, float]] = SimpleQueue()
-        self.seconds = 0.0
 
     def enqueue_load(self, job_id: int, n_tasks: int, tasks: Iterable[Callable[[], None]]) -> None:
         futures = [self._pool.submit(task) for task in tasks]
         assert len(futures) == n_tasks
-        self._pool.submit(lambda: [one.result() for one in futures] and self._ended.put((job_id, True, self.seconds)))
+        self._pool.submit(lambda: [one.result() for one in futures] and self._ended.put((job_id, True, 0.0)))
 
     enqueue_store = enqueue_load
 
@@ -192,18 +211,24 @@ class TestDiskIo:
         gate.set()
         bench.ended()
 
-    def test_a_pace_below_what_computing_has(self, bench: Bench) -> None:
-        bench.threads.seconds = 4.0
-        for job in range(3):
+    def write(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float) -> None:
+        """One after the other, each in so many seconds; between two of them nothing moves for a minute."""
+
+        def slowly(self: Slab, slot: int, data: object) -> None:
+            bench.clock.now += seconds
+
+        monkeypatch.setattr(Slab, "write", slowly)
+        for job in range(chunks):
             assert not bench.io.too_slow()
             bench.start(job, [0], [2], store=True)
             bench.ended()
+            bench.clock.now += 60.0
+
+    def test_a_pace_below_what_computing_has(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.write(bench, monkeypatch, chunks=3, seconds=4.0)
         assert bench.io.too_slow() == "the last transfers took 12 s, 0 s were allowed"
         assert not bench.io.too_slow()
 
-    def test_a_pace_that_is_good_enough(self, bench: Bench) -> None:
-        bench.threads.seconds = 0.04
-        for job in range(300):
-            bench.start(job, [0], [2], store=True)
-            bench.ended()
+    def test_a_pace_that_is_good_enough(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.write(bench, monkeypatch, chunks=300, seconds=0.04)
         assert not bench.io.too_slow()

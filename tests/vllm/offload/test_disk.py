@@ -6,11 +6,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.offload_tier import Tier, chain
+from vllm.v1.kv_offload.tiering.fs import thread_pool
 
+from plumage_engine.vllm.compat.kv_tiering import DualQueueThreadPool
+from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
 from plumage_engine.vllm.offload.slab import Slab
 
 Start = Callable[..., Tier]
@@ -34,10 +39,22 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
 def fill(tier: Tier, prefixes: int = 9, blocks: int = 4) -> None:
     """So many prefixes, one after the other, each thrice: more than device and host memory hold."""
     for prefix in range(prefixes):
-        for turn in range(3):
-            tier.serve(f"{prefix}.{turn}.{tier.engine.steps}", chain(prefix, blocks))
-            tier.settle()
-            tier.check()
+        use(tier, prefix, blocks=blocks)
+
+
+def use(tier: Tier, prefix: int, times: int = 3, blocks: int = 4) -> set[bytes]:
+    """One prefix, so many times; the hashes of its blocks."""
+    for turn in range(times):
+        name = f"{prefix}.{turn}.{tier.engine.steps}"
+        tier.serve(name, chain(prefix, blocks))
+        tier.settle()
+        tier.check()
+    return set(tier.engine.requests[name].block_hashes)
+
+
+def on_disk(tier: Tier) -> set[bytes]:
+    """Hashes of the blocks that lie there."""
+    return {key[:-4] for key in tier.disk._places}
 
 
 def found(tier: Tier, prefix: int, blocks: int = 4) -> int:
@@ -76,14 +93,53 @@ class TestWhatGoesWhere:
         fill(tier)
         assert tier.counters.get("disk_writes") == 0
 
-    def test_a_full_disk_keeps_the_hotter(self, start: Start, tmp_path: Path) -> None:
-        tier = start(disk=(tmp_path / "kv", 6))
-        for _ in range(3):
-            fill(tier, prefixes=5)
-        fill(tier, prefixes=9)
-        assert len(tier.disk) <= 6
+    @pytest.mark.parametrize("hotter_first", [True, False])
+    def test_a_full_disk_keeps_the_hotter(self, start: Start, tmp_path: Path, hotter_first: bool) -> None:
+        """Whether it is full of the hotter when the colder come down, or the other way round."""
+        tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
+        first = set().union(*(use(tier, prefix, 9 if hotter_first else 3) for prefix in range(5)))
+        before = on_disk(tier)
+        assert len(before) == 6
+        assert before <= first
+        then = set().union(*(use(tier, prefix, 3 if hotter_first else 9) for prefix in range(5, 9)))
+        after = on_disk(tier)
+        assert len(after) == 6
+        assert after == before if hotter_first else after <= then
         assert tier.counters.get("disk_refusals")
-        tier.check()
+
+    def test_a_full_disk_that_takes_nothing_is_not_asked_at_every_step(
+        self, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
+        fill(tier, prefixes=5)
+        tier.serve("the last copies end", chain(900, 1)[:5], answer=20)
+        refused = tier.counters.get("disk_refusals")
+        assert refused
+        asked: list[object] = []
+        monkeypatch.setattr(tier.disk, "make_room", lambda keys: asked.extend(keys) or [])
+        before = tier.engine.steps
+        tier.serve("stores nothing", chain(901, 1)[:5], answer=20)
+        assert tier.engine.steps - before >= 20
+        assert not asked
+        assert tier.counters.get("disk_refusals") == refused
+
+    def test_a_refusal_counts_once_while_the_chunk_is_in_memory(self, start: Start, tmp_path: Path) -> None:
+        tier = start(disk=(tmp_path / "kv", 6), priority="frequency")
+        fill(tier, prefixes=5)
+        cold = [key for key in tier.manager.residents.coldest(16) if key not in tier.disk]
+        assert cold
+        assert tier.disk.make_room(cold) == []
+        refused = tier.counters.get("disk_refusals")
+        assert tier.disk.make_room(cold) == []
+        assert tier.counters.get("disk_refusals") == refused
+        tier.disk.left(cold[:2])
+        assert tier.disk.make_room(cold) == []
+        assert tier.counters.get("disk_refusals") == refused + 2
+        fill(tier, prefixes=9)
+        assert tier.disk._refused
+        assert tier.disk._refused <= {key for key, _ in tier.manager.residents.items()}
+        assert tier.engine.reset()
+        assert not tier.disk._refused
 
     def test_a_chunk_larger_than_a_block(self, start: Start) -> None:
         tier = start(connector={"blocks_per_chunk": 2})
@@ -172,6 +228,23 @@ class TestWhatGoesWrong:
         assert tier.counters.get("disk_damaged")
         assert tier.disk.guard.on
 
+    def test_a_disk_that_cannot_be_read_is_not_called_damaged(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tier = start()
+        fill(tier)
+
+        def broken(self: Slab, slot: int, into: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(Slab, "read", broken)
+        assert found(tier, 0) < 4 * 32
+        assert not tier.counters.get("disk_damaged")
+        assert not tier.disk.guard.on
+        assert tier.disk.guard.reason == "OSError: [Errno 5] Input/output error"
+        assert tier.counters.get("failures", "disk") == 1
+        tier.check()
+
     def test_a_file_system_without_room_ends_the_tier_and_not_the_engine(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -217,6 +290,62 @@ class TestWhatGoesWrong:
         gate.set()
         assert tier.engine.reset()
         tier.serve("after", chain(3, 4))
+
+
+class SharedDisk:
+    """Six chunks are written at once, of 2 MB each, and share one disk's bytes a second. vLLM's own threads write them,
+    by this clock of ours: it moves when all six are there, and for a minute between two jobs."""
+
+    threads, size, patience = 6, 2_000_000, 10.0
+
+    def __init__(self, folder: Path, pace: float, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.pace = 0.0, pace
+        self.met = threading.Barrier(self.threads, self.pass_time, timeout=120)
+        patch.setattr(thread_pool, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(Slab, "write", lambda *given: self.met.wait())
+        self.pool = DualQueueThreadPool(4, 2)
+        memory = np.zeros((self.threads, self.size), dtype=np.int8)
+        self.io = DiskIo(Slab(folder, self.size), memory, self.pool, lambda: self.now, self.patience)
+
+    def pass_time(self) -> None:
+        self.now += self.threads * self.size / self.pace
+
+    def write(self, chunks: int, at_once: int = 60) -> float:
+        """Seconds that vLLM's pool charges for them."""
+        charged = 0.0
+        for job in range(chunks // at_once):
+            slots = list(range(at_once))
+            keys = [b"%d" % slot for slot in slots]
+            self.io.start(Transfer(job, keys, slots, [slot % self.threads for slot in slots], store=True))
+            self.pool.wait_idle()
+            self.now += 60.0
+            charged += sum(transfer.seconds for transfer in self.io.ended())
+        return charged
+
+
+class TestPace:
+    @pytest.fixture
+    def shared(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], SharedDisk]]:
+        made: list[SharedDisk] = []
+
+        def make(pace: float) -> SharedDisk:
+            made.append(SharedDisk(tmp_path, pace, monkeypatch))
+            return made[-1]
+
+        yield make
+        for disk in made:
+            disk.io.close()
+
+    def test_a_disk_that_is_fast_enough_is_used_by_all_threads(self, shared: Callable[[float], SharedDisk]) -> None:
+        """59 MB/s: 300 chunks take 10 s; each is 0.2 s under way, of 0.15 that a chunk may take by itself."""
+        disk = shared(59e6)
+        assert disk.write(300) == pytest.approx(6 * 300 * disk.size / 59e6)
+        assert not disk.io.too_slow()
+
+    def test_one_that_is_not_is_found_out(self, shared: Callable[[float], SharedDisk]) -> None:
+        disk = shared(10e6)
+        disk.write(300)
+        assert disk.io.too_slow() == "the last transfers took 60 s, 45 s were allowed"
 
 
 class TestResets:

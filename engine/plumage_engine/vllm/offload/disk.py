@@ -67,6 +67,7 @@ class DiskTier(SecondaryTierManager):
         self._places: dict[Key, int] = {}
         self._order: ColdestFirst[Key] = ColdestFirst(hotness, max(REBUILD, slots))
         self._kept: dict[Key, int] = {}  # slots promised to chunks that are about to be written
+        self._refused: set[Key] = set()  # of the chunks in host memory, those that have been counted as refused
         self._writing: dict[int, Transfer] = {}
         self._reading: dict[int, Transfer] = {}
         self._results: list[JobResult] = []
@@ -95,10 +96,15 @@ class DiskTier(SecondaryTierManager):
 
     # -- room --------------------------------------------------------------------------------------------------------
 
+    @property
+    def may_begin(self) -> int:
+        """Chunks whose way down may begin now."""
+        return _MOST_WRITING - sum(len(one.keys) for one in self._writing.values())
+
     def make_room(self, keys: Iterable[Key]) -> list[Key]:
         """Those of `keys` that may be written now, in `submit_store`: as many as may be on their way at once, each into
         a free place or that of a colder chunk."""
-        room = _MOST_WRITING - sum(len(one.keys) for one in self._writing.values())
+        room = self.may_begin
         coming = {key for one in self._writing.values() for key in one.keys}
         taken: list[Key] = []
         for key in keys:
@@ -108,11 +114,21 @@ class DiskTier(SecondaryTierManager):
                 continue
             slot = self._free.pop() if self._free else self._displace(key)
             if slot is None:
-                self._counters.add("disk_refusals")
+                self._refuse(key)
                 continue
             self._kept[key] = slot
             taken.append(key)
         return taken
+
+    def _refuse(self, key: Key) -> None:
+        """It may be asked about often while it is in host memory, and counts once."""
+        if key not in self._refused:
+            self._refused.add(key)
+            self._counters.add("disk_refusals")
+
+    def left(self, keys: Iterable[Key]) -> None:
+        """Chunks went from host memory, those among them that were refused as well."""
+        self._refused.difference_update(keys)
 
     def _displace(self, key: Key) -> int | None:
         """The place of a chunk that goes for `key`, which is hotter."""
@@ -214,6 +230,7 @@ class DiskTier(SecondaryTierManager):
         self._free += self._places.values()
         self._places.clear()
         self._order.clear()
+        self._refused.clear()
         self._told.clear()
 
     def shutdown(self) -> None:
@@ -256,9 +273,10 @@ class DiskTier(SecondaryTierManager):
 
     def _read(self, transfer: Transfer, done: list[Key]) -> None:
         self._counters.add("disk_reads", len(done))
-        for place in transfer.errors:
+        for place, error in transfer.errors.items():
             self._free.append(self._drop(transfer.keys[place]))
-            self._counters.add("disk_damaged")
+            if isinstance(error, DamagedError):
+                self._counters.add("disk_damaged")
 
     def _give_up(self, transfer: Transfer) -> None:
         """It counts as failed at once. A slot that is written to is free when its thread comes back (`ended`)."""
@@ -278,6 +296,7 @@ class DiskTier(SecondaryTierManager):
         self._tell(list(self._places), removed=True)
         self._places.clear()
         self._order.clear()
+        self._refused.clear()
         if self._io is not None:
             self._io.close()
             self._io = None

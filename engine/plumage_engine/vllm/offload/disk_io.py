@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -21,8 +22,8 @@ __all__ = ["DiskIo", "Transfer"]
 
 _CHUNK_SECONDS = 0.05
 _SLOWEST = 20e6
-"""Bytes a second below which computing a prefix anew is no worse than reading it; beside 50 ms a chunk for what the
-machine does meanwhile. Ours."""
+"""Bytes a second, of all threads together, below which computing a prefix anew is no worse than reading it; beside
+50 ms a chunk for what the machine does meanwhile. Ours."""
 
 
 class Pool(Protocol):
@@ -37,7 +38,8 @@ class Pool(Protocol):
 @dataclass(eq=False, slots=True)
 class Transfer:
     """keys: one for each slot and each row of host memory. done: places of those that were copied. errors: what went
-    wrong, by place. wanted: False once it was given up. begun: when the places under way were begun."""
+    wrong, by place. wanted: False once it was given up. begun: when the places under way were begun. seconds: as vLLM's
+    pool counts them, of all its threads together."""
 
     job: int
     keys: Sequence[bytes]
@@ -57,6 +59,46 @@ class Transfer:
             self.wanted = False
 
 
+class _Pace:
+    """Seconds in which chunks moved, and those that were allowed. Threads share one disk, so a second in which six of
+    them move a chunk is one. clock: as `DiskIo`'s. allowed: seconds a chunk."""
+
+    def __init__(self, clock: Callable[[], float], allowed: float) -> None:
+        self._clock = clock
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        self._moving = self._begun = 0
+        self._since = self._busy = 0.0
+
+    @contextmanager
+    def chunk(self) -> Iterator[None]:
+        """A chunk moves while this is entered. It is allowed for as it begins: its seconds are seen before it ends."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def take(self, least: float) -> tuple[float, float]:
+        """The seconds that were busy since they were taken last, and those allowed; none before there are `least`."""
+        self._count(0)
+        with self._lock:
+            if self._busy < least:
+                return 0.0, 0.0
+            found = self._busy, self._begun * self._allowed
+            self._busy, self._begun = 0.0, 0
+            return found
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            now = self._clock()
+            if self._moving:
+                self._busy += now - self._since
+            self._since = now
+            self._moving += more
+            self._begun += max(more, 0)
+
+
 class DiskIo:
     """memory: host memory, a row a chunk. patience: seconds that a chunk may take, and that are watched for pace.
     clock: seconds, monotonic, read by several threads."""
@@ -71,7 +113,7 @@ class DiskIo:
         self._patience = patience
         self._transfers: dict[int, Transfer] = {}
         self._own = threading.local()
-        self._spent = self._allowed = 0.0
+        self._pace = _Pace(clock, _CHUNK_SECONDS + slab.size / _SLOWEST)
 
     def __len__(self) -> int:
         """Transfers under way, those that were given up too."""
@@ -89,8 +131,6 @@ class DiskIo:
         for job, _, seconds in self._pool.get_finished():
             transfer = self._transfers.pop(job)
             transfer.seconds = seconds
-            self._spent += seconds
-            self._allowed += len(transfer.keys) * (_CHUNK_SECONDS + self._slab.size / _SLOWEST)
             yield transfer
 
     def too_slow(self) -> str:
@@ -98,10 +138,7 @@ class DiskIo:
         oldest = min((at for one in self._transfers.values() for at in list(one.begun.values())), default=None)
         if oldest is not None and self._clock() - oldest > self._patience:
             return f"a chunk of {self._slab.size} bytes has not been read or written in {self._patience:.0f} s"
-        if self._spent < self._patience:
-            return ""
-        spent, allowed = self._spent, self._allowed
-        self._spent = self._allowed = 0.0
+        spent, allowed = self._pace.take(self._patience)
         return f"the last transfers took {spent:.0f} s, {allowed:.0f} s were allowed" if spent > allowed else ""
 
     def close(self) -> None:
@@ -124,7 +161,8 @@ class DiskIo:
             return
         transfer.begun[place] = self._clock()
         try:
-            move(transfer, place, self._buffer())
+            with self._pace.chunk():
+                move(transfer, place, self._buffer())
         except Exception as error:
             transfer.errors[place] = error
         finally:

@@ -63,6 +63,10 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
         self._stirred = bool(found)
         return found
 
+    def rest(self) -> None:
+        """The disk took none of them: to ask again before others are the coldest would be work for nothing."""
+        self._stirred = False
+
     def complete_store(self, *given: Any, **named: Any) -> None:
         """Chunks came down, or up from the disk: others may be the coldest now."""
         self._stirred = True
@@ -140,6 +144,7 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
         try:
             lost = sum(key not in self.disk and self._tier(key) is Tier.DISK for key in output.evicted_keys)
             self.counters.add("disk_misses", lost)
+            self.disk.left(output.evicted_keys)
         except Exception as error:
             self.disk.guard.failed(error)
 
@@ -216,11 +221,16 @@ class TieredManager(TieringOffloadingManager):
                 self.disk.guard.failed(error)
 
     def _write_down(self) -> None:
-        keys = self.disk.make_room(self.memory.to_write())
-        if keys:
-            self._written += 1
-            context = ReqContext(f"plumage-disk-{self._written}")
-            self.disk.submit_store(self.create_store_job(keys, context, 0))
+        wanted = self.memory.to_write() if self.disk.may_begin else []
+        if not wanted:
+            return
+        keys = self.disk.make_room(wanted)
+        if not keys:
+            self.memory.rest()
+            return
+        self._written += 1
+        context = ReqContext(f"plumage-disk-{self._written}")
+        self.disk.submit_store(self.create_store_job(keys, context, 0))
 
     def has_pending_work(self) -> bool:
         """Nobody waits for what is written: an idle engine need not go on stepping for it."""
