@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import vllm
 
 from plumage_bench.vllm_engine import Engine, plugin_arguments
-from plumage_engine.vllm.compat.sources import Sources, moved
+from plumage_engine.vllm.compat.sources import moved
+from plumage_engine.vllm.compat.tree import Sources
 
 
 def test_nothing_is_missing_in_the_sources() -> None:
     assert moved(Sources(Path(vllm.__file__).parents[1])) == []
+
+
+OFFLOAD, UTILS = "vllm.v1.kv_offload", "vllm.v1.core.kv_cache_utils"
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "told"),
+    [
+        (f"{OFFLOAD}.cpu.manager", "num_chunks: int,", "chunks: int,", "CPUOffloadingManager.__init__ takes no num_"),
+        (f"{OFFLOAD}.cpu.manager", "num_chunks: int,", "num_chunks: int, owner: str,", ".__init__ wants owner"),
+        (f"{OFFLOAD}.cpu.policies.lru", "cache_capacity: int", "room: int", "LRUCachePolicy.__init__ takes no cache_"),
+        (
+            f"{OFFLOAD}.base",
+            "keys_to_store:",
+            "owner: str\n    keys_to_store:",
+            "PrepareStoreOutput.__init__ wants owner",
+        ),
+        ("vllm.distributed.kv_events", "lora_id: int | None", "owner: str", "BlockStored.__init__ takes no lora_id"),
+        (UTILS, "def make_block_hash_with_group_id(", "def make_block_hash_with_group_id(salt, ", "wants group_id"),
+    ],
+)
+def test_what_another_version_would_refuse_is_named(module: str, old: str, new: str, told: str) -> None:
+    sources = Sources(Path(vllm.__file__).parents[1])
+    own = sources.tree
+    text = Path(vllm.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text()
+    assert old in text
+    sources.tree = lambda name: ast.parse(text.replace(old, new)) if name == module else own(name)
+    assert any(told in line for line in moved(sources))
 
 
 def test_every_feature_is_on(start_engine: Callable[..., Engine]) -> None:

@@ -2,6 +2,6 @@
 
 Each module imports names of vLLM for the rest of the plugin and has `Surface` tables, the members of its classes that
 the plugin relies on. `checks.missing` tells at start which of them are gone, and the feature that needs them stays off;
-`sources` tells it of a version that is not installed, of what `reads` lists, which no start can look at, and of our calls
-(`calls`) of its functions and constructors.
+`sources` tells it of a version that is not installed, of what `reads` lists, which no start can look at, and of what we
+call and construct (`calls`).
 """
