@@ -42,15 +42,18 @@ class Section(BaseModel):
 
 
 def read_secret(path: Path | None) -> SecretStr | None:
-    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty."""
+    """The secret in a file, without its final line break; None for no file. ConfigurationError when it is empty,
+    or nothing that a header can carry."""
     if path is None:
         return None
     try:
         secret = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read the secret in {path}: {type(error).__name__}") from error
+    except (OSError, ValueError) as error:  # of a name, or of bytes, that are none
+        raise ConfigurationError(f"cannot read the secret in {str(path)!r}: {type(error).__name__}") from error
     if not secret:
         raise ConfigurationError(f"{path} is empty; it must hold a token")
+    if not (secret.isascii() and secret.isprintable()):
+        raise ConfigurationError(f"{path} must hold one line of printable ASCII: no header carries anything else")
     return SecretStr(secret)
 
 

@@ -155,22 +155,20 @@ class FleetRoutes:
         """`draining` is told from now on, for good: whoever asks for this takes the replica away."""
         seconds = _timeout(await _body(request))
         self.draining = True
-        drained = True
+        drained = await self._rests()
         try:
             async with asyncio.timeout(seconds):
-                await self._idle()
+                while not drained:
+                    await asyncio.sleep(_LOOK)
+                    drained = await self._rests()
         except TimeoutError:
-            drained = False
+            pass
         return JSONResponse({"drained": drained, "inFlight": self.in_flight})
 
-    async def _idle(self) -> None:
-        """Other API server processes may have requests in the same engine: so the engine is asked as well."""
-        while True:
-            if not self.in_flight and await self._rests():
-                return
-            await asyncio.sleep(_LOOK)
-
     async def _rests(self) -> bool:
+        """Other API server processes may have requests in the same engine: so the engine is asked as well."""
+        if self.in_flight:
+            return False
         try:
             stats = await self._pulled()
         except _SlowError:

@@ -129,7 +129,7 @@ def _beneath(key: str) -> str:
 def _parsed(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{ENVIRONMENT} must hold a JSON object, such as {{}}: {error}") from error
 
 

@@ -76,6 +76,12 @@ def test_secrets_are_read_without_their_line_break_and_never_shown(tmp_path: Pat
     assert secret.get_secret_value() == "s3cret"
     assert "s3cret" not in repr(secret)
     assert read_secret(None) is None
+    for odd in ("a\nb", "schlüssel"):
+        path.write_text(odd)
+        with pytest.raises(ConfigurationError, match="one line of printable ASCII"):
+            read_secret(path)
+    with pytest.raises(ConfigurationError, match="cannot read the secret"):
+        read_secret(Path("\0"))
     path.write_text(" \n")
     for wrong in (path, tmp_path / "absent", tmp_path):
         with pytest.raises(ConfigurationError, match=str(wrong)):

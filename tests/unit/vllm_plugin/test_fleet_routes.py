@@ -137,6 +137,12 @@ async def test_a_drain_waits_for_what_is_in_flight() -> None:
         assert (await request).text == "vllm"
 
 
+async def test_a_drain_without_patience_looks_once() -> None:
+    async with client(made(stats)) as http:
+        answer = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 0})
+    assert answer.json() == {"drained": True, "inFlight": 0}
+
+
 async def test_a_drain_outlasts_a_step_that_takes_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 

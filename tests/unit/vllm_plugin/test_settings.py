@@ -72,6 +72,11 @@ def test_what_is_no_json_is_told() -> None:
         read_settings(None, {ENVIRONMENT: "feather"})
 
 
+def test_what_is_nested_beyond_all_reason_is_told_as_no_json() -> None:
+    with pytest.raises(ConfigurationError, match="PLUMAGE_VLLM must hold a JSON object"):
+        read_settings(None, {ENVIRONMENT: "[" * 100_000})
+
+
 def test_a_batching_policy_is_read_alone() -> None:
     made = read_feather(b'{"policy": "Heuristic", "chunkTokens": 128}')
     assert made is not None

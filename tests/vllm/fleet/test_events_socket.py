@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def test_a_socket_that_is_taken_stops_the_start(
     events = {"enable_kv_cache_events": True, "publisher": "zmq", **paths}
     with zmq.Context() as context, context.socket(zmq.XPUB) as other:
         other.bind(paths[taken])
-        with pytest.raises(ConfigurationError, match=f"{taken}: another process serves {paths[taken]}; end it"):
+        with pytest.raises(ConfigurationError, match=f"{taken}: process {os.getpid()} serves {paths[taken]}; end it"):
             start_engine(kv_events_config=events, **plugin_arguments({}))
         with context.socket(zmq.SUB) as agent:
             agent.subscribe(b"")

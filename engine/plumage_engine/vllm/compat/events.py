@@ -6,6 +6,7 @@ The publisher numbers batches in the order of `publish`, from 0 on, so who count
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from typing import Any
 
@@ -86,22 +87,23 @@ def check_free(config: Any) -> None:
     for name in ("endpoint", "replay_endpoint"):
         endpoint = getattr(config, name, None) or ""
         scheme, _, path = endpoint.partition("://")
-        if scheme == "ipc" and _served(path):
+        if scheme == "ipc" and (pid := _serving(path)) is not None:
             raise ConfigurationError(
-                f"--kv-events-config, {name}: another process serves {endpoint}; end it, or give this engine a path of "
-                "its own"
+                f"--kv-events-config, {name}: process {pid} serves {endpoint}; end it, or give this engine a path of "
+                "its own. An engine core outlives an API server that was killed"
             )
 
 
-def _served(path: str) -> bool:
-    """Whether somebody accepts connections there; a file that was left behind accepts none."""
+def _serving(path: str) -> int | None:
+    """Who accepts connections there; a file that was left behind accepts none."""
     with socket.socket(socket.AF_UNIX) as one:
         one.settimeout(1.0)
         try:
             one.connect(path)
+            pid, _, _ = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         except OSError:
-            return False
-    return True
+            return None
+    return int(pid)
 
 
 def publishes(scheduler: Any) -> bool:
