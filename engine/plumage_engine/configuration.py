@@ -1,7 +1,7 @@
 """How the engine's processes read what they are told: one JSON file in camelCase, and the secrets that it names.
 
-Unknown fields are refused, so that a typing mistake is not a silent default. Secrets are named by file and read once at
-start; they appear in no message and no repr.
+Unknown fields are refused, so that a typing mistake is not a silent default, but in an operator's files, which may be a
+version newer (`plumage.newer`). Secrets are named by file and read once at start; no message and no repr has them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic import ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
+from plumage.newer import Settings
 
 __all__ = ["Section", "is_loopback", "read_secret"]
 
 
-class Section(BaseModel):
+class Section(Settings):
     """A part of the file, or the whole of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
@@ -31,7 +32,7 @@ class Section(BaseModel):
         known = {name: value for name, value in given.items() if value is not None}
         try:
             found = json.loads(path.read_bytes())
-            return cls.model_validate({**found, **known} if isinstance(found, dict) else found)
+            return cls.told({**found, **known} if isinstance(found, dict) else found, path.name)
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
         except ValidationError as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
+from plumage.batching import queue_options
+from plumage.eviction import policy_options
+from plumage.newer import refuse_newer
 from plumage.tiering.admission import PRIORITY
 from plumage_engine.configuration import Section
 
@@ -18,6 +21,12 @@ class EvictionConfig(Section):
     policy: str = "Lru"
     options: dict[str, Any] = Field({})
 
+    @field_validator("options")
+    @classmethod
+    def _known(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        refuse_newer(value, policy_options(info.data.get("policy", "")), info)
+        return value
+
 
 class FeatherConfig(Section):
     """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors.
@@ -28,6 +37,12 @@ class FeatherConfig(Section):
     max_wait_seconds: float | None = Field(None, gt=0)
     order_batch: bool = False
     options: dict[str, Any] = Field({})
+
+    @field_validator("options")
+    @classmethod
+    def _known(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        refuse_newer(value, queue_options(info.data.get("policy", "")), info)
+        return value
 
 
 class RecordConfig(Section):

@@ -64,6 +64,7 @@ class Agent:
         self.config = config
         self.token = read_secret(config.token_file)
         self.callers = _callers(config)
+        self.figures_only = frozenset(config.figures_only)
         self.load = EngineLoad()
         self.warmth: Warmth | None = None
         self._rng = rng or random.Random()

@@ -1,16 +1,18 @@
 """The agent's HTTP surface.
 
-| route                         | answer                                                                    | token |
+| route                         | answer                                                                    | for   |
 |-------------------------------|---------------------------------------------------------------------------|-------|
-| GET /healthz                  | 200 while the process works                                               | no    |
-| GET /readyz                   | 200 once this life of the engine is warmed, while it is well, not drained | no    |
-| GET /metrics                  | Prometheus metrics: events, index, what the directory said                | no    |
-| GET /v1/plumage/stats         | figures for the operator and people                                       | yes   |
-| GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | yes   |
-| POST /v1/plumage/drain        | `{"timeoutSeconds": 30}` → 200 when nothing is in flight, 504 at the time | yes   |
+| GET /healthz                  | 200 while the process works                                               | all   |
+| GET /readyz                   | 200 once this life of the engine is warmed, while it is well, not drained | all   |
+| GET /metrics                  | Prometheus metrics: events, index, what the directory said                | all   |
+| GET /v1/plumage/stats         | figures for the operator and people                                       | calls |
+| GET /v1/plumage/hottest       | token ids for a warming peer, at most `?tokens=N` of them                 | peers |
+| POST /v1/plumage/drain        | `{"timeoutSeconds": 30}` → 200 when nothing is in flight, 504 at the time | own   |
 
-"yes" where the configuration names a token file; in a cluster the service accounts among `callers` are let in as well,
-by their projected tokens. What `stats` says is `plumage.fleet_report`'s AgentReport, with figures for people. Errors
+Where the configuration names a token file its token opens every route, and "own" ones nothing else does. In a cluster
+the service accounts among `callers` are let in to the others by their projected tokens, to "peers" ones unless they are
+among `figuresOnly`: the operator has one token for all pools of a cluster, which must not open prompts (0158). What
+`stats` says is `plumage.fleet_report`'s AgentReport, with figures for people. Errors
 are objects as OpenAI's: `{"error": {"message", "type"}}`.
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import msgspec
 from starlette.applications import Starlette
@@ -34,9 +36,6 @@ from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.metrics import metrics_page
 from plumage_engine.agent.report import report_of
 
-if TYPE_CHECKING:
-    from plumage.incluster.callers import Callers
-
 __all__ = ["make_app"]
 
 MOST_BODY = 4096
@@ -45,6 +44,7 @@ LONGEST_DRAIN = 24 * 3600.0
 DEFAULT_DRAIN = 30.0
 
 Handler = Callable[[Request], Awaitable[Response]]
+Who = Literal["calls", "peers", "own"]
 
 
 def make_app(agent: Agent) -> Starlette:
@@ -71,16 +71,22 @@ def make_app(agent: Agent) -> Starlette:
         result = await agent.drain(_seconds(await _body(request)))
         return JSONResponse(result, 200 if result["drained"] else 504)
 
-    guarded = [("stats", stats, "GET"), ("hottest", hottest, "GET"), ("drain", drain, "POST")]
+    guarded: tuple[tuple[str, Handler, str, Who], ...] = (
+        ("stats", stats, "GET", "calls"),
+        ("hottest", hottest, "GET", "peers"),
+        ("drain", drain, "POST", "own"),
+    )
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
-    routes += [Route(f"/v1/plumage/{name}", _guard(agent, work), methods=[how]) for name, work, how in guarded]
+    routes += [
+        Route(f"/v1/plumage/{name}", _guard(agent, work, who), methods=[how]) for name, work, how, who in guarded
+    ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _explain})
     app.router.redirect_slashes = False  # a redirect would go to whatever host the client named
     return app
 
 
-def _guard(agent: Agent, work: Handler) -> Handler:
-    """`work` for those who have the token, and for the callers."""
+def _guard(agent: Agent, work: Handler, who: Who) -> Handler:
+    """`work` for those who have the token, and for the callers that may."""
     if agent.token is None:
         return work
     expected = b"Bearer " + agent.token.get_secret_value().encode()
@@ -88,19 +94,21 @@ def _guard(agent: Agent, work: Handler) -> Handler:
     async def guarded(request: Request) -> Response:
         given = request.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode("latin-1"), expected):
-            await _check_caller(agent.callers, given)
+            await _check_caller(agent, given, who)
         return await work(request)
 
     return guarded
 
 
-async def _check_caller(callers: Callers | None, given: str) -> None:
-    if callers is None:
+async def _check_caller(agent: Agent, given: str, who: Who) -> None:
+    if agent.callers is None or who == "own":
         raise HTTPException(401, "this route needs the agent's bearer token")
     try:
-        await callers.check(given)
+        caller = await agent.callers.check(given)
     except RefusedError as error:
         raise HTTPException(error.status, str(error)) from error
+    if who == "peers" and caller in agent.figures_only:
+        raise HTTPException(403, f"{caller} may read figures here, and no prompts")
 
 
 def _tokens(request: Request) -> int:

@@ -64,8 +64,9 @@ class AgentConfig(Section):
     differs. model_folder: a folder with tokenizer.json, or builtin://NAME. engine_token_file: bearer token of the
     engine's /v1/plumage routes; engine_api_key_file: of its /v1 routes; token_file: of this agent's own routes, made
     where it is not there yet, and of its peers' unless peer_token_file names another: in a cluster this pod's projected
-    service account token, read anew at each use. callers: service accounts, by their full names, whose tokens open this
-    agent's routes too, as the cluster's API server (api_server) signed them.
+    service account token, read anew at each use. callers: service accounts, by their full names, whose tokens open
+    `stats` and `hottest` too, as the cluster's API server (api_server) signed them; figures_only: those of them that
+    `hottest`, which tells prompts, stays shut for.
     directory_username, directory_password_file, directory_ca_file: what directory_url does not say.
     feather_file: the engine's settings, whose `feather` is handed to it whenever it changes.
     state_file: where the index is kept beside an engine that has no snapshot route, on the pod's own emptyDir.
@@ -96,6 +97,7 @@ class AgentConfig(Section):
     token_file: Path | None = None
     peer_token_file: Path | None = None
     callers: tuple[str, ...] = ()
+    figures_only: tuple[str, ...] = ()
     api_server: ApiServerConfig = ApiServerConfig()
     warmup: WarmupConfig = WarmupConfig()
     heartbeat_seconds: float = Field(2.0, gt=0, le=5)

@@ -20,6 +20,7 @@ from typing import Any
 from plumage.directory.backoff import Backoff
 from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
+from plumage.newer import MARK
 from plumage_engine.agent.engine import EngineClient, EngineDownError
 
 __all__ = ["FeatherLink"]
@@ -95,10 +96,14 @@ class FeatherLink:
 
 
 def _read(path: Path) -> bytes:
-    """The value of `feather`, as JSON. ConfigurationError when there is none."""
+    """The value of `feather`, as JSON, with the operator's mark where the file has it: the engine passes over what a
+    newer one says. ConfigurationError when there is none."""
     try:
         with path.open("rb") as file:
             told: Any = json.loads(file.read(MOST_BYTES))
-        return json.dumps(told["feather"], sort_keys=True).encode()
+        feather = told["feather"]
+        if isinstance(feather, dict):
+            feather |= {name: told[name] for name in MARK if name in told}
+        return json.dumps(feather, sort_keys=True).encode()
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(f"{path.name} tells no batching policy: {type(error).__name__}") from error

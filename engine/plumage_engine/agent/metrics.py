@@ -36,6 +36,7 @@ def _own(agent: Agent) -> Iterator[str]:
     now = (
         ("ready", "1 while routers may choose the replica.", int(agent.ready)),
         ("degraded", "1 while the directory takes no writes.", int(agent.writer.degraded)),
+        ("config_ignored_fields", "Settings of a newer operator, passed over.", len(agent.config.ignored)),
         ("blocks", "Blocks of the engine in the index.", len(index)),
         ("chunks", "Chunks told to the directory.", agent.writer.count),
     )

@@ -8,14 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plumage.models import resolve
+from plumage.newer import refuse_newer
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
-from plumage_engine.simulator.device import make_device
+from plumage_engine.simulator.device import device_options, make_device
 from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["DeviceConfig", "SimulatorConfig"]
@@ -28,6 +29,12 @@ class DeviceConfig(Section):
     preset: str = "gpu"
     time_scale: float = Field(1.0, gt=0, le=1000)
     overrides: dict[str, float] = Field({})
+
+    @field_validator("overrides")
+    @classmethod
+    def _known(cls, value: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        refuse_newer(value, device_options(info.data.get("preset", "")), info)
+        return value
 
 
 class SimulatorConfig(Section):

@@ -59,6 +59,7 @@ __all__ = [
     "Device",
     "GpuDevice",
     "StepShape",
+    "device_options",
     "make_device",
 ]
 
@@ -174,6 +175,12 @@ PRESETS: Final[Mapping[str, Device]] = {"gpu": GPU, "cpu": CPU}
 # How much dearer attention must be for an 8,192-token prompt to spend as long in it as in the linear layers. Hits then
 # save less than their share of the tokens, which a latency linear in hit and miss tokens can't express.
 QUADRATIC_ATTENTION: Final = GPU.row / (GPU.pair * 8192 / 2)
+
+
+def device_options(preset: str) -> list[str]:
+    """The names that `make_device` takes besides; of a preset that there isn't, none."""
+    device = PRESETS.get(preset)
+    return [] if device is None else ["attention", *(field.name for field in fields(device))]
 
 
 def make_device(preset: str, *, time_scale: float = 1.0, attention: float = 1.0, **overrides: float) -> Device:

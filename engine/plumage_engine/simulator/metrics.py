@@ -33,9 +33,11 @@ _LATENCY = (
 
 
 class Metrics:
-    """A collector over one engine's counters; `engine` is set once it exists."""
+    """A collector over one engine's counters; `engine` is set once it exists. ignored: fields of a newer operator's
+    settings that are passed over."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, ignored: int = 0) -> None:
+        self._ignored = ignored
         self.engine: SimEngine | None = None
         self.time_to_first_token = Histogram(_TTFT)
         self.inter_token_latency = Histogram(_ITL)
@@ -81,6 +83,8 @@ class Metrics:
         for reason, value in (("capacity", load.waiting), ("deferred", 0)):
             yield self._gauge("vllm:num_requests_waiting_by_reason", text, value, reason=reason)
         held_back = load.waiting if engine.stopped else 0
+        text = "Settings of a newer operator, passed over."
+        yield self._gauge("plumage_engine_config_ignored_fields", text, self._ignored)
         yield self._gauge("plumage_engine_held_back", "Requests that FEATHER holds back on purpose.", held_back)
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use; 0 when idle.", load.kv_usage)
         yield self._gauge(

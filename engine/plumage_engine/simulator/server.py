@@ -125,7 +125,7 @@ def make_app(config: SimulatorConfig) -> _Guard:
     can't work together."""
     folder = ModelFolder.load(config.model_folder)
     prompts = Prompts(config, folder)
-    metrics = Metrics(config.model)
+    metrics = Metrics(config.model, len(config.ignored))
     settings = config.engine_settings()
     publisher = EventPublisher(
         config.events_endpoint, config.replay_endpoint, topic=config.events_topic, kept=config.events_kept

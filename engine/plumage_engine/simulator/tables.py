@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 
 import msgspec
-from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 from xxhash import xxh3_64_hexdigest
@@ -71,12 +71,12 @@ class Tables:
     async def feather(self, request: Request) -> Response:
         """Another batching policy, as the configuration's `feather` says it."""
         try:
-            feather = FeatherConfig.model_validate_json(await _body(request))
+            feather = FeatherConfig.told(from_json(await _body(request)), "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
                 self._engine.follow(config.engine_settings())
                 self._know(config)
-        except (ValidationError, ConfigurationError) as error:
+        except (ValueError, ConfigurationError) as error:
             raise ApiError(400, f"the body must be what the configuration has as `feather`: {error}") from None
         return Response(status_code=204)
 

@@ -13,7 +13,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "admissions": "Requests that joined the running batch, resumed ones included",
         "stops": "Steps in which the stop policy kept back a request that could have been asked for",
-        "aged": "Requests admitted because they had waited for their bound, whatever the policy said",
+        "aged": "Requests admitted after they had waited for their bound, chosen by the policy anyway or not",
         "preemptions": "Running requests sent back to wait",
         "tip_loss": "Levels of the shared prefix that admissions cost the batch",
         "evictions": "Cached blocks that left the device, by policy or reason: duplicate, other (in no "

@@ -248,6 +248,7 @@ class PlumageEndpoints:
             return status, bytes(content)
 
         self.routes.ask = ask
+        self.routes.metrics.ignored = 0 if settings is None else len(settings.ignored)
         _register(self.routes.metrics, entrypoints)
 
 

@@ -58,8 +58,6 @@ class Feather:
 
     def scheduled(self, output: SchedulerOutput) -> None:
         self._times.begun(output, self._clock())
-        if output.preempted_req_ids:
-            self._counters.add("preemptions", len(output.preempted_req_ids))
         self.order.match(self._scheduler.running)
 
     def ended(self, output: SchedulerOutput) -> None:

@@ -87,7 +87,9 @@ class Features:
         return True
 
     def step_scheduled(self, output: SchedulerOutput) -> None:
-        """vLLM's `schedule()` has returned."""
+        """vLLM's `schedule()` has returned. Preemptions are counted whichever features are on."""
+        if preempted := getattr(output, "preempted_req_ids", None):
+            self.counters.add("preemptions", len(preempted))
         _tell(self._at_schedule, output)
 
     def step_ended(self, output: SchedulerOutput) -> None:

@@ -83,7 +83,7 @@ class Fleet:
             guard.refuse(reasons)
             return
         self.record = BlockRecord(self._features.settings.fleet.record_blocks)
-        self._watch_repeats(self._scheduler.kv_cache_manager.block_pool)
+        self._watch_repeats(self._scheduler.kv_cache_manager.block_pool, guard)
         publisher = self._scheduler.kv_event_publisher
         own = publisher.publish
 
@@ -121,7 +121,7 @@ class Fleet:
             elif isinstance(event, events.AllBlocksCleared):
                 record.cleared()
 
-    def _watch_repeats(self, pool: Any) -> None:
+    def _watch_repeats(self, pool: Any, guard: Guard) -> None:
         """A client may have vLLM tell of blocks that it reused (`kv_cache_report_mode`): such events are no copies."""
         own = pool.emit_cached_block_events
 
@@ -129,7 +129,10 @@ class Fleet:
             before = len(pool.kv_event_queue)
             result = own(*args, **kwargs)
             if self.record is not None:
-                self._repeats.update(map(id, pool.kv_event_queue[before:]))
+                try:
+                    self._repeats.update(map(id, pool.kv_event_queue[before:]))
+                except Exception as error:
+                    guard.failed(error)
             return result
 
         pool.emit_cached_block_events = emit
@@ -179,6 +182,7 @@ class Fleet:
                 "running": len(scheduler.running),
                 "waiting": waiting,
                 "heldBack": features.held_back,
+                "batchLimit": scheduler.max_num_active_reqs,
                 "kvUsage": scheduler.kv_cache_manager.usage,
                 "cachedBlocks": len(pool.cached_block_hash_to_block),
                 "cacheBlocks": pool.num_gpu_blocks - 1,

@@ -20,10 +20,12 @@ _LABELS: Mapping[str, str] = {"failures": "feature", "evictions": "policy"}
 
 
 class PluginMetrics:
-    """A collector over the stats that were pulled last. Every counter is there from the start, at 0."""
+    """A collector over the stats that were pulled last. Every counter is there from the start, at 0. `ignored`: fields
+    of a newer operator's settings that are passed over."""
 
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] = {}
+        self.ignored = 0
 
     def collect(self) -> Iterator[Metric]:
         counted = self.stats.get("counters", {})
@@ -37,11 +39,14 @@ class PluginMetrics:
         yield on
         for name, field, meaning in (
             ("held_back", "heldBack", "Requests that FEATHER holds back on purpose"),
+            ("batch_limit", "batchLimit", "Requests that may run at once: vLLM's limit, less under memory pressure"),
             ("recorded_blocks", "recordedBlocks", "Cached blocks that a snapshot can tell of"),
             ("missing_blocks", "missingBlocks", "Cached blocks that no event described: a snapshot leaves them out"),
             ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent has told of late"),
         ):
             yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
+        text = "Settings of a newer operator, passed over"
+        yield GaugeMetricFamily("plumage_engine_config_ignored_fields", text, value=self.ignored)
 
 
 def _counter(name: str, meaning: str, counts: Mapping[str, int]) -> Metric:

@@ -20,6 +20,7 @@ from plumage.batching import make_queue, queue_options
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
 from plumage.hotness.formula import parse_formula
+from plumage.newer import MARK
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig
@@ -100,7 +101,9 @@ def read_settings(additional_config: object, environment: Mapping[str, str]) -> 
 def read_feather(body: bytes) -> PluginFeather | None:
     """The value of `feather` alone, as an engine that runs is told another. ConfigurationError names every mistake."""
     try:
-        settings = _validated({"feather": json.loads(body), "eviction": None}, SECTION)
+        told = json.loads(body)
+        mark = {name: told.pop(name) for name in MARK if isinstance(told, dict) and name in told}
+        settings = _validated({"feather": told, "eviction": None, **mark}, SECTION)
         _try_policies(settings, SECTION)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the body must be JSON, what the settings have as `feather`: {error}") from error
@@ -135,7 +138,7 @@ def _parsed(text: str) -> object:
 
 def _validated(given: object, where: str) -> PluginSettings:
     try:
-        return PluginSettings.model_validate(given)
+        return PluginSettings.told(given, where)
     except ValidationError as error:
         lines = [f"  - {_path(item)}: {item['msg']}{_allowed(item)}" for item in error.errors()]
         raise ConfigurationError(f"{where}:\n" + "\n".join(lines)) from error

@@ -90,19 +90,27 @@ class Promoter:
 
     def step(self, output: Any) -> None:
         """A step was formed and its jobs are about to be sent."""
-        self._connector._current_batch_jobs_to_flush |= self._flush
-        self._flush = set()
-        if not self._guard.on or not self._manager.guard.on:
-            return
         try:
-            spent = self._bring_ahead(self._chunks(0)) if self.worth_ahead.turn() else 0
-            if self._turn.step(prefill_tokens=_prefill(output)):
-                self._settle(_SETTLED_AT_ONCE)
-                if self.worth.turn():
-                    spent += self._promote(self._chunks(spent))
-            self._settle(2 * spent)
+            self._send_flush()
+            if self._guard.on and self._manager.guard.on:
+                self._plan(output)
         except Exception as error:
             self._guard.failed(error)
+
+    def _send_flush(self) -> None:
+        """Tell the workers of the copies that must end; what could not be told is told with the next step."""
+        if self._flush:
+            self._connector._current_batch_jobs_to_flush |= self._flush
+            self._flush = set()
+
+    def _plan(self, output: Any) -> None:
+        """Start the copies of this step, and learn the fate of earlier ones."""
+        spent = self._bring_ahead(self._chunks(0)) if self.worth_ahead.turn() else 0
+        if self._turn.step(prefill_tokens=_prefill(output)):
+            self._settle(_SETTLED_AT_ONCE)
+            if self.worth.turn():
+                spent += self._promote(self._chunks(spent))
+        self._settle(2 * spent)
 
     def ended(self, output: Any) -> None:
         """Workers told what has ended: take out what is ours before vLLM looks for its requests.
@@ -165,6 +173,12 @@ class Promoter:
         nothing is to be flushed yet, which is not so when this is the second reset since the last step."""
         self.let_go()
         self._jobs.clear()
+        try:
+            self._take_flush()
+        except Exception as error:
+            self._guard.failed(error)
+
+    def _take_flush(self) -> None:
         self._flush |= self._connector._current_batch_jobs_to_flush
         self._connector._current_batch_jobs_to_flush = set()
 
