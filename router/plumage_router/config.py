@@ -2,7 +2,7 @@
 
 Keys that may be rotated (API keys, the admin key, the engines' key) are files, read again when they change; the
 replicas are a file too (`membership.py`), or a Service's EndpointSlices (`slices.py`). Every bound the router holds is
-a field here.
+a field here. Of an operator's file, which may be a version newer, unknown fields are passed over (`plumage.newer`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import from_json
 
 from plumage.directory.credentials import with_files
 from plumage.errors import ConfigurationError
 from plumage.incluster.config import ApiServerConfig
+from plumage.newer import Settings, refuse_newer
+from plumage.routing import policy_options
 
 __all__ = [
     "AuthConfig",
@@ -37,10 +40,10 @@ __all__ = [
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-_Read = TypeVar("_Read", bound=BaseModel)
+_Read = TypeVar("_Read", bound=Settings)
 
 
-class Section(BaseModel):
+class Section(Settings):
     """A part of a router's file: unknown fields are refused, names are spelt as in JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
@@ -91,6 +94,12 @@ class PolicyConfig(Section):
     name: str = "Lbgr"
     options: dict[str, Any] = Field(default_factory=dict)
     lbgr: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("options", "lbgr")
+    @classmethod
+    def _known(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        refuse_newer(value, policy_options(info.data.get("name", "")), info)
+        return value
 
 
 class AuthConfig(Section):
@@ -213,9 +222,11 @@ def load_config(path: Path) -> RouterConfig:
 def read_config(path: Path, kind: type[_Read]) -> _Read:
     """As `load_config`, of a file of that kind."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.told(from_json(path.read_bytes()), path.name)
     except OSError as error:
         raise ConfigurationError(f"cannot read the router's configuration {path}: {error.strerror}") from error
     except ValidationError as error:
         lines = (f"  - {'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
         raise ConfigurationError(f"{path} is not a router configuration:\n" + "\n".join(lines)) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not a router configuration:\n  - file: Invalid JSON: {error}") from error

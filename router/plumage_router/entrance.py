@@ -35,7 +35,8 @@ def is_completion(request: Request) -> bool:
 class Entrance(ABC):
     """The `Host` of every client connection, less `handler`. `pause_accepting`: called when too many connections are
     open. `serving` is False once the router shuts down; `leaving` before that, while it still serves but wants nobody
-    new. `config_error`: what of a changed configuration file is not in force."""
+    new. `config_error`: what of a changed configuration file is not in force; `config_ignored`: how many of its
+    fields are a newer operator's, and passed over."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Entrance(ABC):
         self.serving = True
         self.leaving = False
         self.config_error: str | None = None
+        self.config_ignored = 0
         self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())

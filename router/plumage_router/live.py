@@ -72,10 +72,11 @@ class FileWatch:
 
 class ConfigWatch(FileWatch):
     """Of a router of one pool: `look` now and then. `apply` may raise ConfigurationError and has changed nothing
-    then."""
+    then. `ignored`: what of the file that was read last is a newer operator's."""
 
     def __init__(self, path: Path, config: RouterConfig, apply: Callable[[RouterConfig], None]) -> None:
         super().__init__(path)
+        self.ignored = config.ignored
         self._config = config
         self._apply = apply
 
@@ -84,7 +85,9 @@ class ConfigWatch(FileWatch):
         if not self.changed():
             return
         try:
-            config, refused = merge(self._config, load_config(self.path))
+            wanted = load_config(self.path)
+            config, refused = merge(self._config, wanted)
+            self.ignored = wanted.ignored
             if config != self._config:
                 self._apply(config)
                 self._config = config

@@ -55,6 +55,7 @@ class Router:
         )
         self.gateway, self.fleet, self.membership = self.backend.gateway, self.backend.fleet, self.backend.membership
         self.directory = self.backend.directory
+        self.gateway.config_ignored = len(config.ignored)
         self._watch = ConfigWatch(file, config, self.use) if file is not None else None
         self._listening = Listening(config.listen, lambda: ClientConnection(self.gateway, loop), loop)
         self._background = Background(self.gateway.metrics)
@@ -109,6 +110,7 @@ class Router:
             if self._watch is not None:
                 self._watch.look()
                 self.gateway.config_error = self._watch.error
+                self.gateway.config_ignored = len(self._watch.ignored)
             self.backend.rotate()
 
 

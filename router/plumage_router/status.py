@@ -148,6 +148,9 @@ def _held(gateway: Gateway) -> Iterator[str]:
     yield from gauge(
         prefix + "config_stale", "1 while the file asks for more than is in force.", bool(gateway.config_error)
     )
+    yield from gauge(
+        prefix + "config_ignored_fields", "Settings of a newer operator, passed over.", gateway.config_ignored
+    )
 
 
 def _per_replica(gateway: Gateway) -> Iterator[str]:

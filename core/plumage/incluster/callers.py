@@ -56,19 +56,28 @@ class Callers:
         return caller
 
     async def _have_key(self, name: str) -> None:
+        """Whose key is known waits for nobody: while the API server hangs, a stranger's token that names an unknown key
+        must not shut the others out."""
+        if name in self._keys and self._since < HOURLY:
+            return
         async with self._asking:
-            since = time.monotonic() - self._asked
-            if since >= HOURLY or (name not in self._keys and since >= SELDOM):
-                self._asked = time.monotonic()
+            if self._since >= HOURLY or (name not in self._keys and self._since >= SELDOM):
                 await self._ask()
 
+    @property
+    def _since(self) -> float:
+        return time.monotonic() - self._asked
+
     async def _ask(self) -> None:
+        self._asked = time.monotonic()
         try:
             self._keys = parse_keys(await self._api.get(KEYS_PATH))
             self._trouble = f"{KEYS_PATH} has no key"
         except (ApiServerError, ConfigurationError) as error:
             self._trouble = str(error)
             log.warning("cannot read the keys of service accounts' tokens: %s", error)
+        finally:
+            self._asked = time.monotonic()  # those who waited for this answer need not ask for it again
 
 
 def read_token(path: Path) -> str | None:

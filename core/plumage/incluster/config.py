@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
+from plumage.newer import Settings
 
 __all__ = ["ApiServerConfig"]
 
 MOUNTED: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ApiServerConfig(BaseModel):
+class ApiServerConfig(Settings):
     """Where the API server is and who this pod is there. `url` None: as the kubelet tells every container. The files
     are read at each call, since the kubelet rotates them."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage.options import check_options
+from plumage.options import check_options, option_names
 from plumage.routing.aibrix import AIBrix
 from plumage.routing.dynamo import Dynamo
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, RoutingPolicy, Ticket
@@ -29,6 +29,7 @@ __all__ = [
     "RoutingPolicy",
     "Ticket",
     "make_policy",
+    "policy_options",
 ]
 
 _POLICIES: dict[str, Callable[..., RoutingPolicy]] = {
@@ -52,3 +53,10 @@ def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
         return Lbgr(rng=rng, settings=LbgrSettings(**options))
     check_options(what, _POLICIES[name], options, given=("rng",))
     return _POLICIES[name](rng=rng, **options)
+
+
+def policy_options(name: str) -> list[str]:
+    """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
+    if name not in _POLICIES:
+        return []
+    return option_names(LbgrSettings if name == Lbgr.name else _POLICIES[name], ("rng",))

@@ -5,6 +5,7 @@ is the same on one machine and in a cluster. What differs (paths, ports, address
 from __future__ import annotations
 
 from plumage.settings.agent import agent_settings
+from plumage.settings.effect import without_effect
 from plumage.settings.meeting import Meeting
 from plumage.settings.router import router_settings
 from plumage.settings.simulator import simulator_settings
@@ -14,7 +15,6 @@ from plumage.settings.vllm import (
     host_tier_config,
     plugin_settings,
     vllm_flags,
-    without_effect,
 )
 
 __all__ = [

@@ -18,7 +18,6 @@ __all__ = [
     "host_tier_config",
     "plugin_settings",
     "vllm_flags",
-    "without_effect",
 ]
 
 VLLM_READY_SECONDS = 900.0
@@ -101,13 +100,6 @@ def host_tier_config(pool: InferencePool) -> dict[str, Any] | None:
             **_disk_options(memory),
         },
     }
-
-
-def without_effect(pool: InferencePool) -> tuple[str, ...]:
-    """What the manifest asks for and real vLLM is not told, in words for whoever wrote it."""
-    if pool.spec.engine.runtime != "VLLM" or pool.spec.engine.host_memory is None or host_tier_config(pool) is not None:
-        return ()
-    return ("spec.engine.hostMemory has no effect: vLLM has a host tier only where hostMemory.capacity is set",)
 
 
 def _disk_options(memory: HostMemorySpec) -> dict[str, Any]:

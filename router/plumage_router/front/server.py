@@ -57,6 +57,7 @@ class FrontRouter:
             pause_accepting=lambda: loop.call_soon(self._listening.pause),
             loop=loop,
         )
+        self.front.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
         self._listening = Listening(config.listen, lambda: ClientConnection(self.front, loop), loop)
         self._background = Background(self.front.metrics)
@@ -199,4 +200,5 @@ class FrontRouter:
             refused = [name for name in fixed if getattr(config, name) != getattr(self.config, name)]
             await self.use(config.model_copy(update={name: getattr(self.config, name) for name in refused}))
             watch.complain(only_anew([to_camel(name) for name in refused]))
+            self.front.config_ignored = len(config.ignored)
         self.front.config_error = watch.error

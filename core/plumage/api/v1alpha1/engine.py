@@ -10,14 +10,12 @@ from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
 from plumage.api.v1alpha1.fields import FreeForm, Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
+from plumage.api.v1alpha1.gpus import GPU
 from plumage.api.v1alpha1.pods import EnvVar, Resources, Toleration
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
-__all__ = ["GPU", "OWNED_ARGS", "EngineSpec", "ModelCacheSpec"]
-
-GPU = "nvidia.com/gpu"
-"""The resource that tensorParallelSize asks for where resources.limits names none."""
+__all__ = ["OWNED_ARGS", "EngineSpec", "ModelCacheSpec"]
 
 # Plumage sets these itself: a second value would break routing, the directory or the drain.
 OWNED_ARGS = (
@@ -41,8 +39,9 @@ def _host_memory_fits(engine: Any) -> bool:
 
 
 def _gpus_suffice(engine: Any) -> bool:
+    """Where none are asked for, vLLM runs on a CPU, or on what another resource gives it."""
     limit = engine.resources.limits.get(GPU)
-    return limit is None or engine.tensor_parallel_size <= limit.value
+    return limit is None or limit.value == 0 or engine.tensor_parallel_size <= limit.value
 
 
 class ModelCacheSpec(Struct):
@@ -87,10 +86,12 @@ class EngineSpec(Struct):
     )
     resources: Resources = Field(
         Resources(),
-        description="Compute of one replica. GPUs are limits; without any, tensorParallelSize asks for them.",
+        description=f"Compute of one replica. GPUs are limits; VLLM asks for as many {GPU} as tensorParallelSize says "
+        f"where none is named, of no vendor. {GPU}: 0 asks for none, for vLLM on a CPU.",
     )
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description=f"GPUs of one replica that share each layer; so many {GPU} are its limit when it names none."
+        1,
+        description="GPUs of one replica that share each layer; a pod asks for so many where resources name no GPU.",
     )
     shared_memory: Memory | None = Field(
         None,
@@ -163,6 +164,7 @@ class EngineSpec(Struct):
             at="tensorParallelSize",
             must=f"may not be above {GPU} of resources.limits",
             cel=f"!has(self.resources.limits) || !('{GPU}' in self.resources.limits) || "
+            f"quantity(string(self.resources.limits['{GPU}'])).compareTo(quantity('0')) == 0 || "
             f"double(self.tensorParallelSize) <= quantity(string(self.resources.limits['{GPU}'])).asApproximateFloat()",
             reads=("tensor_parallel_size", "resources"),
             holds=_gpus_suffice,

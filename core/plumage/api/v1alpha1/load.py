@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from plumage.api.v1alpha1.metadata import API_VERSION
 from plumage.api.v1alpha1.mistakes import describe
 from plumage.api.v1alpha1.pool import InferencePool
 from plumage.errors import ManifestError
+from plumage.newer import unknown_places, without_places
 
 __all__ = [
     "KINDS",
@@ -122,19 +122,8 @@ def parse_kept(document: Mapping[str, Any], source: str) -> Manifest:
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        unknown = [line["loc"] for line in error.errors(include_url=False) if line["type"] == "extra_forbidden"]
-    return parse_manifest(_without(document, unknown), source)
-
-
-def _without(document: Mapping[str, Any], places: Sequence[Sequence[int | str]]) -> dict[str, Any]:
-    """A copy that lacks the fields at those places."""
-    whole = copy.deepcopy(dict(document))
-    for *way, name in places:
-        below: Any = whole
-        for step in way:
-            below = below[step]
-        below.pop(name, None)
-    return whole
+        unknown = unknown_places(error)
+    return parse_manifest(without_places(document, unknown), source)
 
 
 def _parse(model: type[Manifest], document: Mapping[str, Any], source: str) -> Manifest:

@@ -65,8 +65,8 @@ class ModelSpec(Struct):
 
     uri: Uri = Field(
         description="Where the weights are: hf://ORGANISATION/MODEL, pvc://CLAIM/FOLDER of a PersistentVolumeClaim, "
-        "oci://IMAGE mounted as a volume, file:///FOLDER of the engine's image, s3://BUCKET/FOLDER, or builtin:// for "
-        "the simulator."
+        "oci://IMAGE mounted as a volume (Kubernetes 1.35, or 1.31 with the feature gate ImageVolume), file:///FOLDER "
+        "of the engine's image, s3://BUCKET/FOLDER, or builtin:// for the simulator."
     )
     name: ServedName | None = Field(
         None, description="Name that clients ask for; the last part of the URI when absent."

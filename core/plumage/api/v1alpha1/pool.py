@@ -99,6 +99,11 @@ class InferencePoolStatus(Struct):
     ready_replicas: Tally = Field(0, description="Replicas that are warm and answer.")
     updated_replicas: Tally = Field(0, description="Replicas that are as the spec says; the others are replaced.")
     desired_replicas: Tally = Field(0, description="Replicas that should exist.")
+    proven_replicas: Tally | None = Field(
+        None,
+        description="The size that Ready is held against while the pool grows or is broken: the most that was ready "
+        "since it served. Absent where it is the size that is wanted.",
+    )
     selector: str = Field("", max_length=1024, description="Label selector of the pods, as a string, for the scale.")
     model: str = Field("", max_length=256, description="Name that clients ask for.")
     address: str = Field("", max_length=1024, description="Where clients in the cluster reach the pool.")

@@ -126,7 +126,9 @@ class RouterSpec(Struct):
     """A router of the pool's own (the default), or a reference to a gateway: never both."""
 
     gateway_ref: ObjectRef | None = Field(None, description="The InferenceGateway that serves this pool instead.")
-    replicas: Annotated[int, Field(ge=1, le=100)] = Field(1, description="Routers of this pool.")
+    replicas: Annotated[int, Field(ge=1, le=100)] = Field(
+        2, description="Routers of this pool; of one alone connections are refused while its pod is replaced."
+    )
     policy: Policy = Field("Lbgr", description="How a replica is chosen; beside Plumage's own, the peers' formulas.")
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     slo: SloSpec = Field(SloSpec(), description="Objectives.")

@@ -1,0 +1,97 @@
+"""Settings files of a newer operator: what this version does not know of them is passed over and named.
+
+A container that is started again in its old pod reads what the operator says *now*, and that may be a version newer.
+What people write is read to the letter instead, so that a typing mistake is no silent default. The files of an operator
+carry `MARK`, which tells the two apart wherever they are read: at the start, while a process runs, in a variable.
+
+Contract: only fields, and options of policies, may be unknown. A value that only a newer version knows is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, PrivateAttr, ValidationError, ValidationInfo
+from pydantic_core import InitErrorDetails
+
+__all__ = ["MARK", "Settings", "marked", "refuse_newer", "unknown_places", "without_places"]
+
+log = logging.getLogger(__name__)
+
+MARK: Final[Mapping[str, str]] = MappingProxyType({"writtenBy": "operator"})
+_LENIENT: Final = {"newer": True}
+_UNKNOWN: Final = "extra_forbidden"
+
+
+class Settings(BaseModel):
+    """A part of a settings file, or the whole of one."""
+
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Of a whole file: the fields that were passed over, dotted, in the file's spelling."""
+        return self._ignored
+
+    @classmethod
+    def told(cls, content: object, source: str) -> Self:
+        """The content of a file or a variable. ValidationError tells every mistake. Fields that are passed over are
+        said in one warning, which begins with `source`."""
+        if not _is_marked(content):
+            return cls.model_validate(content)
+        assert isinstance(content, dict)
+        plain = {name: value for name, value in content.items() if name not in MARK}
+        try:
+            return cls.model_validate(plain, context=_LENIENT)
+        except ValidationError as error:
+            places = unknown_places(error)
+        known = cls.model_validate(without_places(plain, places), context=_LENIENT)
+        known._ignored = tuple(".".join(map(str, place)) for place in places)
+        _warn(source, known._ignored)
+        return known
+
+
+def marked(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A whole file, as the operator writes it."""
+    return {**content, **MARK}
+
+
+def refuse_newer(options: Mapping[str, Any], known: Collection[str], info: ValidationInfo) -> None:
+    """For validators of options that go to a policy's constructor: in a marked file those that it does not know are
+    unknown fields. In other files the constructor's own check names them, with what there is."""
+    if info.context != _LENIENT or not known:
+        return
+    unknown = {name: value for name, value in options.items() if name not in known}
+    if unknown:
+        lines = [InitErrorDetails(type=_UNKNOWN, loc=(name,), input=value) for name, value in unknown.items()]
+        raise ValidationError.from_exception_data("options", lines)
+
+
+def unknown_places(error: ValidationError) -> list[tuple[int | str, ...]]:
+    """Where the fields are that a model does not have."""
+    return [line["loc"] for line in error.errors(include_url=False) if line["type"] == _UNKNOWN]
+
+
+def without_places(document: Mapping[str, Any], places: Sequence[Sequence[int | str]]) -> dict[str, Any]:
+    """A copy that lacks the fields at those places."""
+    whole = copy.deepcopy(dict(document))
+    for *way, name in places:
+        below: Any = whole
+        for step in way:
+            below = below[step]
+        below.pop(name, None)
+    return whole
+
+
+def _is_marked(content: object) -> bool:
+    return isinstance(content, dict) and all(content.get(name) == value for name, value in MARK.items())
+
+
+@lru_cache(maxsize=64)  # a file that is read again says it once
+def _warn(source: str, names: tuple[str, ...]) -> None:
+    log.warning("%s: passed over, for a newer operator wrote it: %s", source, ", ".join(names))
