@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-__all__ = ["Fact", "Reason", "Status", "Type", "find_condition", "set_condition", "timestamp"]
+__all__ = ["Fact", "Reason", "Status", "Type", "find_condition", "seconds_of", "set_condition", "timestamp"]
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -119,6 +119,14 @@ def set_condition(
 def find_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:
     """The condition of that type."""
     return next((one for one in conditions if one.get("type") == type_), None)
+
+
+def seconds_of(timestamp: str) -> float | None:
+    """Seconds since 1970 of a time as Kubernetes writes it; None for what is none."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return None
 
 
 def timestamp(now: float) -> str:

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from plumage_operator.conditions import Reason, find_condition
+from plumage.api.v1alpha1.gpus import is_gpu
+from plumage_operator.conditions import Reason, find_condition, seconds_of
 from plumage_operator.observed import Object, Trouble, meta
 
-__all__ = ["Cause", "diagnose", "is_ready", "replica_failure", "wants_events"]
+__all__ = ["Cause", "diagnose", "is_ready", "replica_failure", "stuck_pods", "wants_events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ _PULL: Final = frozenset(
 _NOT_FOUND = re.compile(r'(secret|configmap|persistentvolumeclaim) "(?:[^"/]*/)?([^"]+)" not found', re.IGNORECASE)
 _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (?:[^/\s]*/)?(\S+)")
 _KEY_GONE = re.compile(r"references non-existent (secret|config) key: (\S+)")
-_GPU = re.compile(r"Insufficient (\S+/gpu)")
+_INSUFFICIENT = re.compile(r"Insufficient (\S*\w)")  # a resource's name ends in a letter or digit, and a stop follows
 _QUOTA = re.compile(r"exceeded quota: (\S+),")
 _MISSING: Final = {
     "secret": Reason.MISSING_SECRET,
@@ -44,6 +45,7 @@ _UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was p
 _NO_VOLUME: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _NO_SANDBOX: Final = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
 _LONGEST = 600  # characters of somebody else's words
+_PATIENCE: Final = 5.0  # seconds from its place on a node to a pod's first container, where all is well
 _FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its last line, which mostly is the cause
 
 
@@ -63,9 +65,20 @@ def is_ready(pod: Object) -> bool:
     return _condition(pod, "Ready").get("status") == "True"
 
 
-def wants_events(pods: Iterable[Object]) -> list[str]:
-    """Names of pods whose trouble would stand in events alone: scheduled, and no container has begun."""
-    return [str(meta(pod).get("name")) for pod in pods if not is_ready(pod) and _is_stuck(pod)]
+def stuck_pods(pods: Iterable[Object]) -> list[Object]:
+    """Those whose trouble, if they have any, would stand in events alone: scheduled, and no container has begun."""
+    return [pod for pod in pods if not is_ready(pod) and _is_stuck(pod)]
+
+
+def wants_events(stuck: Iterable[Object], now: float) -> list[str]:
+    """Names of those that have been so for longer than a pod takes that merely starts. now: seconds since 1970."""
+    return [str(meta(pod).get("name")) for pod in stuck if _is_late(pod, now)]
+
+
+def _is_late(pod: Object, now: float) -> bool:
+    """A clock that is behind the cluster's own makes all of them late, rather than none."""
+    since = seconds_of(str(_condition(pod, "PodScheduled").get("lastTransitionTime") or ""))
+    return since is None or not 0 <= now - since < _PATIENCE
 
 
 def _is_stuck(pod: Object) -> bool:
@@ -135,10 +148,10 @@ def _unscheduled(pod: str, message: str) -> Cause:
     said = _short(message)
     if (missing := _missing(pod, said)) is not None:
         return missing
-    if (gpu := _GPU.search(message)) is not None:
+    if (gpu := next(filter(is_gpu, _INSUFFICIENT.findall(message)), None)) is not None:
         return Cause(
             Reason.NO_GPU,
-            f"{pod} has no node: {said} Add nodes that have {gpu[1]} free, or ask for fewer per replica.",
+            f"{pod} has no node: {said} Add nodes that have {gpu} free, or ask for fewer per replica.",
         )
     return Cause(
         Reason.UNSCHEDULABLE,

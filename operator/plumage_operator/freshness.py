@@ -2,7 +2,8 @@
 
 A watch that froze, or whose task died, is silent, and silence looks like peace. An object whose new version the watch
 has not told by the second look means that it never will: the heartbeat stops, and the liveness probe ends the process.
-An API server that is away proves nothing against the watch.
+An API server that is away proves nothing against the watch. Compared are the kinds that change while all is well: 2,000
+pods cost 0.05 s of a core here and 0.1 s of the API server's (0116).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ HEARTBEAT: Final = "watches"
 _KINDS: Final = (
     ("InferencePool", f"{GROUP}/{VERSION}", "inferencepools", ""),
     ("Deployment", "apps/v1", "deployments", OURS_SELECTOR),
+    ("Pod", "v1", "pods", OURS_SELECTOR),
 )
 Version = tuple[str, str, str, int]
 

@@ -48,10 +48,10 @@ def gateway_words(observed: ObservedGateway, site: Site, now: float) -> tuple[Ac
     if gateway is None or mistakes:
         reason = Reason.INVALID_SPEC if gateway is None else Reason.NOT_SERVED
         facts = tuple(Fact(type_, "False", reason, "; ".join(mistakes)) for type_ in (Type.READY, Type.ACCEPTED))
-        return tuple(_told(thing, facts, {"pools": []} if gateway is not None else {}, now))
+        return tuple(_told(observed.own, facts, {"pools": []} if gateway is not None else {}, now))
     serving = serving_of(observed, gateway, site)
     scene = GatewayScene(gateway, site, serving.served)
-    return tuple(_told(thing, _facts(observed.own, scene, serving), _figures(observed.own, scene), now))
+    return tuple(_told(observed.own, _facts(observed.own, scene, serving), _figures(observed.own, scene), now))
 
 
 def _read(thing: Object) -> tuple[InferenceGateway | None, list[str]]:
@@ -112,13 +112,13 @@ def _figures(own: Observed, scene: GatewayScene) -> dict[str, Any]:
     }
 
 
-def _told(thing: Object, facts: tuple[Fact, ...], figures: dict[str, Any], now: float) -> Iterator[Action]:
-    before, generation = status_of(thing), int(meta(thing).get("generation", 0))
+def _told(own: Observed, facts: tuple[Fact, ...], figures: dict[str, Any], now: float) -> Iterator[Action]:
+    before, generation = status_of(own.pool), int(meta(own.pool).get("generation", 0))
     conditions = tuple(before.get("conditions") or ())
     for fact in facts:
         conditions = set_condition(conditions, fact, generation, now)
     kept = [dict(one) for one in conditions]
     status = {**before, **figures, "observedGeneration": generation, "conditions": kept}
     if changed_materially(before, status):
-        yield from told(thing, facts)
+        yield from told(own, facts)
         yield WriteStatus(status)

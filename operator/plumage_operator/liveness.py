@@ -7,8 +7,14 @@ would look healthy for ever.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
-__all__ = ["Heartbeats"]
+from plumage_operator.queue import WorkQueue
+
+__all__ = ["Heartbeats", "Progress"]
+
+_QUEUE: Final = "queue"
+_SILENCE: Final = 180.0  # seconds; a look takes at most two thirds of it
 
 
 class Heartbeats:
@@ -35,3 +41,21 @@ class Heartbeats:
             for name, (last, silence) in self._beats.items()
             if now - last > silence
         ]
+
+
+class Progress:
+    """Whether a queue is worked off, by workers that may have died: none is due, or a look ended since the last time.
+    That pools wait long is no reason to end: the next process would look at all of them from the start. An alert tells
+    people (PlumagePoolsWait)."""
+
+    def __init__(self, queue: WorkQueue[Any], heartbeats: Heartbeats) -> None:
+        self._queue = queue
+        self._heartbeats = heartbeats
+        self._ended = queue.ended
+        heartbeats.expect(_QUEUE, _SILENCE)
+
+    def beat(self) -> None:
+        """Call it every few seconds."""
+        if self._queue.ended != self._ended or self._queue.oldest == 0.0:
+            self._heartbeats.beat(_QUEUE)
+        self._ended = self._queue.ended

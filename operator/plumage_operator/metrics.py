@@ -11,6 +11,7 @@ __all__ = ["Metrics"]
 
 # Seconds. A look may take 120; a bound below that would hide how slow the slowest are.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_REFUSALS = "What the API server would not do, by kind of object; a status counts as its pool's or gateway's."
 
 
 class Metrics:
@@ -20,6 +21,7 @@ class Metrics:
         self.reconciles = 0
         self.errors: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
         self.events = 0
         self.leading = False
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -39,6 +41,7 @@ class Metrics:
             counter("plumage_operator_reconciles", "Looks at a pool or gateway.", self.reconciles),
             counters("plumage_operator_errors", "Looks that failed, by kind of error.", "error", self.errors),
             counters("plumage_operator_actions", "Actions done, by kind.", "action", self.actions),
+            counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
             histogram("plumage_operator_reconcile_seconds", "Time of one look.", _BOUNDS, reached, self._seconds),
             gauge("plumage_operator_pools", "Pools known.", pools),
             gauge("plumage_operator_queue_length", "Pools that wait for a look.", waiting),

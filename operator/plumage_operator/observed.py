@@ -17,6 +17,8 @@ __all__ = [
     "Trouble",
     "key_of",
     "meta",
+    "own_child",
+    "owner_uid",
 ]
 
 Object = Mapping[str, Any]
@@ -60,7 +62,9 @@ class Scaling:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A pool, or a gateway, and everything of its own. pool: the object. children, pods: all that carry its label.
-    gateway: the one that the pool refers to, where it is there; gateway_pods: that one's."""
+    gateway: the one that the pool refers to, where it is there; gateway_pods: that one's. lost: children that were
+    there and went. said: the status whose events were told though the API server refused it; None where it has none
+    such."""
 
     pool: Object
     children: Mapping[ChildKey, Object]
@@ -70,6 +74,8 @@ class Observed:
     gateway: Object | None = None
     gateway_pods: tuple[Object, ...] = ()
     scaling: Scaling | None = None
+    lost: frozenset[ChildKey] = frozenset()
+    said: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +104,16 @@ def meta(thing: Object) -> Mapping[str, Any]:
 def key_of(thing: Object) -> ChildKey:
     """Kind and name of an object."""
     return str(thing.get("kind", "")), str(meta(thing).get("name", ""))
+
+
+def owner_uid(thing: Object) -> str:
+    """The uid of the controlling owner; empty where there is none."""
+    owners = meta(thing).get("ownerReferences") or ()
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+
+
+def own_child(observed: Observed, key: ChildKey) -> Object | None:
+    """The child of that kind and name, unless another owns it: what a deleted namesake had is there until it is
+    collected, and says nothing of this one."""
+    live = observed.children.get(key)
+    return live if live is not None and owner_uid(live) in ("", meta(observed.pool).get("uid")) else None

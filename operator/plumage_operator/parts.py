@@ -10,7 +10,7 @@ from plumage.cluster import COMPONENT_LABEL, Component
 from plumage_operator.children import CONFIG_HASH, Owner, Scene
 from plumage_operator.conditions import Fact, Reason, Status, Type, find_condition
 from plumage_operator.diagnosis import Cause, diagnose, is_ready
-from plumage_operator.observed import Object, Observed, meta
+from plumage_operator.observed import Object, Observed, meta, own_child
 
 __all__ = [
     "Counts",
@@ -22,6 +22,7 @@ __all__ = [
     "part_of",
     "pods_of",
     "progress_fact",
+    "proven_replicas",
     "router_fact",
 ]
 
@@ -65,7 +66,8 @@ def counts(observed: Observed, scene: Owner, component: Component) -> Counts:
 
 
 def engine_fact(observed: Observed, scene: Scene) -> Fact:
-    """Ready once every wanted replica answers, be it an old or a new one; from then on, as long as enough do."""
+    """Ready once every wanted replica answers, be it an old or a new one; from then on, as long as enough do of those
+    that were ready: a pool that grows serves as it did."""
     found, wanted = counts(observed, scene, "engine"), scene.replicas
     if wanted == 0 and found.total == 0:
         return Fact(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
@@ -73,7 +75,7 @@ def engine_fact(observed: Observed, scene: Scene) -> Fact:
     if wanted and found.ready >= wanted:
         return Fact(Type.ENGINE_READY, "True", Reason.SERVING, told)
     reason, why = _lacking(observed, scene)
-    if not _was_ready(observed) or found.ready < _enough(wanted, scene.pool.spec.rollout.max_unavailable):
+    if found.ready < _least(observed, scene):
         return Fact(Type.ENGINE_READY, "False", reason, told + why)
     passes = reason in (Reason.STARTING, Reason.WARMING)
     return Fact(Type.ENGINE_READY, "True", Reason.SERVING if passes else Reason.DEGRADED, told + why)
@@ -95,11 +97,27 @@ def _was_ready(observed: Observed) -> bool:
     return told is not None and told.get("status") == "True"
 
 
-def _enough(wanted: int, unavailable: int | str) -> int:
-    """Replicas without which a pool is not called ready: one may be missing, as its disruption budget has it, or as
-    many as its rollout takes away, and never all."""
-    share = wanted * int(unavailable.removesuffix("%")) // 100 if isinstance(unavailable, str) else unavailable
-    return max(1, wanted - max(1, share))
+def proven_replicas(observed: Observed) -> int:
+    """The size that the pool was last ready with, by its status: 0 of one that never was, or slept. Where the status
+    does not tell it, it is the size that the pool has."""
+    status = observed.pool.get("status") or {}
+    told = status.get("provenReplicas")
+    return int(status.get("desiredReplicas", 0) if told is None and _was_ready(observed) else told or 0)
+
+
+def _least(observed: Observed, scene: Scene) -> int:
+    """Replicas without which a pool is not called ready. vLLM loads for minutes: what is added counts from when it was
+    ready, or each step up would be told as an outage. One that broke is well again with the size it was ready with."""
+    proven = min(proven_replicas(observed), scene.replicas)
+    if not proven:
+        return max(1, scene.replicas)
+    return _enough(proven, scene.pool.spec.rollout.max_unavailable) if _was_ready(observed) else proven
+
+
+def _enough(proven: int, unavailable: int | str) -> int:
+    """One may be missing, as the disruption budget has it, or as many as a rollout takes away, and never all."""
+    share = proven * int(unavailable.removesuffix("%")) // 100 if isinstance(unavailable, str) else unavailable
+    return max(1, proven - max(1, share))
 
 
 def router_fact(observed: Observed, scene: Scene) -> Fact:
@@ -204,7 +222,7 @@ def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:
 
 
 def _deployment(observed: Observed, scene: Owner, component: Component) -> Mapping[str, Any]:
-    return observed.children.get(("Deployment", scene.name(component)), {})
+    return own_child(observed, ("Deployment", scene.name(component))) or {}
 
 
 def _engine_answers(pod: Object) -> bool:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferencePool, parse_kept
-from plumage.cluster import CORDON, PAUSE
+from plumage.cluster import CORDON, PAUSE, child_name
 from plumage.errors import ManifestError
 from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
-from plumage_operator.children import APPLIED, KINDS, Child, Scene, build_children, model_mistakes
+from plumage_operator.children import APPLIED, KINDS, Child, Scene, build_children, model_mistakes, with_cordons
 from plumage_operator.conditions import Fact, Reason, Type
 from plumage_operator.drift import drift
-from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta
+from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta, own_child, owner_uid
 from plumage_operator.parts import part_of
 from plumage_operator.site import Site
 from plumage_operator.status import changed_materially, make_status, pool_facts, refused_facts, status_of, was
@@ -47,12 +47,14 @@ def plan(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
 
 
 def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
-    """What makes the cluster as the spec says. Nothing for a pool that goes: the garbage collector takes its children,
-    and their pods drain."""
-    if goes(observed.pool) or is_paused(observed.pool):
+    """What makes the cluster as the spec says; of a paused pool, as its pods' cordons say. Nothing for a pool that
+    goes: the garbage collector takes its children, and their pods drain."""
+    if goes(observed.pool):
         return ()
     scene, mistakes = _read(observed, site)
-    return () if scene is None or mistakes else tuple(_changes(observed, scene))
+    if scene is None or mistakes:
+        return ()
+    return tuple(_cordons(observed, scene) if is_paused(observed.pool) else _changes(observed, scene))
 
 
 def plan_words(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
@@ -95,15 +97,23 @@ def is_paused(pool: Object) -> bool:
 
 
 def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
-    """With autoscaling the number lives in status: what was decided last holds until the autoscaler decides anew."""
+    """With autoscaling what was decided last holds until the autoscaler decides anew. It is in the Deployment, which is
+    written before the status: an operator that died between the two would else undo the decision, and replicas that
+    went or came for it. A paused pool keeps the size that it has: it is as it should be, and what it will be is not
+    told as if it were so."""
+    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
+    live = None if deployment is None else int((deployment.get("spec") or {}).get("replicas", 1))
+    if is_paused(observed.pool) and live is not None:
+        return live
     if pool.spec.autoscaling is None:
         return pool.spec.initial_replicas
     if observed.scaling is not None:
         return observed.scaling.desired
     told, bounds = status_of(observed.pool).get("desiredReplicas"), pool.spec.autoscaling
-    if told is None:
+    last = told if live is None else live
+    if last is None:
         return pool.spec.initial_replicas
-    return max(bounds.min_replicas, min(bounds.max_replicas, int(told)))
+    return max(bounds.min_replicas, min(bounds.max_replicas, int(last)))
 
 
 def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:
@@ -112,6 +122,17 @@ def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:
     for child in wanted:
         yield from brought_about(observed, child)
     yield from removed(observed, {key_of(child) for child in wanted})
+
+
+def _cordons(observed: Observed, scene: Scene) -> Iterator[Action]:
+    """Whoever cordons a replica means now, and says so of a pod. A gateway has the cordons of its pools by its own
+    look."""
+    live = observed.children.get(("ConfigMap", scene.name("router")))
+    if live is None or owner_uid(live) != meta(observed.pool).get("uid"):
+        return
+    child = with_cordons(scene, live, cordoned(observed.pods))
+    if scene.pool.spec.router.gateway_ref is None and child["data"] != live.get("data"):
+        yield Apply(child, known=True)
 
 
 def _deletion_costs(observed: Observed) -> Iterator[Action]:
@@ -128,11 +149,11 @@ def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
     key = key_of(child)
     live = observed.children.get(key)
     if live is None:
-        if _existed(observed):
-            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was gone and is created again")
+        if _existed(observed, key):
+            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was removed and is made again")
         yield Apply(child, known=False)
         return
-    if (owner := _owner(live)) not in ("", meta(observed.pool).get("uid")):
+    if (owner := owner_uid(live)) not in ("", meta(observed.pool).get("uid")):
         yield Apply(child, known=False)  # another pool of that name had it: the performer looks, and refuses
         return
     applied = (meta(live).get("annotations") or {}).get(APPLIED)
@@ -148,23 +169,17 @@ def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
 def removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
     """Children that the spec no longer asks for; of others' objects only the owner may dispose."""
     for key, live in sorted(observed.children.items()):
-        ours = _owner(live) == meta(observed.pool).get("uid")
+        ours = owner_uid(live) == meta(observed.pool).get("uid")
         if key not in wanted and key[0] in KINDS and ours and "deletionTimestamp" not in meta(live):
             yield Delete(key[0], key[1], str(meta(live).get("uid", "")))
 
 
-def _owner(live: Object) -> str:
-    """The uid of the controlling owner; empty where there is none."""
-    owners = meta(live).get("ownerReferences") or ()
-    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
-
-
-def _existed(observed: Observed) -> bool:
-    """Whether the present spec was once fully applied: then a child that is missing was removed by somebody."""
+def _existed(observed: Observed, key: ChildKey) -> bool:
+    """Whether a child that is missing was removed by somebody: it was there, and the present spec was once fully
+    applied. One that was never there is new to this operator, or went while none ran."""
     status = status_of(observed.pool)
-    return was(observed.pool, Type.ROUTER_READY)[1] != "" and status.get("observedGeneration") == meta(
-        observed.pool
-    ).get("generation")
+    applied = status.get("observedGeneration") == meta(observed.pool).get("generation")
+    return key in observed.lost and applied and was(observed.pool, Type.ROUTER_READY)[1] != ""
 
 
 def cordoned(pods: Iterable[Object]) -> Sequence[str]:
@@ -178,27 +193,34 @@ def _told(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: f
     twice is counted."""
     status: dict[str, Any] = make_status(observed, facts, scene, now)
     if changed_materially(status_of(observed.pool), status):
-        yield from told(observed.pool, facts)
+        yield from told(observed, facts)
         yield from _resized(observed, status)
         yield WriteStatus(status)
 
 
-def told(thing: Object, facts: Sequence[Fact]) -> Iterator[Action]:
-    """Events of those that are news to its status."""
+def told(observed: Observed, facts: Sequence[Fact]) -> Iterator[Action]:
+    """Events of those that are news to what was told before."""
     for fact in facts:
-        if fact.type in _TOLD and _is_news(thing, fact):
+        if fact.type in _TOLD and _is_news(observed, fact):
             yield Tell(_kind(fact), fact.reason, fact.message or str(fact.type))
 
 
+def _told_before(observed: Observed) -> Object:
+    """The pool as its events told it last: with its own status, or with the one that the API server refused."""
+    return observed.pool if observed.said is None else {**observed.pool, "status": observed.said}
+
+
 def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:
-    """The autoscaler's own words where it chose another size than the status tells."""
-    said, before = observed.scaling, status_of(observed.pool).get("desiredReplicas")
-    if said is not None and "autoscaling" in said.fields and before not in (None, status.get("desiredReplicas")):
+    """The autoscaler's own words where the size that it chose is another than was told. People may give a paused pool
+    one that it did not choose."""
+    said, now = observed.scaling, status.get("desiredReplicas")
+    before = status_of(_told_before(observed)).get("desiredReplicas")
+    if said is not None and "autoscaling" in said.fields and before not in (None, now) and now == said.desired:
         yield Tell("Normal", said.reason, said.message)
 
 
-def _is_news(pool: Object, fact: Fact) -> bool:
-    before = was(pool, fact.type)
+def _is_news(observed: Observed, fact: Fact) -> bool:
+    before = was(_told_before(observed), fact.type)
     first = before == ("", "")
     quiet = fact.type is Type.PAUSED and fact.status == "False"
     return before != (fact.status, str(fact.reason)) and not (first and quiet)

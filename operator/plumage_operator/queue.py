@@ -1,7 +1,8 @@
 """Which pools are to be looked at: each at most once at a time, again later where it failed.
 
 Contract: a key that is added while it waits is one look; one that is added while it is looked at is looked at once
-more. Failures wait longer each time. Bounded by the number of keys there are.
+more. Failures wait longer each time, unless something happened meanwhile: it may be what mends them. Bounded by the
+number of keys there are.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class WorkQueue(Generic[Key]):
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
+        self.ended = 0
+        """Looks that ended, whichever way."""
 
     def add(self, key: Key, after: float = 0.0) -> None:
         """Look at `key` in so many seconds, or earlier where that was asked already."""
@@ -72,14 +75,16 @@ class WorkQueue(Generic[Key]):
         """The look ended. after: when the next one should be, if nothing happens before; at least so long a wait where
         it failed."""
         self._running.discard(key)
+        self.ended += 1
         again = self._again.pop(key, None)
+        asked = float("inf") if again is None else max(0.0, again - self._clock())
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
-            self.add(key, max(self._delay(key), after or 0.0))
+            self.add(key, max(min(self._delay(key), asked), after or 0.0))
             return
         self._failures.pop(key, None)
         if again is not None:
-            self.add(key, max(0.0, again - self._clock()))
+            self.add(key, asked)
         if after is not None:
             self.add(key, after)
 

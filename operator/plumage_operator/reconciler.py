@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from plumage_operator.actions import Action
-from plumage_operator.cluster.api import Api
-from plumage_operator.cluster.events import read_troubles
+from plumage_operator.actions import Action, WriteStatus
 from plumage_operator.cluster.perform import Performer
-from plumage_operator.diagnosis import wants_events
+from plumage_operator.cluster.troubles import Troubles
+from plumage_operator.diagnosis import stuck_pods, wants_events
 from plumage_operator.errors import ApiError, ConflictError, UnavailableError
 from plumage_operator.gateways import gateway_changes, gateway_words
 from plumage_operator.metrics import Metrics
-from plumage_operator.observed import Observed, Refusal, Scaling
+from plumage_operator.observed import Object, Observed, Refusal, Scaling, Trouble, meta
 from plumage_operator.plan import plan_changes, plan_words
 from plumage_operator.queue import WorkQueue
 from plumage_operator.site import Site
@@ -47,7 +47,7 @@ class Reconciler:
         self,
         store: Store,
         queue: WorkQueue[Key],
-        api: Api,
+        troubles: Troubles,
         performer: Performer,
         site: Site,
         metrics: Metrics,
@@ -57,13 +57,15 @@ class Reconciler:
     ) -> None:
         self._store = store
         self._queue = queue
-        self._api = api
+        self._troubles = troubles
         self._performer = performer
         self._site = site
         self._metrics = metrics
         self._word = word
         self._clock = clock
         self._unchanged = Unchanged()
+        self._refused: dict[Key, tuple[Refusal, ...]] = {}
+        self._said: dict[Key, tuple[object, Mapping[str, Any]]] = {}  # statuses that were refused, and whose: a uid
 
     async def work(self) -> None:
         """One worker: takes what is due, for ever."""
@@ -89,7 +91,7 @@ class Reconciler:
         if isinstance(error, ConflictError):
             log.debug("%s %s/%s changed meanwhile, looking again", *key)
         else:
-            log.warning("%s %s/%s: %s", *key, error or "too slow")
+            log.warning("%s %s/%s: %s", *key, str(error) or "too slow")
         return True, error.after if isinstance(error, UnavailableError) else None
 
     async def reconcile(self, key: Key) -> float | None:
@@ -104,17 +106,20 @@ class Reconciler:
         if observed is None:
             self._queue.forget(("InferencePool", *key))
             self._unchanged.forget(key)
+            self._forget(("InferencePool", *key))
             return None
         scaling = self._word(key, observed)
         observed = replace(observed, scaling=scaling)
         refusals = await self._changes(key, observed)
-        stuck = wants_events(observed.pods)
-        troubles = await read_troubles(self._api, key[0], stuck) if stuck else ()
+        stuck = stuck_pods(observed.pods)
+        troubles = await self._troubles_of(key[0], stuck)
         now = self._store.observe(key)
         if now is None:
             return None
-        now = replace(now, scaling=scaling, refusals=refusals, troubles=troubles)
-        await self._do(now, plan_words(now, self._site, self._clock()))
+        said = self._said_of(("InferencePool", *key), now.pool)
+        now = replace(now, scaling=scaling, refusals=refusals, troubles=troubles, said=said)
+        refusals += await self._say(("InferencePool", *key), now, plan_words(now, self._site, self._clock()))
+        self._log(("InferencePool", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
 
     async def _changes(self, key: PoolKey, observed: Observed) -> tuple[Refusal, ...]:
@@ -128,19 +133,53 @@ class Reconciler:
     async def _do(self, observed: Observed, actions: tuple[Action, ...]) -> tuple[Refusal, ...]:
         for action in actions:
             self._metrics.actions[type(action).__name__] += 1
-        return await self._performer.perform(observed.pool, actions)
+        refusals = await self._performer.perform(observed.pool, actions)
+        self._metrics.refusals.update(one.kind for one in refusals)
+        return refusals
+
+    async def _say(self, key: Key, observed: Observed, words: tuple[Action, ...]) -> tuple[Refusal, ...]:
+        """What a status that is refused says was told: its events are not told at each look again."""
+        refusals = await self._do(observed, words)
+        status = next((word.status for word in words if isinstance(word, WriteStatus)), None)
+        if status is not None and any(one.kind == key[0] for one in refusals):
+            self._said[key] = (meta(observed.pool).get("uid"), status)
+        else:
+            self._said.pop(key, None)
+        return refusals
+
+    def _said_of(self, key: Key, thing: Object) -> Mapping[str, Any] | None:
+        uid, status = self._said.get(key, (None, None))
+        return status if uid == meta(thing).get("uid") else None
+
+    def _forget(self, key: Key) -> None:
+        self._refused.pop(key, None)
+        self._said.pop(key, None)
+
+    def _log(self, key: Key, refusals: tuple[Refusal, ...]) -> None:
+        """What is news: a missing right is found here, where the status itself may be refused, or says no more."""
+        for one in refusals:
+            if one not in self._refused.get(key, ()):
+                log.warning("%s %s/%s: %s: %s", *key, one.reason, one.message)
+        self._refused[key] = refusals
+
+    async def _troubles_of(self, namespace: str, stuck: list[Object]) -> tuple[Trouble, ...]:
+        late = wants_events(stuck, self._clock())
+        return await self._troubles.of(namespace, late) if late else ()
 
     async def _gateway(self, key: PoolKey) -> float | None:
         observed = self._store.observe_gateway(key)
         if observed is None:
             self._queue.forget(("InferenceGateway", *key))
+            self._forget(("InferenceGateway", *key))
             return None
         refusals = await self._do(observed.own, gateway_changes(observed, self._site))
-        stuck = wants_events(observed.own.pods)
-        troubles = await read_troubles(self._api, key[0], stuck) if stuck else ()
+        stuck = stuck_pods(observed.own.pods)
+        troubles = await self._troubles_of(key[0], stuck)
         now = self._store.observe_gateway(key)
         if now is None:
             return None
-        now = replace(now, own=replace(now.own, refusals=refusals, troubles=troubles))
-        await self._do(now.own, gateway_words(now, self._site, self._clock()))
+        said = self._said_of(("InferenceGateway", *key), now.own.pool)
+        now = replace(now, own=replace(now.own, refusals=refusals, troubles=troubles, said=said))
+        refusals += await self._say(("InferenceGateway", *key), now.own, gateway_words(now, self._site, self._clock()))
+        self._log(("InferenceGateway", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else _GATEWAY_AGAIN

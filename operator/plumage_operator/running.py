@@ -24,14 +24,15 @@ from plumage_operator.cluster.credentials import load_configuration
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.lease import Elector
 from plumage_operator.cluster.perform import Performer
+from plumage_operator.cluster.troubles import Troubles
 from plumage_operator.cluster.trust import keep_trusting
-from plumage_operator.errors import UnavailableError
+from plumage_operator.errors import RefusedError, UnavailableError
 from plumage_operator.external_metrics.front_proxy import read_front_proxy
 from plumage_operator.external_metrics.metrics import samples_of
 from plumage_operator.external_metrics.plain import add_pool_figures
 from plumage_operator.external_metrics.server import ExternalMetrics
 from plumage_operator.freshness import Freshness, fill
-from plumage_operator.liveness import Heartbeats
+from plumage_operator.liveness import Heartbeats, Progress
 from plumage_operator.metrics import Metrics
 from plumage_operator.options import Options
 from plumage_operator.queue import WorkQueue
@@ -46,9 +47,8 @@ __all__ = ["Operator"]
 log = logging.getLogger(__name__)
 
 _LOOP = "event loop"
-_QUEUE = "queue"
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
-_OVERDUE = 180.0  # seconds; a look takes at most two thirds of it
+_REFUSALS = 5  # half a minute of them; who lacks a right for longer ends, and its pod shows it
 _PULSE = 5.0  # seconds between two beats of what must always move
 
 
@@ -95,7 +95,7 @@ class Operator:
 
     async def _serve(self, stack: AsyncExitStack, autoscaling: Autoscaling) -> None:
         figures = metrics_app(self._page)
-        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), clock=self._steady)
+        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), asked=autoscaling.asked, clock=self._steady)
         for app, port in (
             (health_app(self.heartbeats), self._options.health_port),
             (figures, self._options.metrics_port),
@@ -113,7 +113,7 @@ class Operator:
         reconciler = Reconciler(
             self.store,
             self.queue,
-            api,
+            self._troubles(api),
             Performer(api, recorder, self.store),
             options.site,
             self.metrics,
@@ -132,31 +132,38 @@ class Operator:
                 lambda: read_front_proxy(api),
                 Path(options.external_tls),
                 port=options.external_port,
+                asked=autoscaling.asked,
                 clock=self._steady,
             )
             works.append(external.run())
         await _first_of(works)
 
+    def _troubles(self, api: Api) -> Troubles:
+        return Troubles(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)
+
     def _changed(self, pool: PoolKey) -> None:
         self.queue.add(("InferencePool", *pool))
 
     async def _pulse(self) -> None:
-        """The loop moves; and the queue is worked off, by workers that may have died."""
-        self.heartbeats.expect(_QUEUE, _OVERDUE)
+        """The loop moves, and the queue is worked off."""
+        progress = Progress(self.queue, self.heartbeats)
         while True:
             self.heartbeats.beat(_LOOP)
-            if self.queue.oldest < _OVERDUE:
-                self.heartbeats.beat(_QUEUE)
+            progress.beat()
             await asyncio.sleep(_PULSE)
 
     async def _filled(self, api: Api, kinds: tuple[Kind, ...]) -> None:
-        """All that there is; asked for again while the API server is away."""
-        wait = _FIRST_WAIT
+        """All that there is; asked for again while the API server is away, and a few times where it refuses: for a
+        moment after its start it refuses what roles allow."""
+        wait, refusals = _FIRST_WAIT, 0
         while True:
             try:
                 await fill(api, self.store, kinds, self._options.namespaces)
                 break
-            except UnavailableError as error:
+            except (RefusedError, UnavailableError) as error:
+                refusals += isinstance(error, RefusedError)
+                if refusals > _REFUSALS:
+                    raise
                 log.warning("can't list what there is, asking again in %g s: %s", wait, error)
                 self.heartbeats.beat(_LOOP)
                 await asyncio.sleep(wait)

@@ -14,7 +14,15 @@ from plumage.settings import without_effect
 from plumage_operator.children import Scene
 from plumage_operator.conditions import Fact, Reason, Type, find_condition, set_condition
 from plumage_operator.observed import Object, Observed, Refusal, meta
-from plumage_operator.parts import counts, directory_fact, engine_fact, is_served, progress_fact, router_fact
+from plumage_operator.parts import (
+    counts,
+    directory_fact,
+    engine_fact,
+    is_served,
+    progress_fact,
+    proven_replicas,
+    router_fact,
+)
 
 __all__ = ["accepted_refusal", "changed_materially", "make_status", "pool_facts", "refused_facts", "status_of"]
 
@@ -31,7 +39,7 @@ def pool_facts(observed: Observed, scene: Scene, *, paused: bool) -> tuple[Fact,
         accepted,
         *parts,
         progress_fact(observed, scene),
-        _scaling(observed, scene),
+        _scaling(observed, scene, paused=paused),
         _paused(paused),
     )
 
@@ -69,19 +77,31 @@ def _ready(accepted: Fact, parts: Sequence[Fact]) -> Fact:
     return Fact(Type.READY, "True", engine.reason, engine.message)
 
 
-def _scaling(observed: Observed, scene: Scene) -> Fact:
+def _scaling(observed: Observed, scene: Scene, *, paused: bool) -> Fact:
+    if paused and scene.pool.spec.autoscaling is not None:
+        would = "" if observed.scaling is None else f"; without the pause: {observed.scaling.message}"
+        return Fact(Type.SCALING, "False", Reason.PAUSED, f"the pool is paused: it keeps its size{would}")
     if observed.scaling is not None:
         said = observed.scaling
         status = {"True": "True", "False": "False"}.get(said.status, "Unknown")
         return Fact(Type.SCALING, status, said.reason, said.message)  # type: ignore[arg-type]
     if scene.pool.spec.autoscaling is not None:
-        return Fact(Type.SCALING, "Unknown", Reason.AUTOSCALER_UNKNOWN, "the autoscaler has not decided yet")
+        return _undecided(observed.pool)
     return Fact(Type.SCALING, "False", Reason.MANUAL, "spec.autoscaling is not set: spec.replicas counts")
+
+
+def _undecided(pool: Object) -> Fact:
+    """The autoscaler's last word holds until it has another: a new operator gathers figures first."""
+    last = find_condition(status_of(pool).get("conditions") or (), Type.SCALING)
+    if last is None or last.get("reason") in (Reason.MANUAL, Reason.PAUSED):
+        return Fact(Type.SCALING, "Unknown", Reason.AUTOSCALER_UNKNOWN, "the autoscaler has not decided yet")
+    return Fact(Type.SCALING, last["status"], str(last["reason"]), str(last.get("message", "")))
 
 
 def _paused(paused: bool) -> Fact:
     if paused:
-        return Fact(Type.PAUSED, "True", Reason.PAUSED, "the pool's annotation says so: its children are left alone")
+        told = "the pool's annotation says so: its children are left alone, but for cordons"
+        return Fact(Type.PAUSED, "True", Reason.PAUSED, told)
     return Fact(Type.PAUSED, "False", Reason.NOT_PAUSED, "")
 
 
@@ -93,14 +113,13 @@ def make_status(observed: Observed, facts: Sequence[Fact], scene: Scene | None, 
     conditions = tuple(dict(one) for one in kept if scene is None or one.get("type") in told)
     for fact in facts:
         conditions = set_condition(conditions, fact, generation, now)
-    figures = dict(before) if scene is None else _figures(observed, scene)
+    figures = dict(before) if scene is None else {**_figures(observed, scene), **_proven(observed, facts, scene)}
     return {**figures, "observedGeneration": generation, "conditions": list(conditions)}
 
 
 def _figures(observed: Observed, scene: Scene) -> dict[str, Any]:
     found, pool = counts(observed, scene, "engine"), scene.pool
     chosen = selector_of(pool.metadata.name, "engine")
-    extra = {} if observed.scaling is None else dict(observed.scaling.fields)
     return {
         "replicas": found.total,
         "readyReplicas": found.ready,
@@ -109,8 +128,25 @@ def _figures(observed: Observed, scene: Scene) -> dict[str, Any]:
         "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
         "model": pool.spec.model.served_name,
         **_address(observed, scene),
-        **extra,
+        **_by_the_autoscaler(observed, scene),
     }
+
+
+def _by_the_autoscaler(observed: Observed, scene: Scene) -> dict[str, Any]:
+    """Its own fields; while it has no word, those of before."""
+    if observed.scaling is not None:
+        return dict(observed.scaling.fields)
+    names = ("hitRatioPercent", "autoscaling") if scene.pool.spec.autoscaling else ("hitRatioPercent",)
+    return {name: value for name, value in status_of(observed.pool).items() if name in names}
+
+
+def _proven(observed: Observed, facts: Sequence[Fact], scene: Scene) -> dict[str, int]:
+    """The most replicas that were ready while the pool was, of those that are wanted: what its next state is held
+    against. Told while the pool grows or is broken; else its size says it, and a quiet pool's status stays as it is."""
+    ready = any(fact.type is Type.ENGINE_READY and fact.status == "True" for fact in facts)
+    reached = counts(observed, scene, "engine").ready if ready else 0
+    proven = min(scene.replicas, max(proven_replicas(observed), reached))
+    return {} if proven == (scene.replicas if ready else 0) else {"provenReplicas": proven}
 
 
 def _address(observed: Observed, scene: Scene) -> dict[str, str]:

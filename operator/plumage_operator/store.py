@@ -7,20 +7,23 @@ never replaces a newer one: answers to our own writes are put here too and may o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 
-from plumage.cluster import GATEWAY_LABEL, POOL_LABEL, gateway_of, pool_of
-from plumage_operator.observed import Attached, ChildKey, Object, Observed, ObservedGateway, key_of, meta
+from plumage.cluster import gateway_of, pool_of
+from plumage_operator.observed import Attached, ChildKey, Object, Observed, ObservedGateway, key_of, meta, owner_uid
 
-__all__ = ["Place", "PoolKey", "Store"]
+__all__ = ["Owner", "Place", "PoolKey", "Store"]
 
 PoolKey = tuple[str, str]
 """Namespace and name of a pool."""
 Place = tuple[str, str]
 """Namespace and name of anything."""
+Owner = tuple[str, str, str]
+"""Kind (a pool or a gateway), namespace and name of what an object belongs to by its labels, be it there or not."""
 
 _POD_FIELDS: Final = ("conditions", "containerStatuses", "initContainerStatuses", "message", "phase", "podIP", "reason")
 _META_DROPPED: Final = ("managedFields", "selfLink", "generateName")
@@ -34,8 +37,9 @@ class Store:
     def __init__(self) -> None:
         self._pools: dict[PoolKey, bytes] = {}
         self._gateways: dict[PoolKey, bytes] = {}
-        self._owned: dict[PoolKey, dict[ChildKey, bytes]] = {}
-        self._of_gateways: dict[PoolKey, dict[ChildKey, bytes]] = {}
+        self._owned: dict[Owner, dict[ChildKey, bytes]] = {}
+        self._owners: dict[str, dict[Place, Owner]] = {}  # of each kind: whom an object is kept for
+        self._lost: dict[Owner, dict[ChildKey, str]] = {}  # children that went from an owner that is there: whose uid
         self._referred: dict[PoolKey, str] = {}  # the gateway of each pool that has one
         self._versions: dict[str, dict[Place, int]] = {}
 
@@ -54,20 +58,28 @@ class Store:
         if kind == "InferenceGateway":
             self._gateways[namespace, name] = _encode(_trimmed(thing))
             return None
-        labels = meta(thing).get("labels") or {}
-        pool, gateway = pool_of(labels), gateway_of(labels)
-        if pool is None:
-            if gateway is not None:
-                self._of_gateways.setdefault((namespace, gateway), {})[kind, name] = _encode(_trimmed(thing))
+        return self._keep(kind, (namespace, name), thing)
+
+    def _keep(self, kind: str, place: Place, thing: Object) -> PoolKey | None:
+        """With its present owner, and with no former one: labels change, as when people isolate a pod."""
+        owner = _owner_of(thing)
+        if owner != self._owners.get(kind, {}).get(place):
+            self._drop(kind, place)
+        if owner is None:
             return None
-        self._owned.setdefault((namespace, pool), {})[kind, name] = _encode(_trimmed(thing))
-        return namespace, pool
+        self._owners.setdefault(kind, {})[place] = owner
+        self._owned.setdefault(owner, {})[kind, place[1]] = _encode(_trimmed(thing))
+        self._lost.get(owner, {}).pop((kind, place[1]), None)
+        return _pool_key(owner)
 
     def remove(self, thing: Object) -> PoolKey | None:
-        """Forget an object. Answers the pool that it concerned."""
+        """Forget an object, unless a newer one of its name is kept. Answers the pool that it concerned."""
         kind, name = key_of(thing)
-        namespace = str(meta(thing).get("namespace", ""))
+        namespace, version = str(meta(thing).get("namespace", "")), _version(thing)
+        if 0 < version < self.version(kind, namespace, name):
+            return None
         self._versions.get(kind, {}).pop((namespace, name), None)
+        self._lost.pop((kind, namespace, name), None)
         if kind == "InferencePool":
             self._pools.pop((namespace, name), None)
             self._referred.pop((namespace, name), None)
@@ -75,17 +87,29 @@ class Store:
         if kind == "InferenceGateway":
             self._gateways.pop((namespace, name), None)
             return None
-        labels = meta(thing).get("labels") or {}
-        pool, gateway = pool_of(labels), gateway_of(labels)
-        _drop(self._owned if pool is not None else self._of_gateways, (namespace, pool or gateway or ""), (kind, name))
-        return None if pool is None else (namespace, pool)
+        return _pool_key(self._drop(kind, (namespace, name)))
+
+    def _drop(self, kind: str, place: Place) -> Owner | None:
+        """Whom it was kept for."""
+        owner = self._owners.get(kind, {}).pop(place, None)
+        if owner is not None:
+            of = self._owned[owner]
+            text = of.pop((kind, place[1]))
+            if not of:
+                del self._owned[owner]
+            if kind != "Pod" and owner[1:] in (self._pools if owner[0] == "InferencePool" else self._gateways):
+                self._lost.setdefault(owner, {})[kind, place[1]] = owner_uid(_decode(text))
+        return owner
 
     def forget(self, kind: str, places: Set[Place]) -> set[PoolKey]:
-        """`remove` objects of which no more is known than where they were; the pools they concerned. One pass."""
-        lost = [(place, label, key[1]) for label, key, place in self._all(kind) if place in places]
-        lost += [(place, POOL_LABEL, "") for place in places - {place for place, _, _ in lost}]
-        told = (self.remove(_named(kind, *place, label, owner)) for place, label, owner in lost)
+        """`remove` objects of which no more is known than where they were; the pools they concerned."""
+        told = (self.remove(_named(kind, *place)) for place in places)
         return {pool for pool in told if pool}
+
+    def owner(self, thing: Object) -> Owner | None:
+        """Whom an object is kept for, whatever its labels say now."""
+        kind, name = key_of(thing)
+        return self._owners.get(kind, {}).get((str(meta(thing).get("namespace", "")), name))
 
     def held(self, kind: str) -> dict[Place, int]:
         """The versions of all objects of a kind."""
@@ -114,9 +138,9 @@ class Store:
         if gateway is None:
             return None
         return ObservedGateway(
-            own=Observed(_decode(gateway), *_parts(self._of_gateways.get(key, {}))),
+            own=self._observed(gateway, ("InferenceGateway", *key)),
             attached=tuple(
-                Attached(_decode(self._pools[pool]), _pods(self._owned.get(pool, {})))
+                Attached(_decode(self._pools[pool]), _pods(self._owned.get(("InferencePool", *pool), {})))
                 for pool in sorted(self.pools_of(key))
             ),
             pools=frozenset(name for namespace, name in self._pools if namespace == key[0]),
@@ -131,13 +155,13 @@ class Store:
         pool = self._pools.get(key)
         if pool is None:
             return None
-        children, pods = _parts(self._owned.get(key, {}))
-        place = self.gateway_of(key)
+        observed, place = self._observed(pool, ("InferencePool", *key)), self.gateway_of(key)
         gateway = None if place is None else self._gateways.get(place)
         if place is None or gateway is None:
-            return Observed(_decode(pool), children, pods)
-        routers = _pods(self._of_gateways.get(place, {}))
-        return Observed(_decode(pool), children, pods, gateway=_decode(gateway), gateway_pods=routers)
+            return observed
+        return replace(
+            observed, gateway=_decode(gateway), gateway_pods=_pods(self._owned.get(("InferenceGateway", *place), {}))
+        )
 
     def _refer(self, key: PoolKey, pool: Object) -> None:
         router = (pool.get("spec") or {}).get("router") or {}
@@ -147,32 +171,35 @@ class Store:
         else:
             self._referred[key] = str(name)
 
-    def _all(self, kind: str) -> Iterator[tuple[str, PoolKey, Place]]:
-        """Of all children of a kind: by which label they belong to whom, and their places."""
-        for label, owned in ((POOL_LABEL, self._owned), (GATEWAY_LABEL, self._of_gateways)):
-            for key, of in owned.items():
-                yield from ((label, key, (key[0], name)) for had, name in of if had == kind)
+    def _observed(self, thing: bytes, key: Owner) -> Observed:
+        """A pool or gateway with everything of its own."""
+        owned = self._owned.get(key, {})
+        children = {child: _decode(text) for child, text in owned.items() if child[0] != "Pod"}
+        pool = _decode(thing)
+        uids = ("", meta(pool).get("uid"))  # a namesake's, which was deleted, were collected
+        lost = frozenset(child for child, uid in self._lost.get(key, {}).items() if uid in uids)
+        return Observed(pool, children, _pods(owned), lost=lost)
 
 
-def _drop(owned: dict[PoolKey, dict[ChildKey, bytes]], key: PoolKey, child: ChildKey) -> None:
-    of = owned.get(key, {})
-    of.pop(child, None)
-    if not of:
-        owned.pop(key, None)
+def _owner_of(thing: Object) -> Owner | None:
+    labels, namespace = meta(thing).get("labels") or {}, str(meta(thing).get("namespace", ""))
+    if (pool := pool_of(labels)) is not None:
+        return "InferencePool", namespace, pool
+    if (gateway := gateway_of(labels)) is not None:
+        return "InferenceGateway", namespace, gateway
+    return None
 
 
-def _parts(owned: Mapping[ChildKey, bytes]) -> tuple[dict[ChildKey, Object], tuple[Object, ...]]:
-    """Children and pods."""
-    return {child: _decode(text) for child, text in owned.items() if child[0] != "Pod"}, _pods(owned)
+def _pool_key(owner: Owner | None) -> PoolKey | None:
+    return owner[1:] if owner is not None and owner[0] == "InferencePool" else None
 
 
 def _pods(owned: Mapping[ChildKey, bytes]) -> tuple[Object, ...]:
     return tuple(_decode(text) for child, text in sorted(owned.items()) if child[0] == "Pod")
 
 
-def _named(kind: str, namespace: str, name: str, label: str, owner: str) -> Object:
-    labels = {label: owner} if owner else {}
-    return {"kind": kind, "metadata": {"namespace": namespace, "name": name, "labels": labels}}
+def _named(kind: str, namespace: str, name: str) -> Object:
+    return {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
 
 
 def _version(thing: Object) -> int:

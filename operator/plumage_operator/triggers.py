@@ -18,9 +18,9 @@ from plumage_operator.cluster.credentials import connection_info
 from plumage_operator.metrics import Metrics
 from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key
-from plumage_operator.store import Store
+from plumage_operator.store import Owner, PoolKey, Store
 
-__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "make_registry", "make_settings", "watched"]
+__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "make_registry", "make_settings", "take_in", "watched"]
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,7 @@ def make_registry(
 
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         metrics.events += 1
-        thing: dict[str, Any] = dict(event["object"])
-        gone = event["type"] == "DELETED"
-        pool = store.remove(thing) if gone else store.put(thing)
-        _enqueue(store, queue, thing, pool)
+        take_in(store, queue, dict(event["object"]), gone=event["type"] == "DELETED")
 
     kopf.on.login(registry=registry)(connection_info)
     for plural in ("inferencepools", "inferencegateways"):
@@ -81,23 +78,39 @@ def make_registry(
     return registry
 
 
-def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: tuple[str, str] | None) -> None:
+def take_in(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, gone: bool) -> None:
+    """What a watch tells of an object: kept, and a look for whatever it concerns now, and concerned before."""
+    before = store.owner(thing)
+    pool = store.remove(thing) if gone else store.put(thing)
+    _enqueue(store, queue, thing, pool)
+    if before is not None and before != store.owner(thing):  # it went, or its labels name another now
+        _enqueue_owner(store, queue, thing, before)
+
+
+def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: PoolKey | None) -> None:
+    """What the object concerns. pool: where it is news to one."""
     kind, meta = thing.get("kind"), thing["metadata"]
-    if pool is not None:
-        own = kind == "InferencePool"
-        queue.add(("InferencePool", *pool), 0.0 if own else _SETTLES)
-        if own:  # whichever it referred to, or is named by
-            for gateway in store.gateways_at(pool[0]):
-                queue.add(("InferenceGateway", *gateway), _SETTLES)
-        elif kind == "Pod" and (gateway_key := store.gateway_of(pool)) is not None:  # it may be cordoned
-            queue.add(("InferenceGateway", *gateway_key), _SETTLES)
-    if kind == "InferenceGateway":
-        key = (str(meta["namespace"]), str(meta["name"]))
-        queue.add(("InferenceGateway", *key))
-        for one in store.pools_of(key):
+    place = (str(meta.get("namespace")), str(meta.get("name")))
+    if kind == "InferencePool" and pool is not None:
+        queue.add(("InferencePool", *pool))
+        for gateway in store.gateways_at(pool[0]):  # whichever it referred to, or is named by
+            queue.add(("InferenceGateway", *gateway), _SETTLES)
+    elif kind == "InferenceGateway":
+        queue.add(("InferenceGateway", *place))
+        for one in store.pools_of(place):
             queue.add(("InferencePool", *one), _SETTLES)
-    elif pool is None and (name := gateway_of(meta.get("labels") or {})) is not None:
-        queue.add(("InferenceGateway", str(meta["namespace"]), name), _SETTLES)
+    elif pool is not None:
+        _enqueue_owner(store, queue, thing, ("InferencePool", *pool))
+    elif (name := gateway_of(meta.get("labels") or {})) is not None:
+        queue.add(("InferenceGateway", place[0], name), _SETTLES)
+
+
+def _enqueue_owner(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], owner: Owner) -> None:
+    queue.add(owner, _SETTLES)
+    kind, *place = owner
+    gateway = store.gateway_of((place[0], place[1])) if kind == "InferencePool" else None
+    if thing.get("kind") == "Pod" and gateway is not None:  # it may be cordoned
+        queue.add(("InferenceGateway", *gateway), _SETTLES)
 
 
 def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:

@@ -6,19 +6,22 @@ thirtieth of building all children again and comparing each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 import xxhash
 
+from plumage.autoscaling import DELETION_COST
+from plumage.cluster import COMPONENT_LABEL, CORDON
 from plumage_operator.observed import Object, Observed, meta
 from plumage_operator.status import status_of
 
 __all__ = ["Unchanged", "mark_of"]
 
 _METADATA: Final = frozenset({"resourceVersion", "managedFields"})
-_POD: Final = ("name", "labels", "annotations", "deletionTimestamp")
+_OF_A_POD: Final = (CORDON, DELETION_COST)
+"""All that a plan reads on pods, which come and go by the thousand: what people and the autoscaler wrote there."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -51,10 +54,21 @@ def mark_of(observed: Observed) -> int:
         _shape(observed.pool),
         status_of(observed.pool).get("desiredReplicas"),
         [_shape(child) for child in observed.children.values()],
-        [{name: meta(pod).get(name) for name in _POD} for pod in observed.pods],
+        _marked(observed.pods, frozenset(scaling.deletion_costs) if scaling else frozenset()),
         None if scaling is None else (scaling.desired, scaling.deletion_costs),
     )
     return xxhash.xxh3_64_intdigest(_encode(seen))
+
+
+def _marked(pods: Iterable[Object], costed: frozenset[str]) -> list[tuple[Any, ...]]:
+    """Of the pods that a plan may read: their names, their parts, and what is written on them."""
+    found = []
+    for pod in pods:
+        name, labels = meta(pod).get("name"), meta(pod).get("labels") or {}
+        said = [(meta(pod).get("annotations") or {}).get(annotation) for annotation in _OF_A_POD]
+        if name in costed or any(said):
+            found.append((name, labels.get(COMPONENT_LABEL), *said))
+    return found
 
 
 def _shape(thing: Object) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from plumage.api.crd import FINGERPRINT, definition, definition_name
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
+from plumage.api.v1alpha1.gpus import names_gpu
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.gateways import gateways
@@ -193,12 +194,15 @@ def _gpus(cluster: Cluster, found: Sequence[Mapping[str, Any]]) -> Iterator[Find
 
 
 def _gpus_of(pool: Mapping[str, Any]) -> int:
-    """Of one replica: what its limits name, else what tensor parallelism asks for."""
+    """Of one replica: what its resources name, else what tensor parallelism asks for."""
     engine = pool["spec"].get("engine") or {}
     if engine.get("runtime", "VLLM") != "VLLM":
         return 0
-    named = _gpu_count((engine.get("resources") or {}).get("limits") or {})
-    return named or int(engine.get("tensorParallelSize", 1))
+    resources = engine.get("resources") or {}
+    limits = resources.get("limits") or {}
+    if names_gpu([*limits, *(resources.get("requests") or {})]):
+        return _gpu_count(limits)
+    return int(engine.get("tensorParallelSize", 1))
 
 
 def _gpu_count(amounts: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Asks routers and agents for their reports, all pools together, with a bound on how many at once.
 
-A pod that does not answer is asked less often, up to every `SELDOM` seconds: a fleet of pods behind a wrong
-NetworkPolicy must not keep the operator busy with waiting. No answer is bigger than `MOST_BYTES`, none takes longer
+A pod that does not answer is asked less often (`trouble`): a fleet of pods behind a wrong NetworkPolicy must not keep
+the operator busy with waiting. No answer is bigger than `MOST_BYTES`, none takes longer
 than `PATIENCE`; redirects are not followed, since the token would go with them.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,9 @@ import aiohttp
 
 from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
+from plumage_operator.autoscale.trouble import Trouble
 
-__all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "SELDOM", "FleetClient"]
+__all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "FleetClient"]
 
 log = logging.getLogger(__name__)
 
@@ -28,26 +29,17 @@ MOST_BYTES: Final = 4 << 20
 """A router's report of 1,000 replicas is 300 KB."""
 CONNECT: Final = 1.0  # seconds
 PATIENCE: Final = 3.0
-SELDOM: Final = 120.0
-_FIRST_WAIT = 15.0
-_MOST_FAILING = 20_000
 TOKEN_FILE: Final = Path(TOKEN_FOLDER) / "token"
-
-
-@dataclass(slots=True)
-class _Failing:
-    times: int
-    until: float
 
 
 class FleetClient:
     """Needs a running loop; `close` it. token_file: the operator's projected token; read at each round, for the kubelet
-    renews it."""
+    renews it. clock: seconds, by which a pod in trouble is left alone."""
 
-    def __init__(self, token_file: Path = TOKEN_FILE) -> None:
+    def __init__(self, token_file: Path = TOKEN_FILE, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token_file = token_file
+        self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._failing: dict[str, _Failing] = {}
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=PATIENCE, connect=CONNECT),
             connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0),
@@ -57,18 +49,18 @@ class FleetClient:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, url: str, take: Callable[[bytes], None], now: float) -> bool:
-        """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once."""
-        failing = self._failing.get(url)
-        if failing is not None and now < failing.until:
+    async def ask(self, url: str, take: Callable[[bytes], None], trouble: Trouble) -> bool:
+        """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once.
+        trouble: of the pod that is asked; it is kept up here."""
+        if self._clock() < trouble.until:
             return False
         async with self._room:
             try:
                 take(await self._get(url))
             except (aiohttp.ClientError, TimeoutError, OSError, ConfigurationError) as error:
-                self._failed(url, failing, error, now)
+                self._failed(url, trouble, error)
                 return False
-        if self._failing.pop(url, None) is not None:
+        if trouble.over():
             log.info("%s answers again", url)
         return True
 
@@ -91,13 +83,9 @@ class FleetClient:
         except (OSError, UnicodeDecodeError):
             return None
 
-    def _failed(self, url: str, before: _Failing | None, error: BaseException, now: float) -> None:
-        times = before.times + 1 if before else 1
-        if len(self._failing) >= _MOST_FAILING:  # of pods that are gone, most likely
-            self._failing = {one: state for one, state in self._failing.items() if state.until >= now - SELDOM}
-        wait = min(SELDOM, _FIRST_WAIT * 2 ** min(times - 1, 10))
-        self._failing[url] = _Failing(times, now + wait - 1.0)  # a second less, so that a round of 15 s is not missed
-        if times == 2:
+    def _failed(self, url: str, trouble: Trouble, error: BaseException) -> None:
+        trouble.failed(self._clock())
+        if trouble.times == 2:
             log.warning("no figures from %s: %s", url, str(error) or type(error).__name__)
 
 

@@ -10,6 +10,7 @@ from plumage.autoscaling import CacheHeat, PoolLoad, ReplicaLoad
 from plumage.fleet_report import AgentReport, HistogramReport, RouterReport
 from plumage.mrc import MissRatioCurve
 from plumage_operator.autoscale.pods import PoolPods, ScaledPod
+from plumage_operator.autoscale.trouble import Trouble
 from plumage_operator.autoscale.window import Window
 
 __all__ = ["Reports", "heats", "pool_load"]
@@ -23,12 +24,14 @@ class Reports:
 
     agents: dict[str, Window[AgentReport]] = field(default_factory=dict)
     routers: dict[str, Window[RouterReport]] = field(default_factory=dict)
+    troubles: dict[str, Trouble] = field(default_factory=dict)
 
     def keep(self, pods: PoolPods) -> None:
         """Forget the reports of pods that are gone."""
         engines, routers = {pod.name for pod in pods.engines}, {pod.name for pod in pods.routers}
         self.agents = {name: window for name, window in self.agents.items() if name in engines}
         self.routers = {name: window for name, window in self.routers.items() if name in routers}
+        self.troubles = {name: one for name, one in self.troubles.items() if name in engines | routers}
 
 
 def pool_load(pods: PoolPods, reports: Reports, wanted: int) -> PoolLoad:

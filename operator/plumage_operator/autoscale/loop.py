@@ -1,4 +1,4 @@
-"""The loop: every `INTERVAL` seconds each pool's pods are asked and a decision is made; whoever plans is told of news.
+"""The loop: at its pace each pool's pods are asked and a decision is made; whoever plans is told of news.
 
 Contract: one `Autoscaling` in the operator, and only in the active one. `word` is asked by whoever observes a pool, at
 any time, and answers from what is known. A round asks all pools at once (the client bounds it) and takes a few seconds
@@ -18,27 +18,21 @@ from plumage.errors import ManifestError
 from plumage.fleet_report import AgentReport, RouterReport, read_agent_report, read_router_report
 from plumage_operator.autoscale.client import FleetClient
 from plumage_operator.autoscale.figures import Reports
-from plumage_operator.autoscale.pods import PoolPods
+from plumage_operator.autoscale.pace import INTERVAL, WAKING, Pace
+from plumage_operator.autoscale.pods import PoolPods, ScaledPod
 from plumage_operator.autoscale.scaler import PoolScaler
+from plumage_operator.autoscale.trouble import Trouble
 from plumage_operator.autoscale.window import Window
-from plumage_operator.observed import Observed, Scaling
+from plumage_operator.observed import Observed, Scaling, meta
 from plumage_operator.store import PoolKey
 
-__all__ = ["INTERVAL", "SELDOM", "WAKING", "Autoscaling"]
+__all__ = ["Autoscaling"]
 
 log = logging.getLogger(__name__)
 
-INTERVAL: Final = 15.0
-"""Seconds, as Kubernetes' HorizontalPodAutoscaler; the operator's options may say less."""
-WAKING: Final = 2.0
-"""Seconds between looks at a pool without replicas: its requests wait."""
-SELDOM: Final = 60.0
-"""Seconds between looks at a pool that is not autoscaled: its status shows a hit ratio, and `kubectl scale` removes the
-coldest replica."""
 _AT_ONCE: Final = 64
 """Pools whose pods are asked at once. Each holds all that is known of it meanwhile, of a thousand 150 MB; the client
 asks no more pods than that at once, so more pools would only wait."""
-_EARLY = 0.5  # seconds; what a round may come too soon and still be on time
 
 
 class Autoscaling:
@@ -62,7 +56,7 @@ class Autoscaling:
         self._interval = interval
         self._clock = clock
         self._scalers: dict[PoolKey, PoolScaler] = {}
-        self._next: dict[PoolKey, float] = {}
+        self._pace = Pace(interval)
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -74,9 +68,13 @@ class Autoscaling:
         """What it says of a pool, for the plan that is made now; None while it has nothing to say."""
         scaler = self._scalers.get(key)
         try:
-            return None if scaler is None else scaler.word(observed)
+            return scaler.word(observed) if scaler is not None and scaler.uid == _uid(observed) else None
         except ManifestError:
             return None  # the plan tells what is wrong with it
+
+    def asked(self, key: PoolKey) -> None:
+        """Somebody else scales this pool by its figures, and needs them fresh."""
+        self._pace.asked(key, self._clock())
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -89,11 +87,11 @@ class Autoscaling:
         pools, now = set(self._pools()), self._clock()
         for key in self._scalers.keys() - pools:
             del self._scalers[key]
-            self._next.pop(key, None)
-        await asyncio.gather(*(self._look(key, now) for key in pools if now >= self._next.get(key, now)))
+        self._pace.keep(pools)
+        await asyncio.gather(*(self._look(key, now) for key in pools if self._pace.due(key, now)))
 
     async def _look(self, key: PoolKey, now: float) -> None:
-        self._next[key] = now + self._interval - _EARLY
+        self._pace.began(key, now)
         try:
             async with self._room:
                 observed = self._observe(key)
@@ -105,15 +103,16 @@ class Autoscaling:
             log.exception("the autoscaler could not look at pool %s/%s; it looks again in %g s", *key, self._interval)
 
     async def _look_at(self, key: PoolKey, observed: Observed, now: float) -> None:
-        scaler = self._scalers.setdefault(key, PoolScaler())
+        scaler = self._scalers.get(key)
+        if scaler is None or scaler.uid != _uid(observed):  # of its namesake nothing holds
+            scaler = self._scalers[key] = PoolScaler(_uid(observed))
         pods = scaler.pods(observed)
         autoscaled = scaler.pool(observed).spec.autoscaling is not None
-        if not autoscaled:
-            self._next[key] = now + max(SELDOM, self._interval) - _EARLY
-        elif not pods.engines:
-            self._next[key] = now + min(WAKING, self._interval) - _EARLY
+        self._pace.learned(key, scaled=autoscaled, asleep=not pods.engines)
         await self._ask(pods, scaler.reports, now)
         observed = self._observe(key) or observed  # asking took time
+        if scaler.uid != _uid(observed):
+            return
         scaler.decide(observed, pods, self._clock())
         news = _gist(scaler.word(observed))
         if news != scaler.told:
@@ -123,14 +122,16 @@ class Autoscaling:
     async def _ask(self, pods: PoolPods, reports: Reports, now: float) -> None:
         asked = []
         for pod in pods.engines:
-            if pod.url is not None:
-                agent = partial(_take_agent, reports.agents.setdefault(pod.name, Window()), now)
-                asked.append(self._client.ask(pod.url, agent, now))
+            agent = partial(_take_agent, reports.agents.setdefault(pod.name, Window()), now)
+            asked.append(self._ask_one(pod, agent, reports))
         for pod in pods.routers:
-            if pod.url is not None:
-                router = partial(_take_router, reports.routers.setdefault(pod.name, Window()), now)
-                asked.append(self._client.ask(pod.url, router, now))
+            router = partial(_take_router, reports.routers.setdefault(pod.name, Window()), now)
+            asked.append(self._ask_one(pod, router, reports))
         await asyncio.gather(*asked)
+
+    async def _ask_one(self, pod: ScaledPod, take: Callable[[bytes], None], reports: Reports) -> None:
+        if pod.url is not None:
+            await self._client.ask(pod.url, take, reports.troubles.setdefault(pod.name, Trouble()))
 
 
 def _take_agent(window: Window[AgentReport], now: float, data: bytes) -> None:
@@ -139,6 +140,10 @@ def _take_agent(window: Window[AgentReport], now: float, data: bytes) -> None:
 
 def _take_router(window: Window[RouterReport], now: float, data: bytes) -> None:
     window.add(read_router_report(data), now)
+
+
+def _uid(observed: Observed) -> str:
+    return str(meta(observed.pool).get("uid", ""))
 
 
 def _gist(word: Scaling | None) -> object:

@@ -1,4 +1,8 @@
-"""A pool's pods as the autoscaler sees them: whom to ask, and who is ready, on the way there, or broken. Pure."""
+"""A pool's pods as the autoscaler sees them: whom to ask, and who is ready, on the way there, or broken. Pure.
+
+A pool's pods are those that its own Deployments made. Labels alone are no proof: the operator's token goes to whoever
+is asked, and anybody who may make pods may label them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from plumage.autoscaling import DELETION_COST
-from plumage.cluster import AGENT_PORT, COMPONENT_LABEL, ROUTER_PORT
+from plumage.cluster import AGENT_PORT, COMPONENT_LABEL, ROUTER_PORT, Component, child_name
 from plumage.fleet_report import FLEET_PATH, STATS_PATH
 from plumage_operator.observed import Object, Observed, meta
 
@@ -37,25 +41,35 @@ class PoolPods:
     routers: tuple[ScaledPod, ...] = ()
 
 
-def pods_of_pool(pods: Sequence[Object]) -> PoolPods:
+def pods_of_pool(pool: str, pods: Sequence[Object]) -> PoolPods:
     """Of a pool with routers of its own. Engines' pods are asked at their agents."""
-    engines = _part(pods, "engine", AGENT_PORT, STATS_PATH)
-    return PoolPods(engines, _part(pods, "router", ROUTER_PORT, FLEET_PATH))
+    engines = _part(pods, pool, "engine", AGENT_PORT, STATS_PATH)
+    return PoolPods(engines, _part(pods, pool, "router", ROUTER_PORT, FLEET_PATH))
 
 
 def pods_observed(observed: Observed) -> PoolPods:
     """Of any pool; a gateway's routers are asked about this one."""
-    own = pods_of_pool(observed.pods)
+    pool = str(meta(observed.pool)["name"])
+    own = pods_of_pool(pool, observed.pods)
     if observed.gateway is None:
         return own
-    path = f"{FLEET_PATH}?pool={meta(observed.pool)['name']}"
-    return PoolPods(own.engines, _part(observed.gateway_pods, "gateway", ROUTER_PORT, path))
+    gateway, path = str(meta(observed.gateway)["name"]), f"{FLEET_PATH}?pool={pool}"
+    return PoolPods(own.engines, _part(observed.gateway_pods, gateway, "gateway", ROUTER_PORT, path))
 
 
-def _part(pods: Iterable[Object], component: str, port: int, path: str) -> tuple[ScaledPod, ...]:
-    there = [pod for pod in pods if "deletionTimestamp" not in meta(pod)]
-    found = [pod for pod in there if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
+def _part(pods: Iterable[Object], owner: str, component: Component, port: int, path: str) -> tuple[ScaledPod, ...]:
+    deployment = child_name(owner, component)
+    found = [pod for pod in pods if "deletionTimestamp" not in meta(pod) and _made_by(deployment, pod)]
+    found = [pod for pod in found if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
     return tuple(_pod(pod, port, path) for pod in sorted(found, key=lambda pod: str(meta(pod)["name"])))
+
+
+def _made_by(deployment: str, pod: Object) -> bool:
+    """Whether a ReplicaSet of that Deployment controls it: those are called as it is, with a hash."""
+    owners = [owner for owner in meta(pod).get("ownerReferences") or () if owner.get("controller")]
+    return any(
+        (owner.get("kind"), str(owner.get("name")).rpartition("-")[0]) == ("ReplicaSet", deployment) for owner in owners
+    )
 
 
 def _pod(pod: Object, port: int, path: str) -> ScaledPod:

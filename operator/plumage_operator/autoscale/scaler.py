@@ -15,7 +15,7 @@ from plumage_operator.autoscale.figures import Reports, heats, pool_load
 from plumage_operator.autoscale.pods import PoolPods, pods_observed
 from plumage_operator.autoscale.word import costs_of, decided, manual
 from plumage_operator.conditions import timestamp
-from plumage_operator.observed import Observed, Scaling, meta
+from plumage_operator.observed import Observed, Scaling, meta, own_child
 from plumage_operator.plan import read_pool
 
 __all__ = ["PoolScaler"]
@@ -26,10 +26,11 @@ pool's status is not written for each."""
 
 
 class PoolScaler:
-    """Keeps reports, wishes and the last decision of a pool. load: as of the last look. judge: of the last hit ratio
-    that was measured on a settled number of replicas."""
+    """Keeps reports, wishes and the last decision of a pool. uid: the pool's. load: as of the last look. judge: of the
+    last hit ratio that was measured on a settled number of replicas."""
 
-    def __init__(self) -> None:
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
         self.reports = Reports()
         self.load: PoolLoad | None = None
         self.judge: CacheJudge | None = None
@@ -64,16 +65,20 @@ class PoolScaler:
             self._rules.scaled(self._wanted, wanted, now)
             self._scaled = now
         self._wanted = wanted
+        first = self.load is None
         self.load = self._rules.completed(pool_load(pods, self.reports, wanted), now)
         if self.load.steady_for >= SETTLE and self.load.fresh(now):
             self.judge = judge_of(self.load) or self.judge
         if self.load.hit_ratio is not None and self.load.fresh(now):
             self._hit_ratio = self.load.hit_ratio
         spec = pool.spec.autoscaling
-        self._decision = None if spec is None else self._rules.decide(spec, self.load, now)
+        decision = None if spec is None else self._rules.decide(spec, self.load, now)
+        if first and decision is not None and decision.reason == "MetricMissing":
+            decision = None  # a rate is of two looks
+        self._decision = decision
 
     def word(self, observed: Observed) -> Scaling | None:
-        """For the plan that is made now; None before the first look, when what the status says holds."""
+        """For the plan that is made now; None before there is one, when what the status says holds."""
         pool = self.pool(observed)
         wanted = replicas_wanted(pool, observed)
         if self.load is None or wanted is None:
@@ -99,8 +104,8 @@ class PoolScaler:
 
 
 def replicas_wanted(pool: InferencePool, observed: Observed) -> int | None:
-    """What the engines' Deployment asks for; None where there is none yet."""
-    deployment = observed.children.get(("Deployment", child_name(pool.metadata.name, "engine")))
+    """What the engines' Deployment asks for; None where the pool has none yet."""
+    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
     if deployment is None:
         return None
     return int((deployment.get("spec") or {}).get("replicas", 1))

@@ -7,6 +7,7 @@ from typing import Final
 
 from plumage_operator.children import access, directory, engine, exposure, gateway, router
 from plumage_operator.children.models import model_mistakes
+from plumage_operator.children.router import with_cordons
 from plumage_operator.children.scene import APPLIED, CONFIG_HASH, Child, GatewayScene, Owner, Scene, Served
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "build_children",
     "build_gateway_children",
     "model_mistakes",
+    "with_cordons",
 ]
 
 KINDS: Final = {
@@ -39,7 +41,8 @@ KINDS: Final = {
 
 
 def build_children(scene: Scene, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:
-    """In the order they are applied: what a pod needs before the pod, the directory before who uses it."""
+    """In the order they are applied: what a pod needs before the pod, the directory before who uses it. A budget
+    without pods is an event of the cluster's each time that it is looked at, so it comes last."""
     return (
         *_directory(scene),
         *_engine(scene),
@@ -56,8 +59,8 @@ def build_gateway_children(scene: GatewayScene) -> tuple[Child, ...]:
         *policies,
         gateway.build_config(scene),
         gateway.build_service(scene),
-        access.build_budget(scene, "gateway"),
         gateway.build_deployment(scene),
+        access.build_budget(scene, "gateway"),
     )
 
 
@@ -77,8 +80,8 @@ def _engine(scene: Scene) -> Iterator[Child]:
         yield access.build_network_policy(scene, "engine")
     yield engine.build_config(scene)
     yield engine.build_service(scene)
-    yield access.build_budget(scene, "engine")
     yield engine.build_deployment(scene)
+    yield access.build_budget(scene, "engine")
     if scene.pool.spec.monitoring.enabled:
         yield exposure.build_monitor(scene, "engine")
 
@@ -93,8 +96,8 @@ def _router(scene: Scene, cordoned: Sequence[str]) -> Iterator[Child]:
         yield access.build_network_policy(scene, "router")
     yield router.build_config(scene, cordoned)
     yield router.build_service(scene)
-    yield access.build_budget(scene, "router")
     yield router.build_deployment(scene)
+    yield access.build_budget(scene, "router")
     if spec.ingress is not None:
         yield exposure.build_ingress(scene, spec.ingress)
     if spec.http_route is not None:

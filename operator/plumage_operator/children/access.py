@@ -25,11 +25,11 @@ def build_router_binding(owner: Owner, component: Component) -> Child:
 
 def build_budget(owner: Owner, component: Component) -> Child:
     """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
-    replica go.)"""
+    replica go.) A pod that is not ready may always go: by Kubernetes' own default a pool that is broken would keep its
+    nodes from being drained for good."""
     selector = {"matchLabels": owner.selector(component)}
-    return owner.child(
-        "policy/v1", "PodDisruptionBudget", component, {"spec": {"maxUnavailable": 1, "selector": selector}}
-    )
+    spec = {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    return owner.child("policy/v1", "PodDisruptionBudget", component, {"spec": spec})
 
 
 def build_network_policy(scene: Scene, component: Component) -> Child:
@@ -54,7 +54,7 @@ def _policy(owner: Owner, component: Component, ingress: list[dict[str, Any]]) -
 
 def _engine_rules(scene: Scene) -> list[dict[str, Any]]:
     return [
-        _rule([_routers(scene)], ENGINE_PORT, AGENT_PORT),
+        _rule([_routers(scene)], ENGINE_PORT),
         _rule([_own(scene, "engine"), _operator(scene)], AGENT_PORT),
         *_monitoring(scene, ENGINE_PORT, AGENT_PORT),
     ]

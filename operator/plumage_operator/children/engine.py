@@ -11,6 +11,7 @@ import json
 from typing import Any, Final
 
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
+from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.models import tokenizer_place, weights_place
 from plumage_operator.children.pods import (
@@ -46,7 +47,7 @@ def build_config(scene: Scene) -> Child:
     simulated = scene.pool.spec.engine.runtime == "Simulator"
     engine = settings.simulator(scene) if simulated else settings.vllm_plugin(scene)
     files = {settings.engine_key(scene): engine, "agent.json": settings.agent(scene)}
-    data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
+    data = {name: json.dumps(marked(content), sort_keys=True, indent=1) for name, content in files.items()}
     return scene.child("v1", "ConfigMap", "engine", {"data": data})
 
 

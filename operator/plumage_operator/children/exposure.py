@@ -50,6 +50,4 @@ def build_monitor(scene: Scene, component: Component) -> Child:
         "selector": {"matchLabels": selector_of(scene.pool.metadata.name, component)},
         "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports],
     }
-    child = scene.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec})
-    child["metadata"]["labels"] = {**asked.labels, **child["metadata"]["labels"]}
-    return child
+    return scene.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec}, labels=asked.labels)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from plumage.api.v1alpha1.pods import Resources
+from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.pods import deployment
 from plumage_operator.children.router import ROLLING, build_pod
@@ -15,13 +16,13 @@ from plumage_operator.hashing import without
 __all__ = ["LIVE", "build_config", "build_deployment", "build_service"]
 
 LIVE = ("limits", "timeouts", "pools")
-"""Of the file: what a front takes up while it runs (`plumage_router.front`). Pools come and go so, unless their pods
-need a volume for it: a tokenizer's, a directory's Secret."""
+"""Of the file: what a front takes up while it runs (`plumage_router.front`). Pools come and go so, unless the pods
+need something for it: a tokenizer's volume, a directory's Secret, a longer grace period."""
 
 
 def build_config(scene: GatewayScene) -> Child:
     """Its settings, and of each pool the replicas that people cordoned."""
-    files: dict[str, Any] = {"router.json": settings.gateway(scene)}
+    files: dict[str, Any] = {"router.json": marked(settings.gateway(scene))}
     for one in scene.served:
         files[settings.cordoned_file(one.scene.metadata.name)] = {"cordoned": sorted(one.cordoned)}
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}

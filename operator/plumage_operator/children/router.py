@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import AuthSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
+from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.models import tokenizer_place
 from plumage_operator.children.pods import (
@@ -30,7 +31,7 @@ from plumage_operator.children.scene import Child, Owner, Scene
 from plumage_operator.hashing import without
 from plumage_operator.site import Site
 
-__all__ = ["ROLLING", "build_config", "build_deployment", "build_pod", "build_service"]
+__all__ = ["ROLLING", "build_config", "build_deployment", "build_pod", "build_service", "with_cordons"]
 
 ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 _AFTER_DRAIN = 15  # seconds
@@ -39,8 +40,15 @@ _REQUESTS: Final = {"cpu": "100m", "memory": "256Mi"}  # its bounds are in its c
 
 def build_config(scene: Scene, cordoned: Sequence[str]) -> Child:
     """Its settings, and the replicas that people cordoned."""
-    files = {"router.json": settings.router(scene), settings.CORDONED_FILE: {"cordoned": sorted(cordoned)}}
+    files = {"router.json": marked(settings.router(scene)), settings.CORDONED_FILE: {"cordoned": sorted(cordoned)}}
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
+    return scene.child("v1", "ConfigMap", "router", {"data": data})
+
+
+def with_cordons(scene: Scene, live: Mapping[str, Any], cordoned: Sequence[str]) -> Child:
+    """The settings that are there, with the replicas that people cordoned now: of a paused pool nothing else counts."""
+    now = build_config(scene, cordoned)["data"][settings.CORDONED_FILE]
+    data = {**(live.get("data") or {}), settings.CORDONED_FILE: now}
     return scene.child("v1", "ConfigMap", "router", {"data": data})
 
 

@@ -65,12 +65,13 @@ class Owner(ABC):
         component: Component,
         body: Mapping[str, Any],
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> Child:
-        """An object of its own: owned by it, labelled, and hashed."""
+        """An object of its own: owned by it, labelled, and hashed. labels: others beside ours, which win."""
         metadata: dict[str, Any] = {
             "name": self.name(component),
             "namespace": self.namespace,
-            "labels": self.labels(component),
+            "labels": {**(labels or {}), **self.labels(component)},
             "ownerReferences": [self._owner()],
         }
         child: Child = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
@@ -113,14 +114,8 @@ class Scene(Owner):
         return selector_of(self.metadata.name, component)
 
     @property
-    def router_name(self) -> str:
-        """Of the routers that ask its engines: Deployment and service account."""
-        reference = self.pool.spec.router.gateway_ref
-        return self.name("router") if reference is None else child_name(reference.name, "gateway")
-
-    @property
     def router_selector(self) -> dict[str, str]:
-        """The labels of those routers' pods."""
+        """The labels of the pods that route to its engines: of its own routers, or its gateway's."""
         reference = self.pool.spec.router.gateway_ref
         return self.selector("router") if reference is None else gateway_selector_of(reference.name)
 

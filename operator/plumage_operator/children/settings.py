@@ -226,10 +226,11 @@ def _directory_files(scene: Scene) -> dict[str, str]:
 
 
 def _agent_callers(scene: Scene) -> dict[str, Any]:
-    """Whose tokens an agent takes: its peers', the routers' and the operator's."""
-    own = [(scene.namespace, name) for name in (engine_account(scene), scene.router_name)]
-    callers = _accounts(*own, (scene.site.namespace, scene.site.service_account))
-    return {"callers": callers, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
+    """Whose tokens an agent takes: its peers', and for figures the operator's. It stays among `callers`, which is all
+    that an agent of an older version knows."""
+    peers = _accounts((scene.namespace, engine_account(scene)))
+    operator = _accounts((scene.site.namespace, scene.site.service_account))
+    return {"callers": [*peers, *operator], "figuresOnly": operator, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
 
 
 def _accounts(*names: tuple[str, str]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from plumage import settings
-from plumage.api.v1alpha1.engine import GPU
+from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
+from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import ENGINE_PORT
 from plumage.settings.vllm import ROUTES
 from plumage_operator.children.models import adapter_places, hub_variables, weights_place
@@ -120,14 +122,18 @@ def _shared_memory(scene: Scene) -> int | None:
 
 
 def _resources(scene: Scene) -> dict[str, Any]:
-    """As the manifest says; several GPUs of a replica are asked for where it names none."""
+    """As the manifest says; the GPUs of a replica are asked for where it names none."""
     engine = scene.pool.spec.engine
-    told: dict[str, Any] = engine.resources.model_dump(by_alias=True)
-    limits = {name: str(amount) for name, amount in told["limits"].items()}
-    if engine.tensor_parallel_size > 1 and not any(name.endswith("/gpu") for name in limits):
+    told = engine.resources
+    requests, limits = _asked(told.requests), _asked(told.limits)
+    if not names_gpu([*told.requests, *told.limits]):
         limits[GPU] = str(engine.tensor_parallel_size)
-    requests = {name: str(amount) for name, amount in told["requests"].items()}
     return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+
+
+def _asked(amounts: Mapping[str, Quantity]) -> dict[str, str]:
+    """Less the GPUs that there shall be none of: a pod says that by not naming them."""
+    return {name: str(amount) for name, amount in amounts.items() if amount.value or not is_gpu(name)}
 
 
 def _claim(volume: str, claim: str) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _STEPS: Final = "application/json-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_MISFIT: Final = "failed to create typed patch object"
+"""How the API server begins to say that what is applied does not fit the schema, with status 500 and no reason."""
 
 
 class Api:
@@ -99,12 +101,12 @@ class Api:
         return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
 
     async def pages(
-        self, api_version: str, plural: str, namespace: str | None, selector: str
+        self, api_version: str, plural: str, namespace: str | None, selector: str = "", *, fields: str = ""
     ) -> AsyncIterator[list[Object]]:
         """All objects of a kind, page by page, for all at once may be more than there is memory; none where the cluster
-        does not know the kind."""
+        does not know the kind. selector: of labels; fields: of fields."""
         try:
-            async for text in self._pages(api_version, plural, namespace, selector, _JSON):
+            async for text in self._pages(api_version, plural, namespace, selector, _JSON, fields):
                 page = _parsed(text)
                 kind = str(page.get("kind", "")).removesuffix("List")
                 yield [{"apiVersion": api_version, "kind": kind, **one} for one in page.get("items") or ()]
@@ -120,10 +122,11 @@ class Api:
         return found
 
     async def _pages(
-        self, api_version: str, plural: str, namespace: str | None, selector: str, accept: str
+        self, api_version: str, plural: str, namespace: str | None, selector: str, accept: str, fields: str = ""
     ) -> AsyncIterator[bytes]:
         path = path_of(api_version, plural, namespace)
-        query = {"limit": str(_PAGE), **({"labelSelector": selector} if selector else {})}
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(_PAGE), **{name: value for name, value in selectors.items() if value}}
         while True:
             text = await self._answer("GET", path, query=query, accept=accept)
             yield text
@@ -229,6 +232,8 @@ def _parsed(text: bytes) -> dict[str, Any]:
 def _error(method: str, path: str, status: int, told: Mapping[str, Any], after: float | None) -> ApiError:
     reason, said = str(told.get("reason", "")), str(told.get("message", ""))
     message = f"{method} {path}: {status} {reason}: {said}"
+    if status == 500 and said.startswith(_MISFIT):  # it will say so again, however often it is asked
+        return RefusedError(said, status, reason)
     if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took so long that its next page is no more
         return UnavailableError(message, status, reason, after)
     if status == 409:

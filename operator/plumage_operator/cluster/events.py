@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,15 +11,16 @@ from plumage.cluster import MANAGED_BY
 from plumage_operator.actions import Tell
 from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.conditions import timestamp
-from plumage_operator.errors import ConflictError, GoneError, RefusedError
+from plumage_operator.errors import ApiError, ConflictError, GoneError
 from plumage_operator.hashing import digest
-from plumage_operator.observed import Object, Trouble, meta
+from plumage_operator.observed import Object, meta
 
-__all__ = ["Recorder", "read_troubles"]
+__all__ = ["Recorder"]
+
+log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 5_000  # names of events whose count is known
 _LONGEST: Final = 1_000  # characters; the API server refuses more than 1,024
-_MOST_PODS: Final = 3
 
 
 class Recorder:
@@ -31,13 +33,18 @@ class Recorder:
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     async def tell(self, thing: Object, said: Tell) -> None:
-        """An event about `thing`; in a namespace that ends it is lost, and nobody would read it."""
+        """An event about `thing`. One that can't be written is lost and logged: events often have a store of their own,
+        and what they are about must not wait for it. In a namespace that ends nobody would read it."""
         name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), said.reason, said.message])}"
         count = self._counts.get(name, 0) + 1
         namespace = str(meta(thing)["namespace"])
         try:
             count = await self._tell(thing, namespace, name, said, count)
-        except (GoneError, RefusedError):
+        except GoneError:
+            return
+        except ApiError as error:
+            lost = "%s/%s: not told as an event: %s: %s (%s)"
+            log.warning(lost, namespace, meta(thing)["name"], said.reason, said.message, error)
             return
         self._remember(name, count)
 
@@ -86,14 +93,3 @@ class Recorder:
         self._counts.move_to_end(name)
         while len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
-
-
-async def read_troubles(api: Api, namespace: str, pods: list[str]) -> tuple[Trouble, ...]:
-    """Warnings about pods, newest first; of a few, since a pool's pods have the same trouble."""
-    found: list[Trouble] = []
-    for pod in pods[:_MOST_PODS]:
-        selector = f"involvedObject.kind=Pod,involvedObject.name={pod},type=Warning"
-        listed = await api.request("GET", path_of("v1", "events", namespace), query={"fieldSelector": selector})
-        events = sorted(listed.get("items") or (), key=lambda one: str(one.get("lastTimestamp") or ""), reverse=True)
-        found += [Trouble(pod, str(one.get("reason", "")), str(one.get("message", ""))) for one in events[:3]]
-    return tuple(found)

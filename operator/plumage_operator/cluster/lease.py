@@ -1,7 +1,8 @@
 """One active operator of several: whoever holds the Lease.
 
 As client-go does it, time is this machine's monotonic clock from when a renewal was *seen*; the clocks of two machines
-are never compared, so one that is an hour off neither steals the Lease nor holds it for ever.
+are never compared, so one that is an hour off neither steals the Lease nor holds it for ever. The holder counts from
+when it *sent* its last renewal, which is no later than when another can have seen it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from plumage_operator.cluster.api import Api, path_of
-from plumage_operator.errors import ApiError, ConflictError, GoneError
+from plumage_operator.errors import ApiError, ConflictError, GoneError, UnavailableError
 
 __all__ = ["DURATION", "Elector", "LeaseLostError", "Seen", "may_take"]
 
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 DURATION: Final = 15.0  # seconds without a renewal after which another may take it
 DEADLINE: Final = 10.0  # seconds without a renewal after which its holder ends, well before that
 RETRY: Final = 2.0
+PARTING: Final = 3.0  # seconds that an operator which ends may spend on its release: a kubelet waits for it, and kills
 _VERSION: Final = "coordination.k8s.io/v1"
 
 
@@ -67,6 +69,7 @@ class Elector:
         self._sleep = sleep
         self._wall = wall
         self._seen: Seen | None = None
+        self._renewed = clock()
 
     async def acquire(self, alive: Callable[[], None] = lambda: None) -> None:
         """Returns when this operator is the active one. alive: called at each try."""
@@ -74,7 +77,7 @@ class Elector:
         while True:
             alive()
             try:
-                if await self._try():
+                if await self._tried(DEADLINE):
                     return
                 said = self._say(f"waiting: {self._holder()} is active", said)
             except ApiError as error:
@@ -83,29 +86,44 @@ class Elector:
 
     async def hold(self) -> None:
         """Renews for as long as it can; LeaseLostError when it can't any more."""
-        renewed = self._clock()
         while True:
-            await self._sleep(RETRY)
+            await self._sleep(min(RETRY, self._left))
             try:
-                if not await self._try():
+                if not await self._tried(self._left) and self._holder() != self._identity:
                     raise LeaseLostError(f"the Lease went to {self._holder()}")
-                renewed = self._clock()
             except LeaseLostError:
                 raise
             except ApiError as error:
                 log.warning("can't renew the Lease: %s", error)
-            if self._clock() - renewed > DEADLINE:
+            if self._left == 0.0:
                 raise LeaseLostError(f"the Lease could not be renewed for {DEADLINE:.0f} s")
 
     async def release(self) -> None:
         """Let the next one begin at once; whatever fails, the Lease runs out by itself."""
         try:
-            lease = await self._api.request("GET", f"{self._path}/{self._name}")
-            if lease["spec"].get("holderIdentity") == self._identity:
-                lease["spec"]["holderIdentity"] = ""
-                await self._api.request("PUT", f"{self._path}/{self._name}", body=lease)
-        except ApiError as error:
-            log.info("the Lease was not released: %s", error)
+            async with asyncio.timeout(PARTING):
+                await self._release()
+        except (ApiError, TimeoutError) as error:
+            log.info("the Lease was not released: %s", str(error) or f"no answer within {PARTING:.0f} s")
+
+    async def _release(self) -> None:
+        lease = await self._api.request("GET", f"{self._path}/{self._name}")
+        if lease["spec"].get("holderIdentity") == self._identity:
+            lease["spec"]["holderIdentity"] = ""
+            await self._api.request("PUT", f"{self._path}/{self._name}", body=lease)
+
+    @property
+    def _left(self) -> float:
+        """Seconds that this operator may still be the active one without a renewal."""
+        return max(0.0, DEADLINE - (self._clock() - self._renewed))
+
+    async def _tried(self, seconds: float) -> bool:
+        """UnavailableError without an answer in so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._try()
+        except TimeoutError as error:
+            raise UnavailableError(f"no answer within {seconds:.1f} s") from error
 
     async def _try(self) -> bool:
         """Take or renew it, where that is allowed."""
@@ -131,11 +149,12 @@ class Elector:
             "leaseTransitions": changes,
         }
         body = {"apiVersion": _VERSION, "kind": "Lease", **lease, "spec": {**(lease.get("spec") or {}), **spec}}
+        sent = self._clock()
         try:
             await self._api.request(method, path, body=body)
         except ConflictError:
             return False
-        self._seen = Seen(self._identity, now, self._clock())
+        self._seen, self._renewed = Seen(self._identity, now, sent), sent
         return True
 
     def _holder(self) -> str:

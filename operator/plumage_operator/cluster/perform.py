@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import logging
+import re
 from collections.abc import Iterable
+from typing import Any, Final
 
+from plumage.cluster import MANAGED_BY
 from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
-from plumage_operator.children import APPLIED
-from plumage_operator.cluster.api import Api
-from plumage_operator.cluster.crash_point import CrashPoint
+from plumage_operator.children import APPLIED, KINDS
+from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.managers import as_applied
 from plumage_operator.conditions import Reason
@@ -18,6 +20,22 @@ from plumage_operator.store import Store
 
 __all__ = ["Performer"]
 
+log = logging.getLogger(__name__)
+
+_NEWEST: Final = "provenReplicas"
+"""The field of a pool's status that this operator writes and the definition of before it does not know."""
+
+_ON_REQUEST: Final = {
+    "HTTPRoute": ("gatewayApi", "router.httpRoute"),
+    "Ingress": ("ingress", "router.ingress"),
+    "PodMonitor": ("podMonitors", "monitoring"),
+}
+"""Kinds that the chart gives a right to only where it is told so: its switch under `integrations`, and the field of a
+pool's spec that asks for one."""
+
+_NO_RIGHT: Final = re.compile(r'User "[^"]+" cannot \w+ resource "')
+"""How the API server says that a right is missing, whoever decides on it; admission says no in other words."""
+
 
 class Performer:
     """What the API server answers goes into the store at once, so that the next plan need not wait for the watch."""
@@ -26,7 +44,7 @@ class Performer:
         self._api = api
         self._recorder = recorder
         self._store = store
-        self._crash_point = CrashPoint(os.environ)
+        self._told_older = False
 
     async def perform(self, pool: Object, actions: Iterable[Action]) -> tuple[Refusal, ...]:
         """All actions in their order. Refusals are collected, for one child's must not keep the others from being
@@ -35,9 +53,8 @@ class Performer:
         for action in actions:
             try:
                 await self._do(pool, action)
-                self._crash_point.passed()
             except RefusedError as error:
-                refusals.append(_refusal(action, error))
+                refusals.append(_refusal(pool, action, error))
             except _TakenError as error:
                 refusals.append(error.refusal)
         return tuple(refusals)
@@ -73,23 +90,51 @@ class Performer:
             raise RefusedError(f"{error}. Is kind {child['kind']} installed in this cluster?") from error
 
     async def _live(self, child: Object) -> Object | None:
-        kind, name = key_of(child)
-        return await self._api.get(kind, str(meta(child)["namespace"]), name)
+        return await self._api.get(*_place(child))
 
     async def _applied(self, pool: Object, child: Object, live: Object) -> Object:
         if not _is_ours(pool, live):
             raise _TakenError(Refusal(*key_of(child), Reason.NAME_TAKEN, _taken(*key_of(child), live, pool)))
+        if child.get("roleRef") != live.get("roleRef"):  # what a binding binds can't be changed, only made anew
+            await self._tried(child)
+            await self._api.delete(*_place(child), str(meta(live)["uid"]))
+            return await self._api.create(child)
         entries = as_applied(meta(live).get("managedFields") or ())
         if entries is not None:
             await self._api.set_managers({**live, "kind": child["kind"]}, entries)
         return await self._api.apply(child)
 
+    async def _tried(self, child: Object) -> None:
+        """Whether the API server would create it, under a name of its own choice: RefusedError while the old one is
+        there still. It lets nobody bind a role that he may not, and routers without a binding find no engine."""
+        unnamed = {name: value for name, value in meta(child).items() if name != "name"}
+        trial = {**child, "metadata": {**unnamed, "generateName": f"{meta(child)['name']}-"}}
+        query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict", "dryRun": "All"}
+        path = path_of(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
+        await self._api.request("POST", path, query=query, body=trial)
+
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:
-            plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"
-            self._store.put(await self._api.write_status(pool, plural, status))
+            self._store.put(await self._status_written(pool, status))
         except GoneError:  # deleted meanwhile; nothing may be made for it any more, whatever the watch told
             self._store.remove(pool)
+
+    async def _status_written(self, pool: Object, status: Object) -> dict[str, Any]:
+        """Without the newest field where the definition is older than this operator: all else that the status says is
+        worth more. `helm upgrade` changes the chart's definitions; those that somebody else brings
+        (`crds.enabled=false`) may stay older. The field is tried each time, for a definition may be upgraded any time;
+        without it a pool that grows is held against its whole size, as before."""
+        plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"
+        try:
+            return await self._api.write_status(pool, plural, status)
+        except RefusedError as error:
+            if f".status.{_NEWEST}: field not declared" not in str(error):
+                raise
+            if not self._told_older:
+                self._told_older = True
+                older = "the definition of %s is older than this operator: apply the crds/ of its release (%s)"
+                log.warning(older, plural, error)
+        return await self._api.write_status(pool, plural, {key: status[key] for key in status if key != _NEWEST})
 
 
 class _TakenError(Exception):
@@ -98,6 +143,11 @@ class _TakenError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+def _place(child: Object) -> tuple[str, str, str]:
+    kind, name = key_of(child)
+    return kind, str(meta(child)["namespace"]), name
 
 
 def _is_ours(pool: Object, live: Object) -> bool:
@@ -118,17 +168,26 @@ def _taken(kind: str, name: str, live: Object, pool: Object) -> str:
     return f"{kind} {name} belongs to {owner}: give the pool another name"
 
 
-def _refusal(action: Action, error: RefusedError) -> Refusal:
-    kind, name = _about(action)
+def _refusal(pool: Object, action: Action, error: RefusedError) -> Refusal:
+    kind, name = _about(pool, action)
     if "being terminated" in str(error):
         return Refusal(kind, name, Reason.NAMESPACE_ENDS, f"the namespace is being deleted: {error}")
     if "exceeded quota" in str(error):
         told = f"{kind} {name} is refused by a quota: {error}. Raise the quota."
         return Refusal(kind, name, Reason.QUOTA_EXCEEDED, told)
-    return Refusal(kind, name, Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {error}")
+    told = f"the API server refuses {kind} {name}: {error}{_remedy(kind, error)}"
+    return Refusal(kind, name, Reason.CHILD_REFUSED, told)
 
 
-def _about(action: Action) -> tuple[str, str]:
+def _remedy(kind: str, error: RefusedError) -> str:
+    """What gives the operator a right that it has on request only; empty for any other refusal."""
+    if kind not in _ON_REQUEST or _NO_RIGHT.search(str(error)) is None:
+        return ""
+    switch, field = _ON_REQUEST[kind]
+    return f". The chart gives the right: helm upgrade with integrations.{switch}=true. Or drop spec.{field}."
+
+
+def _about(pool: Object, action: Action) -> tuple[str, str]:
     match action:
         case Apply(child, _):
             return key_of(child)
@@ -139,4 +198,4 @@ def _about(action: Action) -> tuple[str, str]:
         case Tell():
             return "Event", action.reason
         case WriteStatus():
-            return "InferencePool", "status"
+            return str(pool.get("kind")), "status"

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from plumage.autoscaling import CacheJudge, PoolLoad, ReplicaLoad
 from plumage_operator.autoscale import PoolScaler
 from plumage_operator.store import PoolKey
 
-__all__ = ["METRICS", "Metric", "PoolSample", "figures", "samples_of"]
+__all__ = ["METRICS", "Asked", "Metric", "PoolSample", "figures", "samples_of", "unheard"]
+
+Asked: TypeAlias = Callable[[PoolKey], None]
+"""Is told of each pool whose figures somebody asked for, so that they are kept fresh."""
 
 NOTHING: Final = 0.01
 """A cure of less than a hundredth of the prompts is none: about the error of a sampled curve (bench `mrc`)."""
@@ -43,6 +46,10 @@ class Metric:
     key: str
     help: str
     read: Callable[[PoolSample], float | None]
+
+
+def unheard(_: PoolKey) -> None:
+    """For figures that are fresh whoever asks."""
 
 
 def samples_of(scalers: Mapping[PoolKey, PoolScaler]) -> list[PoolSample]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from plumage_operator.external_metrics.metrics import METRICS, PoolSample, figures
+from plumage_operator.external_metrics.metrics import METRICS, Asked, PoolSample, figures, unheard
 
 __all__ = ["PATH", "add_pool_figures"]
 
@@ -21,7 +21,11 @@ PATH: Final = "/v1/plumage/pools/{namespace}/{pool}"
 
 
 def add_pool_figures(
-    app: web.Application, samples: Callable[[], Iterable[PoolSample]], *, clock: Callable[[], float] = time.time
+    app: web.Application,
+    samples: Callable[[], Iterable[PoolSample]],
+    *,
+    asked: Asked = unheard,
+    clock: Callable[[], float] = time.time,
 ) -> None:
     """Add the route to the application that serves the operator's metrics."""
 
@@ -30,6 +34,7 @@ def add_pool_figures(
         sample = next((one for one in samples() if (one.namespace, one.pool) == wanted), None)
         if sample is None:
             return web.json_response({"error": "there is no such pool, or it was not looked at yet"}, status=404)
+        asked(wanted)
         found = {METRICS[name].key: round(value, 4) for name, value in figures(sample, clock()).items()}
         return web.json_response({"pool": sample.pool, "wantedReplicas": sample.load.wanted, **found})
 

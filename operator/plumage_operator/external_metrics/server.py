@@ -21,7 +21,7 @@ from plumage.errors import ConfigurationError
 from plumage_operator.errors import ApiError
 from plumage_operator.external_metrics import documents
 from plumage_operator.external_metrics.front_proxy import FrontProxy, tls_context
-from plumage_operator.external_metrics.metrics import METRICS, PoolSample
+from plumage_operator.external_metrics.metrics import METRICS, Asked, PoolSample, unheard
 from plumage_operator.external_metrics.selector import parse_selector
 
 __all__ = ["RENEWED", "ExternalMetrics"]
@@ -46,12 +46,14 @@ class ExternalMetrics:
         *,
         host: str | None = None,
         port: int = 6443,
+        asked: Asked = unheard,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._samples = samples
         self._front_proxy = front_proxy
         self._folder = folder
         self._host, self._port = host, port
+        self._asked = asked
         self._clock = clock
         self._proxy = FrontProxy("")
         self._served: bytes | None = None
@@ -129,6 +131,9 @@ class ExternalMetrics:
         except ConfigurationError as error:
             return _refused(400, "BadRequest", str(error))
         here = [sample for sample in self._samples() if sample.namespace == namespace]
+        for sample in here:
+            if chosen(documents.labels_of_pool(sample)):
+                self._asked((sample.namespace, sample.pool))
         return web.json_response(documents.value_list(here, metric, chosen, self._clock()))
 
 
