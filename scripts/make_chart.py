@@ -29,7 +29,7 @@ CHART = ROOT / "charts" / "plumage"
 CRDS = ROOT / "crds"
 KEEP = "helm.sh/resource-policy"
 
-ROUTER = (Rule("discovery.k8s.io", ("endpointslices",), ("get", "list", "watch")),)
+ROUTER = (Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),)
 OPTIONAL = {
     "gatewayApi": ("gateway.networking.k8s.io", "httproutes"),
     "ingress": ("networking.k8s.io", "ingresses"),

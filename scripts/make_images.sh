@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the images: make_images.sh [plumage|engine|cpu-engine]…   (default: plumage engine)
+# Builds the images: make_images.sh [plumage|engine|cpu-engine|engine-without-vllm]…   (default: plumage engine)
 #
 # With docker, podman or buildah: TOOL, else the first that works. REPOSITORY (default: localhost) and TAG (the version)
 # make the names. BASE says what they stand on: `registry` takes the Dockerfiles' own bases, `debootstrap` a Debian made
 # here (root and debootstrap needed), where no registry is reached; without BASE it is found out. PLUMAGE_BASE and
 # ENGINE_BASE name other bases. `cpu-engine` is the engine image on vLLM's CPU build (3.5 GB), for tests without a GPU.
-# WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached.
+# WHEELS is a folder with PyTorch's CPU build for it, where PyTorch's index is not reached. `engine-without-vllm` is the
+# engine image on a base that has no vLLM, for CI: it runs the same steps, and pods of simulated engines run from it.
 # pip's own settings are passed on as secrets: PIP_CONFIG_FILE, and PIP_CERT or SSL_CERT_FILE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -122,6 +123,9 @@ for what; do
       context=(); [ ! -d "$wheels" ] || context=(--build-context "wheels=$(cd "$wheels" && pwd)")
       image plumage-vllm-cpu images/engine/cpu.Dockerfile "$plumage_base" "${context[@]}"
       image plumage-engine images/engine/Dockerfile "$repository/plumage-vllm-cpu:$tag" ;;
-    *) refuse "there is no image '$what': plumage, engine or cpu-engine" ;;
+    engine-without-vllm)
+      image plumage-without-vllm images/engine/without-vllm.Dockerfile "$plumage_base"
+      image plumage-engine-without-vllm images/engine/Dockerfile "$repository/plumage-without-vllm:$tag" ;;
+    *) refuse "there is no image '$what': plumage, engine, cpu-engine or engine-without-vllm" ;;
   esac
 done

@@ -47,7 +47,7 @@
 {{- define "plumage.rules.router" -}}
 - apiGroups: ["discovery.k8s.io"]
   resources: ["endpointslices"]
-  verbs: ["get", "list", "watch"]
+  verbs: ["list", "watch"]
 {{- end }}
 
 {{- define "plumage.rules.gatewayApi" -}}
