@@ -138,7 +138,10 @@ _ALL = (
         "the operator with 1,000 pools of 10 pods that are objects only: converging, at rest, started again, memory",
         quick_budget=180,
         quick_omits="nine of ten pools, four of five minutes at rest",
-        options=(("pools", "so many instead of 1,000, at most 1,500"),),
+        options=(
+            ("pools", "so many instead of 1,000, at most 1,500"),
+            ("children", "1: also all children created without an operator, a third cluster (minutes)"),
+        ),
     ),
     Benchmark(
         "vllm-eviction",

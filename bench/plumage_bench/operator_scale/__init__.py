@@ -4,7 +4,9 @@ etcd, API server, controllers and scheduler are real, kwok stands in the kubelet
 it is placed. The operator is its own process under its own role. Two clusters one after the other: the Deployments of
 all pools applied by themselves (`bare_s`), then the pools (`converge_s`: until all conditions of all of them say so).
 Agents and routers are asked as ever, and one process answers for all of them with the figures of a fleet at rest.
-Writes are counted in the API server's audit log, which names the user.
+Writes are counted in the API server's audit log, which names the user. With `children=1` a third cluster comes between
+the two, where all children of the pools are created by nobody's operator: `children_s`, which is what they cost the
+cluster whoever makes them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from plumage_bench.harness import Context, Figure, Report, ResultTable
 from plumage_bench.operator_scale import network, objects
 from plumage_bench.operator_scale.checkout import Cluster, cluster, pod_addresses
 from plumage_bench.operator_scale.crowd import Course
-from plumage_bench.operator_scale.phases import Operated, bare, operated
+from plumage_bench.operator_scale.phases import Bare, Operated, bare, operated
 
 __all__ = ["run"]
 
@@ -38,19 +41,23 @@ def run(context: Context) -> Report:
     network.enter(pod_addresses(), "plumage_cli", sys.argv[1:])
     pools, idle = _size(context)
     load, nodes = os.getloadavg()[0], max(1, pools * objects.PODS_A_POOL // _PODS_A_NODE)
-    course = _without(context, nodes, pools)
+    alone = _without(context, nodes, pools, "Deployments without an operator", objects.deployments)
+    made = _children(context, nodes, pools)
     found = _with(context, nodes, pools, idle)
     keys: dict[str, Figure] = {
         "pools": pools,
         "pods": pools * objects.PODS_A_POOL,
         "converge_s": round(found.course.took, 1),
-        "bare_s": round(course.took, 1),
+        "bare_s": round(alone.course.took, 1),
+        **({} if made is None else {"children_s": round(made.course.took, 1)}),
         "idle_writes": sum(found.idle.writes.values()),
         "restart_s": round(found.restart, 1),
         "rss_mb": round(max(found.peaks)),
         "reconcile_p99_ms": round(1000 * found.figures.p99),
     }
-    return Report(keys, _tables(found), lambda figure: _plot(figure, course, found, pools), _data(course, found, load))
+    halves = {"Deployments": alone, **({} if made is None else {"children": made})}
+    plot = partial(_plot, courses={name: half.course for name, half in halves.items()}, found=found, pools=pools)
+    return Report(keys, _tables(halves, found), plot, _data(halves, found, load))
 
 
 def _size(context: Context) -> tuple[int, float]:
@@ -62,9 +69,19 @@ def _size(context: Context) -> tuple[int, float]:
     return int(given), idle
 
 
-def _without(context: Context, nodes: int, pools: int) -> Course:
-    with _cluster(nodes) as one, context.progress("Deployments without an operator", 3 * pools) as advance:
-        return asyncio.run(bare(one, pools, advance))
+def _children(context: Context, nodes: int, pools: int) -> Bare | None:
+    asked = context.options.get("children", "0")
+    if asked not in ("0", "1"):
+        raise ConfigurationError(f"children={asked}: it must be 1, for a third cluster with the children alone, or 0")
+    made = partial(_without, context, nodes, pools, "children without an operator", objects.children)
+    return made() if asked == "1" else None
+
+
+def _without(
+    context: Context, nodes: int, pools: int, what: str, made: Callable[[int], Iterator[dict[str, Any]]]
+) -> Bare:
+    with _cluster(nodes) as one, context.progress(what, 3 * pools) as advance:
+        return asyncio.run(bare(one, pools, advance, made))
 
 
 def _with(context: Context, nodes: int, pools: int, idle: float) -> Operated:
@@ -78,22 +95,30 @@ def _cluster(nodes: int) -> Iterator[Cluster]:
         yield one
 
 
-def _tables(found: Operated) -> list[ResultTable]:
-    processor: list[list[Figure]] = [[name, round(seconds, 1)] for name, seconds in sorted(found.processor.items())]
+def _tables(halves: Mapping[str, Bare], found: Operated) -> list[ResultTable]:
+    columns = {**{name: half.processor for name, half in halves.items()}, "pools": found.processor}
+    programs = sorted({program for processor in columns.values() for program in processor})
+    processor: list[list[Figure]] = [
+        [program, *(round(of[program], 1) if program in of else "" for of in columns.values())] for program in programs
+    ]
     verbs = sorted({*found.requests, *found.idle.requests})
     requests: list[list[Figure]] = [
         [verb, found.requests.get(verb, 0), found.idle.requests.get(verb, 0)] for verb in verbs
     ]
     told = f"{found.idle.processor:.1f} s of the processor at rest, in {found.idle.seconds:.0f} s"
     return [
-        ResultTable("Processor time until all had converged", ("program", "seconds"), processor),
+        ResultTable("Seconds of the processor until all had converged", ("program", *columns), processor),
         ResultTable("The operator's requests", ("verb", "until converged", "at rest"), requests, told),
     ]
 
 
-def _data(course: Course, found: Operated, load: float) -> dict[str, Any]:
+def _data(halves: Mapping[str, Bare], found: Operated, load: float) -> dict[str, Any]:
     return {
-        "bare": {"seconds": _rounded(course.seconds), "deployments": course.counts},
+        "without": {
+            name: {"seconds": _rounded(half.course.seconds), "deployments": half.course.counts,
+                   "processor_s": {program: round(seconds, 2) for program, seconds in half.processor.items()}}
+            for name, half in halves.items()
+        },
         "converging": {"seconds": _rounded(found.course.seconds), "pools": found.course.counts},
         "looks": {"count": found.figures.looks.count, "seconds": round(found.figures.looks.total, 2)},
         "idle": {"seconds": found.idle.seconds, "writes": found.idle.writes, "requests": found.idle.requests,
@@ -109,9 +134,10 @@ def _rounded(seconds: list[float]) -> list[float]:
     return [round(one, 2) for one in seconds]
 
 
-def _plot(figure: Any, course: Course, found: Operated, pools: int) -> None:
+def _plot(figure: Any, courses: Mapping[str, Course], found: Operated, pools: int) -> None:
     axes = figure.subplots()
-    axes.plot(course.seconds, [count / 3 for count in course.counts], label="their Deployments, without an operator")
+    for name, course in courses.items():
+        axes.plot(course.seconds, [count / 3 for count in course.counts], label=f"their {name}, without an operator")
     axes.plot(found.course.seconds, found.course.counts, label="pools: all conditions say so")
     axes.set(xlabel="seconds since the first was applied", ylabel=f"complete, of {pools}")
     axes.legend()

@@ -17,6 +17,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.kube_config import load_kube_config
 
 from plumage.errors import PlumageError
+from plumage_operator.children import KINDS
 from plumage_operator.cluster.api import Api, path_of
 
 __all__ = ["Course", "TooSlowError", "administrator", "create_all", "path", "until_all"]
@@ -24,7 +25,11 @@ __all__ = ["Course", "TooSlowError", "administrator", "create_all", "path", "unt
 _AT_ONCE: Final = 16
 _LOOK_AT: Final = 40
 _PAUSE: Final = 0.5  # seconds
-_PLURALS: Final = {"InferencePool": "inferencepools", "Deployment": "deployments", "Namespace": "namespaces"}
+_PLURALS: Final = {
+    "InferencePool": "inferencepools",
+    "Namespace": "namespaces",
+    **{kind: plural for kind, (_, plural) in KINDS.items()},
+}
 Advance = Callable[[int], None]
 
 

@@ -10,7 +10,7 @@ from plumage_operator.children import Scene, build_children
 from plumage_operator.conditions import Reason, Type
 from plumage_operator.site import Site
 
-__all__ = ["NAMESPACES", "PODS_A_POOL", "deployments", "is_complete", "is_settled", "namespace_of", "pool"]
+__all__ = ["NAMESPACES", "PODS_A_POOL", "children", "deployments", "is_complete", "is_settled", "namespace_of", "pool"]
 
 ENGINES: Final = 7
 ROUTERS: Final = 2
@@ -40,14 +40,20 @@ def pool(number: int) -> dict[str, Any]:
     }
 
 
-def deployments(number: int) -> Iterator[dict[str, Any]]:
-    """What the operator makes Deployments of that pool; they belong to nobody. Their pods' service accounts are the
-    pool's, so they are left to the namespace's own."""
+def children(number: int) -> Iterator[dict[str, Any]]:
+    """What the operator makes of that pool; they belong to nobody."""
     manifest = pool(number)
     named = {**manifest, "metadata": {**manifest["metadata"], "uid": "none"}}
     for child in build_children(Scene(parse_pool(named, "the pool"), _SITE, ENGINES)):
+        child["metadata"].pop("ownerReferences")
+        yield child
+
+
+def deployments(number: int) -> Iterator[dict[str, Any]]:
+    """The Deployments among them. Their pods' service accounts are the pool's, so they are left to the namespace's
+    own."""
+    for child in children(number):
         if child["kind"] == "Deployment":
-            child["metadata"].pop("ownerReferences")
             child["spec"]["template"]["spec"]["serviceAccountName"] = "default"
             yield child
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,13 +17,15 @@ from plumage_bench.operator_scale.crowd import Course, TooSlowError
 from plumage_bench.operator_scale.process import Figures, peak_megabytes, processor_seconds, read_figures
 from plumage_operator.cluster.api import Api
 
-__all__ = ["Idle", "Operated", "bare", "operated"]
+__all__ = ["Bare", "Idle", "Operated", "bare", "operated"]
 
 _WITHIN: Final = 1_800.0  # seconds for all to come about
 _START: Final = 300.0
 _QUIET: Final = 5.0  # seconds without a look, after which nothing is under way
 _NAME: Final = "operator-0"
+_AWAITED: Final = ("Deployment", "InferencePool")
 Advance = Callable[[int], None]
+Thing = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -34,6 +36,14 @@ class Idle:
     writes: dict[str, int]
     requests: dict[str, int]
     processor: float
+
+
+@dataclass(slots=True)
+class Bare:
+    """Without an operator. processor: seconds until all had converged, of each program."""
+
+    course: Course
+    processor: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -50,12 +60,13 @@ class Operated:
     processor: dict[str, float] = field(default_factory=dict)
 
 
-async def bare(cluster: Cluster, pools: int, advance: Advance) -> Course:
-    """The Deployments of so many pools, from the first that is applied to the last pod that is ready."""
+async def bare(cluster: Cluster, pools: int, advance: Advance, made: Callable[[int], Iterable[Thing]]) -> Bare:
+    """What is `made` for each pool, from the first that is applied to the last pod that is ready."""
     async with Api(await crowd.administrator(cluster.server.kubeconfig)) as api:
         await crowd.create_all(api, map(_namespace, objects.NAMESPACES))
-        things = [thing for number in range(pools) for thing in objects.deployments(number)]
-        return await _apply(api, things, objects.is_complete, advance)
+        things = [thing for number in range(pools) for thing in made(number)]
+        course = await _apply(api, things, objects.is_complete, advance)
+        return Bare(course, processor_seconds(cluster.pids()))
 
 
 async def operated(cluster: Cluster, pools: int, idle: float, advance: Advance) -> Operated:
@@ -83,16 +94,17 @@ async def operated(cluster: Cluster, pools: int, idle: float, advance: Advance) 
                 fleet.stop(_NAME, kill=True)
 
 
-def _namespace(name: str) -> dict[str, Any]:
+def _namespace(name: str) -> Thing:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 async def _apply(
-    api: Api, things: Sequence[dict[str, Any]], holds: Callable[[Any], bool], advance: Advance
+    api: Api, things: Sequence[Thing], holds: Callable[[Any], bool], advance: Advance
 ) -> Course:  # fmt: skip
     course = Course(time.monotonic())
     await crowd.create_all(api, things)
-    await crowd.until_all(api, [crowd.path(thing) for thing in things], holds, course, _WITHIN, advance)
+    awaited = [crowd.path(thing) for thing in things if thing["kind"] in _AWAITED]
+    await crowd.until_all(api, awaited, holds, course, _WITHIN, advance)
     return course
 
 
