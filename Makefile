@@ -45,8 +45,8 @@ cluster-down: setup  ## end it
 cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
 	@BIN="$(BIN)" bash scripts/cluster.sh programs $(SET)
 
-e2e: setup  ## the end-to-end tests on a cluster of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
-	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage; }
+e2e: setup  ## the end-to-end tests: on make cluster's if KUBECONFIG names it, else on one of their own, or yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
+	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage engine-without-vllm; }
 	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
 
 e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; four minutes once that is built)

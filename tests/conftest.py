@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib.util import find_spec
 
 import pytest
@@ -22,6 +23,12 @@ settings.register_profile(
     suppress_health_check=[*settings().suppress_health_check, HealthCheck.too_slow],
 )
 settings.load_profile("plumage")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected is no garbage; looking through it takes a tenth of the unit tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -30,6 +30,7 @@ __all__ = ["INSIDE", "LOCK", "PLAN", "READY", "Plan"]
 # all nodes are Ready; the kubeconfig for who is inside.
 PLAN, LOCK, READY, INSIDE = "plan.json", "keeper.lock", "ready.json", "inside.kubeconfig"
 _READY_S = 120.0
+_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")  # no setting of a kubelet moves it
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ def _keep(run: Path) -> NoReturn:
 
 
 def _network(nodes: int) -> None:
-    """Names of namespaces, sockets and container layers are the cluster's own; so are addresses. A ClusterIP needs some
-    route before kube-proxy changes where it leads."""
-    _run("mount", "-t", "tmpfs", "tmpfs", "/run")
+    """Names of namespaces, sockets and container layers are the cluster's own; so are addresses, and the socket of
+    kubelets whose place is fixed. A ClusterIP needs some route before kube-proxy changes where it leads."""
+    _own("/run")
+    _own(str(_PLUGINS.parent))
     Path("/run/netns").mkdir()
     _run("ip", "link", "set", "lo", "up")
     for number in range(1, nodes + 1):
@@ -142,10 +144,26 @@ def _start(plan: Plan, group: Group) -> None:
 
 
 def _start_kubelet(node: Node, group: Group) -> None:
+    """One after another: each removes the socket of the one before and binds its own, and two at once may both find it
+    gone. One that finds it there again ends."""
     node.folder.mkdir()
     (node.folder / "config.yaml").write_text(node.kubelet_config())
     group.until(f"the container runtime of {node.name} listens", node.socket.exists, _READY_S)
+    before = _inode(_PLUGINS)
     group.start(f"kubelet-{node.number}", node.kubelet())
+    group.until(f"the kubelet of {node.name} listens", lambda: _inode(_PLUGINS) not in (None, before), _READY_S)
+
+
+def _own(place: str) -> None:
+    Path(place).mkdir(parents=True, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "tmpfs", place)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _run(*command: str) -> None:

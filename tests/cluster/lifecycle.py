@@ -28,7 +28,7 @@ from cluster.errors import ClusterError
 from cluster.keeper import INSIDE, LOCK, PLAN, READY, Plan
 from cluster.processes import tail, tethered
 
-__all__ = ["Cluster", "default_run", "images_folder", "running", "start", "stop"]
+__all__ = ["Cluster", "default_run", "images_folder", "of_kubeconfig", "running", "start", "stop"]
 
 _START_S, _END_S, _POLL_S = 180.0, 20.0, 0.05
 _STARTER = "starter.pid"  # in a run folder: the process whose end ends the cluster
@@ -142,6 +142,15 @@ def running(run: Path) -> Cluster | None:
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
     return None
+
+
+def of_kubeconfig(named: str | None) -> Cluster | None:
+    """The one whose own file KUBECONFIG names, as `up` prints it, if it runs. None for all other clusters, and for a
+    list of files, which lead to several."""
+    if not named:
+        return None
+    cluster = running(Path(named).resolve().parent)
+    return cluster if cluster is not None and cluster.kubeconfig.resolve() == Path(named).resolve() else None
 
 
 def stop(run: Path) -> bool:

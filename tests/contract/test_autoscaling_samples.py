@@ -3,21 +3,31 @@ their readers' pools as they are, and nothing would say so."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from cluster.errors import NotHereError
+from cluster.kinds import KEDA_METRICS_API, SCALED_OBJECTS, Definition, definition
 from support.autoscaling import KNEE, pool
+from support.needs import missing
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.autoscaling import CacheJudge
 from plumage_operator.external_metrics import PoolSample, add_pool_figures
 from plumage_operator.external_metrics.documents import resource_list, value_list
 from plumage_operator.external_metrics.selector import parse_selector
+
+if TYPE_CHECKING:
+    from cluster.api_only import ApiServer
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "examples" / "autoscaling"
@@ -72,6 +82,50 @@ def test_keda_asks_the_service_that_the_chart_makes() -> None:
         if port["name"] == "metrics"
     }
     assert {urlsplit(one["metadata"]["url"]).netloc for one in TRIGGERS} == offered
+
+
+def of_keda(wanted: Definition) -> Path:
+    try:
+        return definition(wanted)
+    except NotHereError as error:
+        missing("KEDA's own words", str(error))
+
+
+@pytest.fixture(scope="module")
+def keda(api_server: ApiServer) -> Iterator[ApiServer]:
+    """An API server that knows ScaledObjects by KEDA's own definition."""
+    path = str(of_keda(SCALED_OBJECTS))
+    with ExitStack() as stack:
+        api_server.kubectl("apply", "--server-side", "-f", path)
+        stack.callback(api_server.kubectl, "delete", "-f", path)
+        api_server.established()
+        yield api_server
+
+
+def refusal(keda: ApiServer, scaled: dict[str, Any]) -> str:
+    """What a strict create says; empty if it is right. Nothing is kept."""
+    words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = keda.kubectl(*words, stdin=json.dumps(scaled), check=False)
+    return "" if done.returncode == 0 else str(done.stderr)
+
+
+def test_keda_s_definition_takes_the_sample_and_looks_at_all_of_it(keda: ApiServer) -> None:
+    assert refusal(keda, sample()) == ""
+    wrong = sample()
+    wrong["spec"]["pollingSeconds"] = 15
+    assert 'unknown field "spec.pollingSeconds"' in refusal(keda, wrong)
+    wrong = sample()
+    wrong["spec"]["triggers"][0]["metadata"]["targetValue"] = 16
+    assert "spec.triggers[0].metadata.targetValue" in refusal(keda, wrong)
+
+
+def test_keda_reads_each_key_of_a_trigger() -> None:
+    """Its definition lets any key pass there, and KEDA one that it does not know."""
+    told = re.findall(r'`keda:"name=(\w+),([^`]*)"`', of_keda(KEDA_METRICS_API).read_text())
+    needed = {name for name, options in told if "optional" not in options and "default=" not in options}
+    assert needed == {"url", "valueLocation"}
+    for trigger in TRIGGERS:
+        assert needed <= set(trigger["metadata"]) <= {name for name, _ in told}
 
 
 METRICS = sample("hpa.yaml")["spec"]["metrics"]

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from support.operator_world import SITE
 
 from plumage.api.v1alpha1 import InferencePool, load_manifests
+from plumage_operator.children import Scene, build_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # beside it lie kinds that are not ours
@@ -59,3 +61,20 @@ def test_the_baseline_differs_in_policies_only() -> None:
     assert ours.spec.engine.simulator == baseline.spec.engine.simulator
     assert ours.spec.initial_replicas == baseline.spec.initial_replicas
     assert ours.metadata == baseline.metadata
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("gpu.yaml", "2"), ("vllm-cpu.yaml", None), ("vllm.yaml", "1")])
+def test_a_vllm_examples_pods_ask_for_their_gpus(name: str, gpus: str | None) -> None:
+    (pool,) = load_manifests((EXAMPLES[0].parent / name).read_text(), name)
+    assert isinstance(pool, InferencePool)
+    made = build_children(Scene(pool, SITE, pool.spec.initial_replicas))
+    deployment = next(
+        one
+        for one in made
+        if one["metadata"]["name"] == f"{pool.metadata.name}-engine" and "strategy" in one.get("spec", {})
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    (engine,) = pod["containers"]
+    assert engine["resources"].get("limits", {}).get("nvidia.com/gpu") == gpus
+    assert [one["key"] for one in pod.get("tolerations", [])] == (["nvidia.com/gpu"] if name == "gpu.yaml" else [])
+    assert bool(pod.get("nodeSelector")) is (name == "gpu.yaml")

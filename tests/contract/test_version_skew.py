@@ -16,6 +16,7 @@ from plumage.api.v1alpha1 import parse_manifest
 from plumage.errors import ManifestError
 from plumage.fleet_report import read_agent_report, read_router_report
 from plumage.membership import parse_members
+from plumage_engine.agent.config import AgentConfig
 from plumage_operator.actions import WriteStatus
 from plumage_operator.gateways import gateway_words
 from plumage_operator.observed import Attached, Observed, ObservedGateway
@@ -85,7 +86,7 @@ def test_a_membership_file_of_a_newer_writer_is_read() -> None:
     assert member.id == "chat-0"
 
 
-def test_a_router_that_runs_keeps_its_settings_where_the_file_is_of_a_newer_operator(tmp_path: Path) -> None:
+def test_a_router_that_runs_keeps_its_settings_where_a_person_wrote_what_it_does_not_know(tmp_path: Path) -> None:
     file, applied = tmp_path / "router.json", []
     settings = {"pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"}, "membershipFile": "/m"}
     file.write_text(json.dumps(settings))
@@ -99,3 +100,16 @@ def test_a_router_that_runs_keeps_its_settings_where_the_file_is_of_a_newer_oper
     (config,) = applied
     assert isinstance(config, RouterConfig)
     assert watch.error is None
+
+
+def test_agents_and_operators_agree_on_callers_a_version_apart(tmp_path: Path) -> None:
+    """An older agent knows `callers` only, and must let the operator in; an older operator writes `callers` only."""
+    world = World(pool_object())
+    world.converge()
+    told = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
+    operator = f"system:serviceaccount:{SITE.namespace}:{SITE.service_account}"
+    assert told["callers"] == ["system:serviceaccount:default:chat-engine", operator]
+    assert told["figuresOnly"] == [operator]
+    del told["figuresOnly"]
+    config = AgentConfig.told({**told, "replica": "chat-0"}, "agent.json")
+    assert (config.callers, config.figures_only) == (tuple(told["callers"]), ())

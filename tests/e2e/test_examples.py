@@ -1,5 +1,5 @@
 """Every example that one machine can run, runs as it is and answers; local.yaml does so in the other tests, vllm.yaml
-in tests/vllm, vllm-cpu.yaml in tests/e2e_cluster_vllm."""
+in tests/vllm, vllm-cpu.yaml in tests/e2e_cluster_vllm; gateway.yaml and gpu.yaml need a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import refuse_what_needs_a_cluster, unused
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
-_ELSEWHERE = ("gateway.yaml", "local.yaml", "vllm.yaml", "vllm-cpu.yaml")
+_ELSEWHERE = ("gateway.yaml", "gpu.yaml", "local.yaml", "vllm.yaml", "vllm-cpu.yaml")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 LOCAL = [path for path in EXAMPLES if path.name not in _ELSEWHERE]
 

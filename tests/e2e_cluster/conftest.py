@@ -1,5 +1,6 @@
-"""The cluster of these tests: one of their own, or, with PLUMAGE_E2E=kubeconfig, the one that KUBECONFIG names, whose
-nodes can pull PLUMAGE_E2E_IMAGE. The first test to ask for it starts it, and the last one's end is its end.
+"""The cluster of these tests: the one that `make cluster` started, where KUBECONFIG names it; any that it names with
+PLUMAGE_E2E=kubeconfig, whose nodes can pull PLUMAGE_E2E_IMAGE; else one of their own, which the first test to ask for
+it starts, and the last one's end is its end.
 
 All modules share one cluster, one `helm install` and the example's pool. A module that needs a pool with other settings
 applies its own, in a namespace of its own, and removes it. test_uninstall.py comes last and takes all of it away.
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from cluster import images, lifecycle, programs, requirements
+from cluster.cache import say
 from cluster.errors import ClusterError, NotHereError
 from cluster.runs import run_folder
 from support.kube_access import Access, until
@@ -38,17 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def access() -> Iterator[Access]:
     """The cluster, with the plumage image on its nodes."""
-    which = os.environ.get("PLUMAGE_E2E", "own")
-    assert which in ("own", "kubeconfig"), f"PLUMAGE_E2E must be own or kubeconfig, and is {which!r}"
+    which = os.environ.get("PLUMAGE_E2E")
+    assert which in (None, "own", "kubeconfig"), f"PLUMAGE_E2E must be own or kubeconfig, and is {which!r}"
     with ExitStack() as stack:
-        yield _named() if which == "kubeconfig" else _own(stack)
+        yield _named() if which == "kubeconfig" else _test_cluster(stack, None if which == "own" else _standing())
 
 
 @pytest.fixture(scope="session")
 def own(access: Access) -> lifecycle.Cluster:
     """The test cluster, for what a test does to nodes and processes."""
     if access.own is None:
-        pytest.skip("freezes nodes and kills processes, which it does to a cluster of its own only (PLUMAGE_E2E=own)")
+        pytest.skip("needs the test cluster: it reaches nodes and processes, which it does on no other (make cluster)")
     return access.own
 
 
@@ -94,7 +96,18 @@ def _named() -> Access:
     return Access(Path(kubeconfig), found, image, None)
 
 
-def _own(stack: ExitStack) -> Access:
+def _standing() -> lifecycle.Cluster | None:
+    """The test cluster that KUBECONFIG names. Any other takes PLUMAGE_E2E=kubeconfig (0102), and is left alone."""
+    named = os.environ.get("KUBECONFIG")
+    cluster = lifecycle.of_kubeconfig(named)
+    if cluster is not None:
+        say(f"tests run on the cluster in {cluster.run}, which they leave running")
+    elif named:
+        say(f"KUBECONFIG={named} is no test cluster that runs: left alone (PLUMAGE_E2E=kubeconfig takes it)")
+    return cluster
+
+
+def _test_cluster(stack: ExitStack, standing: lifecycle.Cluster | None) -> Access:
     image = os.environ.get("PLUMAGE_E2E_IMAGE", f"localhost/plumage:{_version()}")
     try:
         requirements.check(requirements.NODES.items())
@@ -104,10 +117,14 @@ def _own(stack: ExitStack) -> Access:
         missing("what the test cluster is made of", str(error))
     except ClusterError as error:
         missing(f"the image {image}", f"make images IMAGES=plumage ({error})")
+    cluster = standing or _started(stack)
+    return Access(cluster.kubeconfig, found, image, cluster)
+
+
+def _started(stack: ExitStack) -> lifecycle.Cluster:
     run = stack.enter_context(run_folder("plumage-e2e-")) / "cluster"
     stack.callback(_stop, run)
-    cluster = lifecycle.start(run, nodes=2, attached=True)
-    return Access(cluster.kubeconfig, found, image, cluster)
+    return lifecycle.start(run, nodes=2, attached=True)
 
 
 def _stop(run: Path) -> None:

@@ -46,7 +46,7 @@ def test_one_pool_is_shown_with_its_pods(access: Access, pool: Pool, command: li
     told = _ran(access, *command, pool.name, "-n", pool.namespace)
     pods = access.kubectl("-n", pool.namespace, "get", "pods", "-o", "name").split()
     shown = [name for pod in pods if (name := pod.removeprefix("pod/")).startswith(f"{pool.name}-")]
-    assert len(shown) == 4, "two engines, a router, a directory"
+    assert len(shown) == 5, "two engines, two routers, a directory"
     assert all(name in told for name in shown)
     assert "Ready" in told
 

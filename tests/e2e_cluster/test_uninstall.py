@@ -3,11 +3,9 @@ it takes the install away that all others share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
-from support.kube_access import Access, until
-from support.kube_install import install, listing, uninstall
+from support.kube_access import Access
+from support.kube_install import install, listing, made_by_users, uninstall, until_gone
 
 # With a definition the API server registers the group and version that it serves.
 _KEPT = frozenset(
@@ -17,19 +15,6 @@ _KEPT = frozenset(
         "APIService apiregistration.k8s.io/v1 <none> v1alpha1.inference.plumage.dev",
     }
 )
-
-
-def _made_by_users(namespaces: Collection[str]) -> frozenset[str]:
-    """Namespaces are a user's to make and to remove; Kubernetes puts two objects into each."""
-    return frozenset(
-        line
-        for name in namespaces
-        for line in (
-            f"Namespace v1 <none> {name}",
-            f"ServiceAccount v1 {name} default",
-            f"ConfigMap v1 {name} kube-root-ca.crt",
-        )
-    )
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +27,11 @@ def removed(access: Access, before: frozenset[str], installed: None) -> None:
 
 @pytest.mark.usefixtures("removed")
 def test_nothing_is_left_but_the_definitions(access: Access, before: frozenset[str]) -> None:
-    left: list[str] = []
-
-    def clean() -> bool:
-        """Pods drain, and what is deleted goes in the background."""
+    def left() -> frozenset[str]:
         namespaces = access.kubectl("get", "namespaces", "-o", "jsonpath={.items[*].metadata.name}").split()
-        left[:] = sorted(listing(access) - before - _KEPT - _made_by_users(namespaces))
-        return not left
+        return listing(access) - before - _KEPT - made_by_users(namespaces)
 
-    try:
-        until(clean, "all is gone", within_s=240)
-    except AssertionError:
-        assert left == []
+    until_gone(left)
     assert listing(access) >= _KEPT
 
 

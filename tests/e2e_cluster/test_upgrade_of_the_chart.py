@@ -1,31 +1,74 @@
-"""`helm upgrade` and `helm rollback` change operators, under a pool that serves and does not notice."""
+"""`helm upgrade` and `helm rollback` under a pool that serves: operators change, and it does not notice; a release with
+another image replaces all its pods, and its clients do not notice."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+from cluster import lifecycle
 from support.kube_access import Access, until
 from support.kube_chat import chatting
-from support.kube_install import OPERATOR_NAMESPACE, RELEASE, ROOT, Pool
+from support.kube_fleet import Fleet
+from support.kube_images import renamed
+from support.kube_install import OPERATOR_NAMESPACE, Pool, revision, rollback, upgrade
 
 _LEASE = "plumage-operator"
-_WAIT = ("--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "5m")
+# Answers of a second or two, so that all that goes away has some to finish.
+_BUSY = {"workers": 6, "pace_s": 0.5, "answer_tokens": 150}
+
+
+@pytest.fixture
+def another_image(access: Access, own: lifecycle.Cluster) -> Iterator[str]:
+    """The tag of a release whose image is not the one that is installed."""
+    with renamed(access.image, lifecycle.images_folder()) as tag:
+        yield tag
 
 
 def test_a_second_operator_comes_and_goes_and_no_engine_with_it(access: Access, pool: Pool) -> None:
-    installed, engines = _revision(access), _uids(access, pool)
+    installed, engines = revision(access), _uids(access, pool)
     assert len(engines) == 2
     with chatting(access, pool) as chats:
-        values = ("--reuse-values", "--set", "operator.replicas=2")
-        access.helm("upgrade", RELEASE, str(ROOT / "charts" / "plumage"), *values, *_WAIT)
+        upgrade(access, "--set", "operator.replicas=2")
         _is_looked_after(access, pool, operators=2)
         chats.go_on()
         assert _uids(access, pool) == engines
-        access.helm("rollback", RELEASE, installed, *_WAIT)
+        rollback(access, installed)
         _is_looked_after(access, pool, operators=1)
         chats.go_on()
         assert _uids(access, pool) == engines
+
+
+def test_a_release_with_another_image_replaces_every_pod_and_cuts_no_chat(
+    access: Access, own: lifecycle.Cluster, pool: Pool, another_image: str
+) -> None:
+    fleet, installed = Fleet(access, own, pool), revision(access)
+    repository, _, tag = access.image.rpartition(":")
+    fleet.until_whole()
+    assert [len(fleet.pods(part)) for part in ("engine", "router", "directory")] == [2, 2, 1]
+    with chatting(access, pool, **_BUSY) as chats:
+        upgrade(access, "--set-string", f"image.tag={another_image}")
+        _runs(access, fleet, f"{repository}:{another_image}")
+        chats.go_on()
+        rollback(access, installed)
+        _runs(access, fleet, f"{repository}:{tag}")
+        chats.go_on()
+
+
+def _runs(access: Access, fleet: Fleet, image: str) -> None:
+    """Operator and every pod of the pool, none of them with another image, and the pool is whole."""
+    chosen = f"inference.plumage.dev/pool={fleet.pool.name}"
+    until(lambda: _images(access, fleet.pool.namespace, chosen) == {image}, f"all pods of the pool run {image}")
+    fleet.until_whole()
+    assert _images(access, fleet.pool.namespace, chosen) == {image}
+    assert _images(access, OPERATOR_NAMESPACE, "app.kubernetes.io/component=operator") == {image}
+
+
+def _images(access: Access, namespace: str, selector: str) -> set[str]:
+    specs = [pod["spec"] for pod in _pods(access, namespace, selector)]
+    return {one["image"] for spec in specs for one in (*spec["containers"], *spec.get("initContainers", ()))}
 
 
 def _is_looked_after(access: Access, pool: Pool, operators: int) -> None:
@@ -50,11 +93,6 @@ def _is_repaired(access: Access, pool: Pool) -> None:
         return bool(found) and found["metadata"]["uid"] != old
 
     until(is_there, f"the active operator makes {name} again")
-
-
-def _revision(access: Access) -> str:
-    told = access.helm("history", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--output", "json")
-    return str(json.loads(told)[-1]["revision"])
 
 
 def _holder(access: Access) -> str:

@@ -15,17 +15,23 @@ def pod(name: str, component: Any = "engine", *, ready: bool = True, address: st
     conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": str(ready)}]
     return {
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "models", "labels": labels_of("chat", component), "annotations": {}},
+        "metadata": {
+            "name": name,
+            "namespace": "models",
+            "labels": labels_of("chat", component),
+            "annotations": {},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": f"chat-{component}-5d4f8", "controller": True}],
+        },
         "status": {"phase": "Running", "podIP": address, "conditions": conditions, **status},
     }
 
 
-def observed(spec: dict[str, Any], pods: list[Any], replicas: int, *, generation: int = 1) -> Observed:
-    """A pool of the simulator whose engines' Deployment wants so many replicas."""
+def observed(spec: dict[str, Any], pods: list[Any], replicas: int, *, generation: int = 1, uid: str = "u1") -> Observed:
+    """A pool of the simulator, and a Deployment of its engines' name that wants so many replicas."""
     manifest = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "InferencePool",
-        "metadata": {"name": "chat", "namespace": "models", "uid": "u1", "generation": generation},
+        "metadata": {"name": "chat", "namespace": "models", "uid": uid, "generation": generation},
         "spec": {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **spec},
     }
     deployment = {"kind": "Deployment", "metadata": {"name": "chat-engine"}, "spec": {"replicas": replicas}}

@@ -46,10 +46,10 @@ class Access:
         """What it printed; a failure is one of the test, with what it said."""
         return self._run("kubectl", args, stdin, check).stdout
 
-    def refused(self, *args: str, stdin: str | None = None) -> str:
-        """What kubectl said when it failed, which it must."""
-        ran = self._run("kubectl", args, stdin, check=False)
-        assert ran.returncode != 0, f"kubectl {' '.join(args)} did not fail"
+    def refused(self, *args: str, stdin: str | None = None, program: str = "kubectl") -> str:
+        """What kubectl, or helm, said when it failed, which it must."""
+        ran = self._run(program, args, stdin, check=False)
+        assert ran.returncode != 0, f"{program} {' '.join(args)} did not fail"
         return ran.stderr
 
     def get(self, kind: str, name: str, namespace: str) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from support.kube_access import Access, until
 from support.kube_install import Pool
@@ -28,16 +30,18 @@ class Chats:
         """Further ones are answered, and of all that were asked until now each whole."""
         known = len(self._rows())
         until(lambda: len(self._rows()) >= known + _MORE, "chats go on")
-        assert [row for row in self._rows() if row.outcome != "ended"] == []
+        self.load.settled(time.time())
+        broken = [row for row in self._rows() if row.outcome != "ended"]
+        assert not broken, broken
 
     def _rows(self) -> list[Row]:
         return [row for row in self.load.run().rows if row.id not in self.before]
 
 
 @contextmanager
-def chatting(access: Access, pool: Pool) -> Iterator[Chats]:
-    """Begins with the first chat that is answered."""
-    load = Load.start(access, pool, port=8000, key="", **_LOAD)
+def chatting(access: Access, pool: Pool, **settings: Any) -> Iterator[Chats]:
+    """Begins with the first chat that is answered. `settings`: what is different about this load."""
+    load = Load.start(access, pool, port=8000, key="", **{**_LOAD, **settings})
     try:
         until(lambda: any(row.outcome == "ended" for row in load.run().rows), "a first chat is answered", _FIRST_S)
         yield Chats(load, frozenset(row.id for row in load.run().rows))

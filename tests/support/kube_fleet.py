@@ -17,7 +17,7 @@ __all__ = ["Fleet", "busy_pool"]
 
 def busy_pool(name: str) -> dict[str, Any]:
     """Two engines, one on each node, that are not warmed and asked in turn; two routers. The key in Secret NAME-admin
-    opens their explanations. An engine's cache has room for 32,000 tokens."""
+    opens their explanations. An engine's cache has room for 38,400 tokens."""
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -30,7 +30,7 @@ def busy_pool(name: str) -> dict[str, Any]:
         "replicas": 2,
         "engine": {
             "runtime": "Simulator",
-            "simulator": {"device": {"preset": "GPU"}, "cacheBlocks": 2000},
+            "simulator": {"device": {"preset": "GPU"}, "cacheBlocks": 2400},
             "tolerations": [{"key": "plumage-test/engines", "operator": "Exists", "effect": "NoSchedule"}],
             "topologySpreadConstraints": [spread],
         },
@@ -61,7 +61,7 @@ class Fleet:
         return [pod["metadata"]["name"] for pod in self._pods(self.pool.namespace, chosen)]
 
     def until_whole(self) -> None:
-        """Until as many replicas and routers are Ready as there should be, of one generation, and no pod more."""
+        """Until every part has as many pods as it should, all of its last change and Ready, and no pod more."""
         until(self._is_whole, f"{self.pool.name} is whole")
 
     def scale(self, replicas: int) -> None:
@@ -85,8 +85,10 @@ class Fleet:
         until(lambda: not self.access.get("pod", pod, self.pool.namespace), f"{pod} has ended")
 
     def lose(self, pod: str) -> None:
-        """At once."""
+        """At once, and another takes its place."""
+        before = self._uids()
         self._kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+        until(lambda: bool(self._uids() - before), f"a pod comes in place of {pod}")
 
     def kill(self, pod: str, container: str) -> None:
         """kill -9 of its process; the kubelet starts it again."""
@@ -105,10 +107,7 @@ class Fleet:
 
     def freeze(self, node: int, seconds: float) -> None:
         """A node that stands still for a while, with an engine of the pool on it."""
-        there = self.access.kubectl(
-            "-n", self.pool.namespace, "get", "pods", f"--field-selector=spec.nodeName=node-{node}", "-o", "name"
-        )
-        assert "engine" in there, f"node-{node} has no engine"
+        self._has_engine(node)
         self.cluster.freeze(node)
         try:
             time.sleep(seconds)
@@ -116,13 +115,36 @@ class Fleet:
             self.cluster.thaw(node)
         self.access.kubectl("wait", "--for=condition=Ready", f"node/node-{node}", "--timeout=300s")
 
+    def drain(self, node: int) -> None:
+        """Empties a node, with an engine of the pool on it, as docs/operations.md says, and gives it back."""
+        self._has_engine(node)
+        try:
+            words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
+            self.access.kubectl("drain", f"node-{node}", *words)
+            assert not self._engines_on(node), f"node-{node} is not empty"
+        finally:
+            self.access.kubectl("uncordon", f"node-{node}")
+
+    def _has_engine(self, node: int) -> None:
+        assert self._engines_on(node), f"node-{node} has no engine"
+
+    def _engines_on(self, node: int) -> list[str]:
+        chosen = f"inference.plumage.dev/pool={self.pool.name},app.kubernetes.io/component=engine"
+        where = f"--field-selector=spec.nodeName=node-{node}"
+        return self._kubectl("get", "pods", "-l", chosen, where, "-o", "name").split()
+
     def _is_whole(self) -> bool:
-        chosen = ("get", "deployments,pods", "-l", f"inference.plumage.dev/pool={self.pool.name}", "-o", "json")
-        found = json.loads(self._kubectl(*chosen))["items"]
-        deployments = [one for one in found if one["kind"] == "Deployment"]
-        pods = [one for one in found if one["kind"] == "Pod" and "deletionTimestamp" not in one["metadata"]]
+        """By the pods' own word: what a Deployment says of them may be older than a pod's loss."""
+        chosen = f"inference.plumage.dev/pool={self.pool.name}"
+        deployments = json.loads(self._kubectl("get", "deployments", "-l", chosen, "-o", "json"))["items"]
+        pods = self._pods(self.pool.namespace, chosen)
         wanted = sum(one["spec"]["replicas"] for one in deployments)
-        return len(deployments) == 3 and len(pods) == wanted and all(_is_settled(one) for one in deployments)
+        settled = len(deployments) == 3 and all(_is_settled(one) for one in deployments)
+        return settled and len(pods) == wanted and all(_is_ready(pod) for pod in pods)
+
+    def _uids(self) -> set[str]:
+        chosen = f"inference.plumage.dev/pool={self.pool.name}"
+        return {pod["metadata"]["uid"] for pod in self._pods(self.pool.namespace, chosen)}
 
     def _deployment(self, part: str) -> dict[str, Any]:
         return self.access.get("deployment", f"{self.pool.name}-{part}", self.pool.namespace)
@@ -147,3 +169,8 @@ def _is_settled(deployment: Mapping[str, Any]) -> bool:
     counts = (status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"))
     seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
     return seen and all(count == wanted for count in counts)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +20,20 @@ __all__ = [
     "install",
     "is_installed",
     "listing",
+    "made_by_users",
     "remove_pool",
+    "revision",
+    "rollback",
     "uninstall",
+    "until_gone",
+    "upgrade",
+    "upgrade_words",
 ]
 
 ROOT = Path(__file__).parents[2]
 RELEASE, OPERATOR_NAMESPACE = "plumage", "plumage-system"
 _READY_S = 300  # what a test waits at most; what is required of an idle machine is a test's to say
+_WAIT = ("--namespace", OPERATOR_NAMESPACE, "--wait", "--timeout", "5m")
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,28 @@ def install(access: Access, *values: str) -> None:
     repository, _, tag = access.image.rpartition(":")
     access.namespace(OPERATOR_NAMESPACE)
     image = ["--set-string", f"image.repository={repository},image.tag={tag}"]
-    words = ["install", RELEASE, str(ROOT / "charts" / "plumage"), "--namespace", OPERATOR_NAMESPACE, *image, *values]
-    access.helm(*words, "--wait", "--timeout", "5m")
+    access.helm("install", RELEASE, str(ROOT / "charts" / "plumage"), *image, *values, *_WAIT)
+
+
+def upgrade(access: Access, *values: str) -> None:
+    """The same chart with further values, its operator ready."""
+    access.helm(*upgrade_words(*values))
+
+
+def upgrade_words(*values: str) -> tuple[str, ...]:
+    """Helm's, for one that may be refused."""
+    return ("upgrade", RELEASE, str(ROOT / "charts" / "plumage"), "--reset-then-reuse-values", *values, *_WAIT)
+
+
+def revision(access: Access) -> str:
+    """Of the release, as it is deployed now."""
+    told = access.helm("history", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--output", "json")
+    return str(json.loads(told)[-1]["revision"])
+
+
+def rollback(access: Access, to: str) -> None:
+    """To a revision."""
+    access.helm("rollback", RELEASE, to, *_WAIT)
 
 
 def is_installed(access: Access) -> bool:
@@ -89,3 +118,31 @@ def listing(access: Access) -> frozenset[str]:
     told = access.kubectl("get", asked, "--all-namespaces", "--ignore-not-found", "--no-headers", "-o", columns)
     lines = (" ".join(line.split()) for line in told.splitlines() if line.strip())
     return frozenset(line for line in lines if not (line.startswith("Lease ") and " kube-node-lease " in line))
+
+
+def made_by_users(namespaces: Collection[str]) -> frozenset[str]:
+    """Of a listing: namespaces, which are a user's to make and to remove, and the two objects that Kubernetes puts into
+    each."""
+    return frozenset(
+        line
+        for name in namespaces
+        for line in (
+            f"Namespace v1 <none> {name}",
+            f"ServiceAccount v1 {name} default",
+            f"ConfigMap v1 {name} kube-root-ca.crt",
+        )
+    )
+
+
+def until_gone(look: Callable[[], Collection[str]], within_s: float = 240.0) -> None:
+    """Waits until nothing is left. Pods drain, and what is deleted goes in the background; what stays is named."""
+    left: list[str] = []
+
+    def clean() -> bool:
+        left[:] = sorted(look())
+        return not left
+
+    try:
+        until(clean, "all is gone", within_s)
+    except AssertionError:
+        assert left == []

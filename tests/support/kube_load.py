@@ -13,7 +13,7 @@ from typing import Any
 from support.kube_access import Access, client_pod, until
 from support.kube_install import Pool
 
-__all__ = ["Load", "Row", "Run", "hit_ratio", "seconds_until_back"]
+__all__ = ["Load", "Row", "Run", "hit_ratio"]
 
 WINDOW_S = 10.0
 _CLIENT = Path(__file__).with_name("load_client.py")
@@ -48,6 +48,14 @@ class Run:
         """Those that were over then."""
         return [row for row in self.rows if start <= row.over < end]
 
+    def sent(self, start: float, end: float) -> list[Row]:
+        """Those that were sent then, and are over."""
+        return [row for row in self.rows if start <= row.sent < end]
+
+    def known_until(self, now: float) -> float:
+        """Of all that was sent before, it is known what came of it."""
+        return min([now, *self.open])
+
 
 @dataclass(frozen=True)
 class Load:
@@ -60,6 +68,7 @@ class Load:
     def start(cls, access: Access, pool: Pool, **settings: Any) -> Load:
         told = {"host": pool.host, "seconds": _LONGEST_S, "seed": 0, **settings}
         pod = client_pod(_POD, access.image, _CLIENT.read_text(), (json.dumps(told),))
+        until(lambda: not access.get("pod", _POD, pool.namespace), "the load before is gone")
         access.kubectl("-n", pool.namespace, "apply", "-f", "-", stdin=json.dumps(pod))
         load = cls(access, pool.namespace)
         until(lambda: len(load.run().rows) > 0, "the load's first request is over")
@@ -97,15 +106,3 @@ def hit_ratio(rows: Iterable[Row]) -> float | None:
     """Cached ÷ prompt tokens of answers that were whole; None where there are none."""
     ended = [row for row in rows if row.outcome == "ended" and row.prompt]
     return sum(row.cached for row in ended) / sum(row.prompt for row in ended) if ended else None
-
-
-def seconds_until_back(run: Run, fault: float, end: float, wanted: float) -> float:
-    """From the fault to the last moment before `end` at which the window behind it had a ratio below `wanted`; 0 where
-    none had. A window that no answer fell into is below."""
-    last, at = fault, fault + 1.0
-    while at <= end:
-        found = hit_ratio(run.between(at - WINDOW_S, at))
-        if found is None or found < wanted:
-            last = at
-        at += 1.0
-    return last - fault

@@ -7,46 +7,48 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from support.kube_load import Row, Run, hit_ratio, seconds_until_back
+from support.kube_load import Row, Run, hit_ratio
+from support.kube_windows import Window
 
 __all__ = ["Fault", "Minute", "first_minute", "table"]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One, from when it was done to when the next one was; times in seconds since 1970. `policy`: that of the routers.
-    Of the requests that were over in between `requests` counts all. Seconds from the fault on: `whole_s` until all
-    replicas were Ready, `back_s` until no window any more had a hit ratio below the part of `before` that is asked for.
+    """One, from when it was done to the end of its watch; times in seconds since 1970. `policy`: that of the routers.
+    Of the requests that were over in between `requests` counts all; faults that share a watch share requests. Seconds
+    from the fault on: `whole_s` until all pods were Ready, `lasts_s` until replicas that are added have come (0: none
+    are), `back_s` until no window any more had a hit ratio below the part of `before` that is asked for (None: the last
+    one had). `lowest` is the lowest window's, `after` that of all requests sent since it was back.
     """
 
     name: str
     policy: str
     began: float
     whole_s: float
-    ended: float
+    lasts_s: float
     before: float
+    ended: float = 0.0
     requests: int = 0
     cut: int = 0
     lost: int = 0
+    lowest: float = 0.0
     after: float | None = None
-    back_s: float = 0.0
+    back_s: float | None = None
     slowest_s: float = 0.0
 
-    @property
-    def late_s(self) -> float:
-        """How long after the replicas the hit ratio was back: until then it has reason to be low."""
-        return max(0.0, self.back_s - self.whole_s)
-
-    def read(self, run: Run, back: float) -> Fault:
+    def read(self, run: Run, back: float, window: Window) -> Fault:
         rows = run.between(self.began, self.ended)
         seen = Counter(row.outcome for row in rows)
+        back_s = window.back_s(run, self.began, self.ended, back * self.before)
         return replace(
             self,
             requests=len(rows),
             cut=seen["cut"],
             lost=seen["lost"],
-            after=hit_ratio(run.between(self.ended - 10, self.ended)),
-            back_s=seconds_until_back(run, self.began, self.ended, back * self.before),
+            lowest=window.lowest(run, self.began, self.ended),
+            after=hit_ratio(run.sent(self.began + (back_s or 0), self.ended)),
+            back_s=back_s,
             slowest_s=max((row.first - row.sent for row in rows if row.first is not None), default=0.0),
         )
 
@@ -87,10 +89,14 @@ def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str]
 
 
 def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
-    lines = [f"{'fault':28} routed by  requests  cut  lost  hit ratio: before  after  whole in  back in  first byte"]
+    lines = [
+        f"{'fault':28} routed by  requests  cut  lost  hit ratio: before lowest  after  whole in  back in  watched  "
+        "first byte"
+    ]
     lines += [
-        f"{one.name:28} {one.policy:10} {one.requests:7} {one.cut:4} {one.lost:5} {one.before:18.3f} "
-        f"{one.after or 0:6.3f} {one.whole_s:7.0f} s {one.back_s:6.0f} s {one.slowest_s:9.1f} s"
+        f"{one.name:28} {one.policy:10} {one.requests:7} {one.cut:4} {one.lost:5} {one.before:18.3f} {one.lowest:6.3f} "
+        f"{one.after or 0:6.3f} {one.whole_s:7.0f} s {_told(one.back_s, 0):>6} s {one.ended - one.began:6.0f} s "
+        f"{one.slowest_s:9.1f} s"
         for one in faults
     ]
     lines += ["", f"{'first minute of new replicas':28} requests  hit ratio  peers'  tokens computed"]
@@ -101,8 +107,8 @@ def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:
     return "\n".join(lines)
 
 
-def _told(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.3f}"
+def _told(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _rounded(value: Any) -> Any:

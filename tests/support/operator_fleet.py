@@ -16,10 +16,11 @@ from support.ports import free_ports
 
 from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, ROUTER_ROLE, Rule
 
-__all__ = ["Fleet", "children", "condition", "events", "made", "pool"]
+__all__ = ["USER", "Fleet", "children", "condition", "events", "made", "pool"]
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "plumage-system"
+USER = f"system:serviceaccount:{SYSTEM}:plumage-operator"
 BUSY_S = 90.0  # seconds that a busy machine may need for what takes one
 CHILDREN = "deployments,services,configmaps,serviceaccounts,poddisruptionbudgets,networkpolicies,rolebindings"
 
@@ -50,10 +51,16 @@ class Fleet:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
 
     def start(
-        self, name: str = "first", *, ahead: float = 0.0, checked: float | None = None, **environment: str
+        self,
+        name: str = "first",
+        *,
+        ahead: float = 0.0,
+        checked: float | None = None,
+        lives: Path | None = None,
+        **environment: str,
     ) -> None:
         """An operator; ready when it answers. ahead: seconds by which its clock is. checked: seconds between two
-        comparisons of its watches with the API server."""
+        comparisons of its watches with the API server. lives: it dies after each action, and tells there of each."""
         health, metrics = free_ports(2)
         self.ports[name] = (health, metrics)
         told = {
@@ -63,7 +70,12 @@ class Fleet:
         }  # fmt: skip
         program = ["support.shifted_clock", str(ahead), "plumage_operator"] if ahead else ["plumage_operator"]
         program = program if checked is None else ["support.operator_checked_often", str(checked)]
-        told |= {"PYTHONPATH": str(ROOT / "tests")} if program[0] != "plumage_operator" else {}
+        program = program if lives is None else ["support.operator_lives", str(lives)]
+        told |= (
+            {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))}
+            if program[0] != "plumage_operator"
+            else {}
+        )
         command = [
             sys.executable,
             "-m",
@@ -101,11 +113,11 @@ class Fleet:
     def _logs(self) -> str:
         return "\n".join(f"-- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
 
-    def kubeconfig(self) -> Path:
-        """The operator's service account's."""
-        path = self.folder / "operator.kubeconfig"
+    def kubeconfig(self, namespace: str = SYSTEM, account: str = "plumage-operator") -> Path:
+        """A service account's: the operator's, unless another is named."""
+        path = self.folder / f"{namespace}.kubeconfig"
         if not path.exists():
-            token = self.kubectl("-n", SYSTEM, "create", "token", "plumage-operator", "--duration=1h").strip()
+            token = self.kubectl("-n", namespace, "create", "token", account, "--duration=1h").strip()
             content = yaml.safe_load(self.server.kubeconfig.read_text())
             content["users"][0]["user"] = {"token": token}
             path.write_text(yaml.safe_dump(content))
@@ -114,7 +126,7 @@ class Fleet:
 
 def _rights() -> list[dict[str, Any]]:
     account = {"kind": "ServiceAccount", "name": "plumage-operator", "namespace": SYSTEM}
-    reads = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}]
+    reads = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "plumage-operator", "namespace": SYSTEM}},
         {  # as the chart makes it: empty

@@ -39,15 +39,18 @@ class World:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.told: list[Tell] = []
+        self.known: set[tuple[str, str]] = set()  # children that were ever seen, by this operator
         self.scaling: Scaling | None = None
         self._numbers = itertools.count(2)
 
     def observed(self, **more: Any) -> Observed:
+        self.known |= self.objects.keys()
         seen = Observed(
             copy.deepcopy(self.pool),
             copy.deepcopy(self.objects),
             tuple(copy.deepcopy(list(self.pods.values()))),
             scaling=self.scaling,
+            lost=frozenset(self.known - self.objects.keys()),
         )
         return Observed(**{**{name: getattr(seen, name) for name in Observed.__slots__}, **more})
 

@@ -29,15 +29,20 @@ Condition = Callable[[dict[str, Any]], Any]
 
 
 class Pool:
-    """`plumage up` in a child process, with a state folder of its own."""
+    """`plumage up` in a child process, with a state folder of its own. manifest: of examples/; model: in its place, for
+    `--model`."""
 
-    def __init__(self, runtime: Path, manifest: str = "local.yaml", **changes: object) -> None:
+    def __init__(
+        self, runtime: Path, manifest: str = "local.yaml", *, model: str | None = None, **changes: object
+    ) -> None:
         self.runtime = runtime
-        self.name = read_pool(ROOT / "examples" / manifest).metadata.name
+        path = ROOT / "examples" / manifest
+        self.name = read_pool(path).metadata.name if model is None else "chat"
         self.port = free_port()
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "PYTHONWARNINGS": "default"}
         sets = [f"--set={path.replace('__', '.')}={value}" for path, value in changes.items()]
-        command = ["up", str(ROOT / "examples" / manifest), f"--port={self.port}", *sets]
+        source = str(path) if model is None else f"--model={model}"
+        command = ["up", source, f"--port={self.port}", *sets]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "plumage_cli", *command],
             env=self.environment,

@@ -17,7 +17,7 @@ _LIMIT_S = 20.0
 
 
 class NetworkError(Exception):
-    """`ip` refused something, or the node has no address left."""
+    """`ip` refused something or took too long, or the node has no address left."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,9 @@ def _veth(network: PodNetwork) -> str:
 def _ip(args: Sequence[str], *batch: str) -> None:
     command = ["ip", *args]
     text = "".join(f"{line}\n" for line in batch)
-    ran = subprocess.run(command, input=text, text=True, capture_output=True, timeout=_LIMIT_S, check=False)
+    try:
+        ran = subprocess.run(command, input=text, text=True, capture_output=True, timeout=_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise NetworkError(f"{' '.join(command)}: no answer within {_LIMIT_S:g} s") from error
     if ran.returncode:
         raise NetworkError(f"{' '.join(command)}: {ran.stderr.strip()}")

@@ -6,14 +6,18 @@ start is the cluster's end-to-end tests' matter.
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from cryptography import x509
 from support.charts import CHART, pod_specs
 from support.needs import missing
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 SYSTEM = "plumage-system"
 ON = {"externalMetrics": {"enabled": True}}
+GROUP = "inference.plumage.dev"
+DESCRIBED = "        description: A pool of engines for one model, with its router and directory.\n"
 METRICS = "v1beta1.external.metrics.k8s.io"
 NOT_THERE = ("monitoring.coreos.com/v1",)  # kinds of the Prometheus operator, which this server does not know
 
@@ -80,13 +86,15 @@ def test_pod_security_admits_the_pods_where_it_is_enforced(
         assert "violates PodSecurity" in done.stderr
 
 
-def test_install_upgrade_rollback_uninstall(server: ApiServer, release: Any) -> None:
+def test_install_upgrade_rollback_uninstall(server: ApiServer, release: Any, tmp_path: Path) -> None:
     before = _everything(server)
-    release.install(CHART, "plumage")
+    release.install(_older(tmp_path / "plumage"), "plumage")
     assert _deployment(server)["spec"]["replicas"] == 1
     server.established()
 
+    assert not _described(server)
     release.upgrade(CHART, "plumage", {"operator": {"replicas": 2}, "integrations": {"ingress": True}})
+    assert _described(server), "definitions are upgraded with the chart"
     assert _deployment(server)["spec"]["replicas"] == 2
     assert "ingresses" in server.kubectl("get", "clusterrole", "plumage-operator", "-o", "yaml").stdout
 
@@ -163,20 +171,48 @@ def test_another_providers_registration_is_never_taken_over(server: ApiServer, r
         server.kubectl("delete", "apiservice", METRICS)
 
 
-def test_the_charts_certificate_stays_over_an_upgrade(server: ApiServer, release: Any) -> None:
-    def certificate() -> str:
-        return server.kubectl(
-            "get", "secret", "-n", SYSTEM, "plumage-operator-external-metrics", "-o", "jsonpath={.data.tls\\.crt}"
-        ).stdout
+def test_the_charts_certificate_stays_over_an_upgrade_unless_it_was_deleted(server: ApiServer, release: Any) -> None:
+    def of_secret(field: str) -> bytes:
+        told = server.kubectl("get", "-n", SYSTEM, *secret, "-o", f"jsonpath={{.data.{field}}}").stdout
+        return base64.b64decode(told)
 
+    def trusted() -> bytes:
+        told = server.kubectl("get", "apiservice", METRICS, "-o", "jsonpath={.spec.caBundle}").stdout
+        return base64.b64decode(told)
+
+    secret = ("secret", "plumage-operator-external-metrics")
     release.install(CHART, "plumage", ON)
-    first = certificate()
+    first = of_secret("tls\\.crt")
     release.upgrade(CHART, "plumage", {**ON, "operator": {"logLevel": "debug"}})
-    assert certificate() == first != ""
+    assert of_secret("tls\\.crt") == first != b""
+
+    before = trusted()
+    server.kubectl("delete", "-n", SYSTEM, *secret)
+    release.upgrade(CHART, "plumage", ON)  # as docs/operations.md says that it is renewed
+    assert of_secret("tls\\.crt") not in (first, b"")
+    assert trusted() == of_secret("ca\\.crt") != before
+    certificate, authority = map(x509.load_pem_x509_certificate, (of_secret("tls\\.crt"), trusted()))
+    certificate.verify_directly_issued_by(authority)
 
 
 def _deployment(server: ApiServer) -> Any:
     return json.loads(server.kubectl("get", "deployment", "-n", SYSTEM, "plumage-operator", "-o", "json").stdout)
+
+
+def _older(folder: Path) -> Path:
+    """The chart with a definition of pools that lacks a description."""
+    shutil.copytree(CHART, folder)
+    definition = folder / "templates" / "crds" / f"{GROUP}_inferencepools.yaml"
+    text = definition.read_text()
+    assert DESCRIBED in text
+    definition.write_text(text.replace(DESCRIBED, ""))
+    return folder
+
+
+def _described(server: ApiServer) -> bool:
+    found = json.loads(server.kubectl("get", "crd", f"inferencepools.{GROUP}", "-o", "json").stdout)
+    (version,) = found["spec"]["versions"]
+    return "description" in version["schema"]["openAPIV3Schema"]
 
 
 def _everything(server: ApiServer) -> set[str]:

@@ -33,7 +33,7 @@ LEASE = {
     "coordination.k8s.io/leases": {"create"},
     "coordination.k8s.io/leases=plumage-operator": {"get", "update"},
 }
-ROUTER = {"discovery.k8s.io/endpointslices": {"get", "list", "watch"}}
+ROUTER = {"discovery.k8s.io/endpointslices": {"list", "watch"}}
 
 
 def test_the_operator_in_the_whole_cluster(render: Any) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.agents import until
 from support.ports import free_port
@@ -106,6 +107,21 @@ def test_a_configuration_that_cannot_work_says_what_to_change(
     assert agent.process.returncode == 2
     assert says in output
     assert "Traceback" not in output
+
+
+async def test_it_starts_on_settings_of_a_newer_operator(directory, stock, start_publisher, start_agent) -> None:
+    port = free_port()
+    newer = {"writtenBy": "operator", "novelty": 1, "warmup": {"enabled": False, "novelty": 1}}
+    agent = start_agent(**settings_of(directory, "newer", stock, start_publisher(), port, **newer))
+    await answers(f"http://127.0.0.1:{port}/readyz")
+    async with httpx.AsyncClient() as client:
+        page = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+    code, output = await asyncio.to_thread(agent.end)
+    assert "plumage_agent_config_ignored_fields 2" in page.splitlines()
+    assert code == 0, output
+    (said,) = [line for line in output.splitlines() if "novelty" in line]
+    assert said.startswith("WARNING")
+    assert said.endswith(": warmup.novelty, novelty")
 
 
 def test_a_port_in_use_is_named(directory, stock, start_publisher, start_agent) -> None:

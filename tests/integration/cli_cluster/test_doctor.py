@@ -159,6 +159,7 @@ def grant(kinds: Kinds, account: str) -> None:
 
 def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Plumage, kinds: Kinds) -> None:
     keep(kinds, "two-gpus", SERVING, engine={"tensorParallelSize": 2})
+    keep(kinds, "no-gpu", SERVING, engine={"resources": {"limits": {"nvidia.com/gpu": 0}}})
     name = f"{kinds.namespace}-node"
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     kinds.kubectl("create", "-f", "-", stdin=json.dumps(node))
@@ -167,6 +168,10 @@ def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Pluma
             status = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": str(count)}}})
             kinds.kubectl("patch", "node", name, "--subresource=status", "-p", status)
             assert told in plumage("doctor", "two-gpus").stdout
+        kinds.kubectl(
+            "patch", "node", name, "--subresource=status", "-p", '{"status": {"allocatable": {"nvidia.com/gpu": "0"}}}'
+        )
+        assert "ok  0 GPU(s) on 0 of " in plumage("doctor", "no-gpu").stdout
     finally:
         kinds.kubectl("delete", "node", name)
 

@@ -69,10 +69,13 @@ def test_two_stand_side_by_side_and_one_that_was_killed_leaves_nothing(run: Path
         assert nodes_of(run, own) == nodes_of(other, lifecycle.Cluster(other, starter, first)) == "node/node-1\n"
         with pytest.raises(ClusterError, match="one runs in"):
             lifecycle.start(run, 1)
+        assert lifecycle.of_kubeconfig(str(own.kubeconfig)) == own
+        assert lifecycle.of_kubeconfig(str(run / "other-file")) is None
         crashing.communicate()
     assert crashing.returncode == -signal.SIGKILL
     until(lambda: not any(process.is_running() for process in inside))
     assert lifecycle.running(other) is None
+    assert lifecycle.of_kubeconfig(str(other / "kubeconfig")) is None
     assert nodes_of(run, own) == "node/node-1\n"
     assert lifecycle.stop(other) is False
     assert not other.exists()

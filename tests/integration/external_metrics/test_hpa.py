@@ -35,12 +35,13 @@ EXAMPLE = REPO / "examples" / "autoscaling" / "hpa.yaml"
 
 @dataclass
 class Fleet:
-    """What the operator is pretended to have measured; changed by the test."""
+    """What the operator is pretended to have measured; changed by the test. asked: pools whose figures were."""
 
     measured: float = 0.4
     tokens: float = 1000.0
     replicas: int = 2
     seen: Callable[[], float] = field(default=time.time)
+    asked: list[tuple[str, str]] = field(default_factory=list)
 
     def samples(self) -> list[PoolSample]:
         now = self.seen()
@@ -79,7 +80,14 @@ async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator
     configuration = Configuration()
     await load_kube_config(config_file=str(server.kubeconfig), client_configuration=configuration, persist_config=False)
     async with Api(configuration) as api:
-        metrics = ExternalMetrics(fleet.samples, lambda: read_front_proxy(api), folder, host="127.0.0.1", port=port)
+        metrics = ExternalMetrics(
+            fleet.samples,
+            lambda: read_front_proxy(api),
+            folder,
+            host="127.0.0.1",
+            port=port,
+            asked=fleet.asked.append,
+        )
         running = asyncio.create_task(metrics.run(0.5))
         try:
             await kubectl(server, "create", "namespace", NAMESPACE, check=False)
@@ -88,6 +96,9 @@ async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+            await kubectl(
+                server, "-n", NAMESPACE, "delete", "hpa", "--all", check=False
+            )  # asks each second, whoever serves then
             await kubectl(server, "delete", "apiservice", "v1beta1.external.metrics.k8s.io", check=False)
 
 
@@ -235,6 +246,7 @@ async def test_the_api_server_lists_and_selects(api_server: ApiServer, tmp_path:
         items = (await ask(api_server, "plumage_tokens_per_second", f"pool%3D{POOL}"))["items"]
         assert [one["value"] for one in items] == ["2000000m"]
         assert items[0]["metricLabels"]["pool"] == POOL
+        assert set(fleet.asked) == {(NAMESPACE, POOL)}, "a proxy may ask again, and the controller once more"
         assert (await ask(api_server, "plumage_tokens_per_second", "pool%3Dnobody"))["items"] == []
         unknown = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{NAMESPACE}/nonsense"
         assert "there is no metric 'nonsense'" in await kubectl(api_server, "get", "--raw", unknown, check=False)

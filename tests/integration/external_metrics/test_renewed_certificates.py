@@ -4,6 +4,7 @@ an operator that serves on."""
 from __future__ import annotations
 
 import asyncio
+import datetime
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from plumage_operator.external_metrics import ExternalMetrics
 from plumage_operator.external_metrics.front_proxy import FrontProxy
 
 GROUP = "external.metrics.k8s.io"
+EXPIRED = -datetime.timedelta(hours=1)
+MONTH = datetime.timedelta(days=30)
 
 
 class Cluster:
@@ -30,11 +33,11 @@ class Cluster:
         self.serve("first")
         self.ask_as("first")
 
-    def serve(self, name: str) -> None:
-        """A Secret with another certificate."""
+    def serve(self, name: str, lasts: datetime.timedelta = MONTH) -> None:
+        """A Secret with another certificate. lasts: below zero for one that expired."""
         self.serving = Authority.create(name)
         self.serving.write(self.folder, "serving")
-        self.serving.issue(self.mounted, "tls", "plumage-operator", ["localhost"])
+        self.serving.issue(self.mounted, "tls", "plumage-operator", ["localhost"], lasts)
 
     def ask_as(self, name: str) -> None:
         """Another authority signs what the API server shows."""
@@ -85,6 +88,17 @@ async def test_a_renewed_serving_certificate_is_shown(cluster: Cluster) -> None:
     cluster.serve("second")
     await until_answered(cluster)
     assert "CERTIFICATE_VERIFY_FAILED" in await cluster.ask(before), "the old one is shown no more"
+
+
+async def test_one_that_expired_is_refused_by_its_name_and_a_renewed_one_is_shown(cluster: Cluster) -> None:
+    await until_answered(cluster)
+    cluster.serve("second", EXPIRED)
+    async with asyncio.timeout(60):
+        while "certificate has expired" not in (said := await cluster.ask(cluster.context())):
+            assert f"{GROUP}/v1beta1" not in said, "nobody who checks takes it"
+            await asyncio.sleep(0.05)
+    cluster.serve("third")
+    await until_answered(cluster)
 
 
 async def test_half_a_certificate_changes_nothing_until_it_is_whole(

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kube import api_server
-from support.operator_fleet import Fleet
+from support.audit import Audit
+from support.kube import served
+from support.operator_fleet import USER, Fleet
 
-__all__ = ["api_server"]
+_LAST = "test_rights_in_use.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What all tests here have let the operator ask is looked at after them."""
+    items.sort(key=lambda item: item.path == Path(__file__).parent / _LAST)  # stable: the others stay as they are
+
+
+@pytest.fixture(scope="session")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """What the operator asks of the API server."""
+    return Audit(tmp_path_factory.mktemp("audit"), USER)
+
+
+@pytest.fixture(scope="session")
+def api_server(audit: Audit) -> Iterator[Any]:
+    with served(*audit.flags) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

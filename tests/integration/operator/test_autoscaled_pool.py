@@ -1,22 +1,15 @@
 """A pool that sizes itself, by a real operator, API server, Deployment and ReplicaSet controller. Nothing runs in its
-pods: their status is written here, and routers and agents are HTTP servers of this process that report as those do."""
+pods: see `reporting_pods`."""
 
 from __future__ import annotations
 
-import json
-import secrets
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
 
-import msgspec
 import pytest
-from support.fleets import agent, router
 from support.operator_fleet import condition, events, made, pool
-
-from plumage.cluster import AGENT_PORT, ROUTER_PORT
+from support.operator_lives import lives
+from support.reporting_pods import Reports, engines, keep_ready
 
 SPEC = """
   autoscaling:
@@ -30,91 +23,11 @@ SPEC = """
 """
 
 
-class Reports:
-    """Loopback addresses that answer as pods. `rate`: tokens a second of each engine, since the beginning."""
-
-    def __init__(self) -> None:
-        self.rate = 0.0
-        self._began = self._since = time.time()
-        self._tokens = 0.0
-        # The ports are given: two runs on one machine must not meet.
-        self._net = f"{1 + secrets.randbelow(250)}.{secrets.randbelow(250)}"
-        self._places: dict[str, int] = {}
-        self._servers: list[ThreadingHTTPServer] = []
-
-    def place(self, pod: str, component: str) -> str:
-        """The address of a pod; a server answers there from now on."""
-        if pod not in self._places:
-            self._places[pod] = len(self._places) + 2
-            self._serve(pod, component)
-        return self._address(pod)
-
-    def hotness(self, pod: str) -> float:
-        return float(self._places[pod] * 37 % 101)
-
-    def set_rate(self, rate: float) -> None:
-        self._tokens, self._since, self.rate = self._counted(), time.time(), rate
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
-
-    def _address(self, pod: str) -> str:
-        return f"127.{self._net}.{self._places[pod]}"
-
-    def _counted(self) -> float:
-        return self._tokens + self.rate * (time.time() - self._since)
-
-    def _told(self, pod: str, component: str) -> bytes:
-        now = time.time()
-        if component == "router":
-            return msgspec.json.encode(router(now, requests=int(now - self._began)))
-        return msgspec.json.encode(agent(pod, now, int(self._counted()), hotness=self.hotness(pod)))
-
-    def _serve(self, pod: str, component: str) -> None:
-        told = self._told
-
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = told(pod, component)
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        port = ROUTER_PORT if component == "router" else AGENT_PORT
-        server = ThreadingHTTPServer((self._address(pod), port), Answer)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        self._servers.append(server)
-
-
 @pytest.fixture
 def reports() -> Iterator[Reports]:
     found = Reports()
     yield found
     found.close()
-
-
-def engines(fleet: Any, namespace: str) -> dict[str, Any]:
-    """Pods that are not on their way out."""
-    listed = fleet.get(namespace, "pods", "-l", "app.kubernetes.io/component=engine").get("items", [])
-    return {one["metadata"]["name"]: one for one in listed if "deletionTimestamp" not in one["metadata"]}
-
-
-def keep_ready(fleet: Any, namespace: str, reports: Reports) -> None:
-    """What kubelets would write."""
-    for pod in fleet.get(namespace, "pods").get("items", []):
-        name, component = pod["metadata"]["name"], pod["metadata"]["labels"].get("app.kubernetes.io/component")
-        if component not in ("engine", "router") or pod["status"].get("podIP"):
-            continue
-        address = reports.place(name, component)
-        conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready", "ContainersReady")]
-        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
-        fleet.kubectl("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge",
-                      "-p", json.dumps({"status": status}), check=False)  # fmt: skip
 
 
 @pytest.mark.timeout(400)
@@ -127,8 +40,15 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
         return len(engines(fleet, namespace)) == replicas
 
     fleet.until(lambda: size(3))
+    fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("status") == "True")
     reports.set_rate(250.0)
+    fleet.until(lambda: len(engines(fleet, namespace)) == 6)  # the new ones load
+    fleet.until(lambda: fleet.get(namespace, "ppool", "chat")["status"]["desiredReplicas"] == 6)
+    assert condition(fleet, namespace, "EngineReady")["status"] == "True"
+    assert fleet.get(namespace, "ppool", "chat")["status"]["provenReplicas"] == 3
     fleet.until(lambda: size(6))
+    fleet.until(lambda: condition(fleet, namespace, "Progressing").get("reason") == "Settled")
+    assert "provenReplicas" not in fleet.get(namespace, "ppool", "chat")["status"]
     status = fleet.get(namespace, "ppool", "chat")["status"]
     assert status["desiredReplicas"] == 6
     assert "TokensPerSecond" in status["autoscaling"]["decision"]
@@ -142,3 +62,43 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
     fleet.until(lambda: size(3))
     assert sorted(engines(fleet, namespace)) == sorted(hottest)
     assert any(reason == "ScaledDown" for reason, _ in events(fleet, namespace))
+
+
+@pytest.mark.timeout(400)
+def test_a_scale_down_that_is_cut_after_each_action_gives_up_the_coldest(fleet, namespace, reports, tmp_path) -> None:
+    """Each life of the operator gathers figures, decides and then does one thing more: a deletion cost, the smaller
+    Deployment, the status."""
+    six = SPEC.replace("minReplicas: 3", "minReplicas: 6")
+    alone = {"PLUMAGE_WATCH_NAMESPACES": namespace, "PLUMAGE_AUTOSCALE_SECONDS": "1"}
+    record: Path = tmp_path / "lives"
+
+    def size(replicas: int) -> bool:
+        keep_ready(fleet, namespace, reports)
+        return len(engines(fleet, namespace)) == replicas
+
+    def settled() -> bool:
+        return size(3) and fleet.get(namespace, "ppool", "chat")["status"]["desiredReplicas"] == 3
+
+    fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(six))
+    fleet.until(lambda: size(6))
+    keep_ready(fleet, namespace, reports)
+    hottest = sorted(engines(fleet, namespace), key=reports.hotness)[3:]
+    for name in list(fleet.operators):
+        fleet.stop(name)
+    try:
+        fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(SPEC))
+        fleet.start("often", lives=record, **alone)
+        fleet.until(settled)
+        fleet.stop("often", kill=True)
+        cuts = [life[-1].partition(" ")[0] for life in lives(record)]
+        changes = [what for what in cuts if what in ("Annotate", "Apply")]
+        assert changes[-4:] == ["Annotate", "Annotate", "Annotate", "Apply"], lives(record)
+        assert cuts[-1] == "WriteStatus"
+        fleet.start("often", **alone)
+        fleet.until(lambda: condition(fleet, namespace, "Scaling").get("reason") == "AtTarget")
+        assert settled()
+        assert sorted(engines(fleet, namespace)) == sorted(hottest)
+    finally:
+        for name in list(fleet.operators):
+            fleet.stop(name, kill=True)
+        fleet.start()

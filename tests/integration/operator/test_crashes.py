@@ -1,24 +1,49 @@
-"""The operator dies between two actions of a plan, at places that a test chooses, and its next start makes of it what
-an operator that nothing happened to would have made."""
+"""The operator dies after each action of a plan, one after the other, and its next start makes of what is there what an
+operator that nothing happened to would have made."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.operator_fleet import Fleet, children, pool
+from support.operator_fleet import CHILDREN, Fleet, pool
+from support.operator_lives import lives
 
+from plumage.cluster import OURS
 from plumage_operator.children import APPLIED
-from plumage_operator.cluster.crash_point import CRASHED, VARIABLE
+from plumage_operator.gateways import CONFIG_SEEN
 
 pytestmark = pytest.mark.timeout(600)
 
-ALL = 17
+Found = dict[tuple[str, str], dict[str, Any]]  # objects, by kind and name
+
+ALL = 17  # children of a pool
+ROUTERS = 7  # of a gateway
+OWNERS = ("InferencePool", "InferenceGateway")
 NAME = "crashes"
 SMALL = "  replicas: 1"
 LARGE = "  replicas: 3"
+OTHER = """
+  replicas: 1
+  router: {service: {port: 9000}}
+  directory: {redisRef: {url: 'redis://cache:6379'}}
+"""
+BEHIND = """
+  replicas: 1
+  router: {gatewayRef: {name: front}}
+"""
+GATEWAY = """
+---
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferenceGateway
+metadata: {name: front}
+spec:
+  replicas: 1
+  models: [{name: chat, pools: [{poolRef: {name: chat}}]}]
+"""
 
 
 @pytest.fixture
@@ -33,97 +58,158 @@ def alone(fleet: Fleet) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_creation_that_is_cut_short_is_ended_by_the_next_start(fleet: Fleet, namespace: str) -> None:
-    actions, children_made = cut_short(fleet, namespace, None, SMALL)
-    assert (actions, children_made) == (ALL, ALL)
+def test_a_creation_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+    cuts, children_made = cut_everywhere(fleet, namespace, tmp_path / "lives", None, SMALL)
+    assert [what.split()[0] for what in cuts[:ALL]] == ["Apply"] * ALL == ["Apply"] * children_made
+    words = [what.split()[:2] for what in cuts[ALL:]]
+    assert words[:2] == [["Tell", "Starting"], ["Tell", "Resizing"]]
+    assert {what for what, _ in words[2:]} == {"WriteStatus"}
+    told = fleet.get(namespace, "events")["items"]
+    uid = fleet.get(namespace, "ppool", "chat")["metadata"]["uid"]
+    counts = [one["count"] for one in told if one["involvedObject"].get("uid") == uid]
+    assert max(counts) > 1, "an event that was told before the crash is counted, not doubled"
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_scale_down_that_is_cut_short_is_ended_by_the_next_start(fleet: Fleet, namespace: str) -> None:
-    actions, children_left = cut_short(fleet, namespace, LARGE, SMALL)
-    assert (actions > 0, children_left) == (True, ALL)
+def test_a_change_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+    cuts, children_left = cut_everywhere(fleet, namespace, tmp_path / "lives", SMALL, OTHER)
+    assert {what.split()[0] for what in cuts} == {"Apply", "Delete", "WriteStatus"}
+    assert len([what for what in cuts if what.startswith("Delete")]) == ALL - children_left
+    templates = fleet.get(namespace, "replicasets", "-l", "app.kubernetes.io/component=engine")["items"]
+    assert len(templates) == 2, "engines are rolled by it"
 
 
-def cut_short(fleet: Fleet, namespace: str, before: str | None, after: str) -> tuple[int, int]:
-    """Cuts the plan after its first, its middle and its last change of a child. Answers how many changes it has, and
-    how many children there are in the end."""
+@pytest.mark.usefixtures("alone")
+def test_a_scale_down_that_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+    cuts, children_left = cut_everywhere(fleet, namespace, tmp_path / "lives", LARGE, SMALL)
+    assert ("Apply Deployment chat-engine" in cuts, children_left) == (True, ALL)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_gateway_whose_creation_is_cut_after_each_action(fleet: Fleet, namespace: str, tmp_path: Path) -> None:
+    cuts, _ = cut_everywhere(fleet, namespace, tmp_path / "lives", BEHIND, BEHIND + GATEWAY)
+    applied = [what.split()[1:] for what in cuts if what.startswith("Apply")]
+    assert (len(applied), {name for _, name in applied}) == (ROUTERS, {"front-gateway"}), "the pool keeps all it has"
+    assert {what.split()[0] for what in cuts} == {"Annotate", "Apply", "Tell", "WriteStatus"}
+    assert fleet.get(namespace, "pgw", "front")["status"]["pools"] == ["chat"]
+
+
+def cut_everywhere(fleet: Fleet, namespace: str, record: Path, before: str | None, after: str) -> tuple[list[str], int]:
+    """Cuts the plan after each action: a child's change, an event, a status. Answers after what it was cut,
+    and how many children there are in the end."""
     begin(fleet, namespace, before)
-    old = marks(fleet, namespace)
+    old = marks(things(fleet, namespace))
+    halt(fleet)
     apply(fleet, namespace, after)
     start(fleet, namespace)
     right = settled(fleet, namespace)
-    new = marks(fleet, namespace)
-    actions = sum(old.get(key) != new.get(key) for key in old.keys() | new.keys())
-    for crash_after in sorted({1, (actions + 1) // 2, actions}):
-        begin(fleet, namespace, before)
-        apply(fleet, namespace, after)
-        start(fleet, namespace, **{VARIABLE: str(crash_after)})
-        assert fleet.operators[NAME].wait(90) == CRASHED
-        del fleet.operators[NAME]
-        left = state(fleet, namespace)
-        if before is None:
-            assert len(left["children"]) == crash_after
-        assert (left["children"] == right["children"]) is (crash_after == actions), "it died in mid-plan"
-        assert left["status"] != right["status"], "the status is written last"
-        start(fleet, namespace)
-        fleet.until(lambda: state(fleet, namespace) == right)
-    return actions, len(right["children"])
+    new = marks(things(fleet, namespace))
+    begin(fleet, namespace, before)
+    fleet.until(lambda: marks(things(fleet, namespace)) == old)  # a name that still goes is taken once it has gone
+    halt(fleet)
+    apply(fleet, namespace, after)
+    start(fleet, namespace, record)
+    fleet.until(lambda: state(things(fleet, namespace)) == right and _ends(record))
+    cuts = [" ".join(life[-1].split()[:3]) for life in lives(record)]
+    changes = [what for what in cuts if what.startswith(("Apply", "Delete"))]
+    assert len(changes) == len(set(changes)) == sum(old.get(key) != new.get(key) for key in old.keys() | new.keys())
+    return cuts, len(right["children"])
 
 
 def begin(fleet: Fleet, namespace: str, before: str | None) -> None:
-    """The pool as it was before the plan, settled, and no operator."""
+    """The pool as it was before the plan, settled."""
     if before is None:
         fleet.kubectl("-n", namespace, "delete", "ppool", "chat", "--ignore-not-found")
-        fleet.until(lambda: not children(fleet, namespace))
+        fleet.until(lambda: not children(things(fleet, namespace)))
     else:
+        fleet.kubectl("-n", namespace, "delete", "pgw", "--all")
         apply(fleet, namespace, before)
         if NAME not in fleet.operators:
             start(fleet, namespace)
         settled(fleet, namespace)
+
+
+def halt(fleet: Fleet) -> None:
+    """Of the same name, the next operator takes its Lease at once."""
     if NAME in fleet.operators:
-        fleet.stop(NAME, kill=True)  # of the same name, the next takes its Lease at once
+        fleet.stop(NAME, kill=True)
 
 
-def start(fleet: Fleet, namespace: str, **environment: str) -> None:
-    """For this namespace alone: what other tests left is not counted."""
-    fleet.start(NAME, PLUMAGE_WATCH_NAMESPACES=namespace, **environment)
+def start(fleet: Fleet, namespace: str, record: Path | None = None) -> None:
+    """For this namespace alone: what other tests left is not counted. record: it dies after each action."""
+    fleet.start(NAME, lives=record, PLUMAGE_WATCH_NAMESPACES=namespace)
 
 
 def apply(fleet: Fleet, namespace: str, spec: str) -> None:
     fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=pool(spec))
 
 
-def marks(fleet: Fleet, namespace: str) -> dict[tuple[str, str], str]:
+def things(fleet: Fleet, namespace: str) -> Found:
+    """The pool, its gateway, and what the operator and the cluster's controllers made for them; by one kubectl."""
+    listed = fleet.get(namespace, f"ppool,pgw,pods,{CHILDREN}").get("items", [])
+    return {(one["kind"], one["metadata"]["name"]): one for one in listed}
+
+
+def children(found: Found) -> Found:
+    """Of the pool and of its gateway."""
+    made = {key: one for key, one in found.items() if key[0] != "Pod"}
+    return {key: one for key, one in made.items() if OURS.items() <= one["metadata"].get("labels", {}).items()}
+
+
+def marks(found: Found) -> dict[tuple[str, str], str]:
     """What each child was last applied as."""
-    found = children(fleet, namespace).items()
-    return {key: child["metadata"]["annotations"][APPLIED] for key, child in found if not goes(child)}
+    here = children(found).items()
+    return {key: child["metadata"]["annotations"][APPLIED] for key, child in here if not goes(child)}
 
 
 def settled(fleet: Fleet, namespace: str) -> dict[str, Any]:
     """The state once it is told of the present spec and moves no more."""
 
     def quiet() -> dict[str, Any] | None:
-        found = fleet.get(namespace, "ppool", "chat")
-        status = found.get("status", {})
-        if status.get("observedGeneration") != found["metadata"]["generation"]:
+        found = things(fleet, namespace)
+        if not all(_told(one, found) for key, one in found.items() if key[0] in OWNERS):
             return None
-        if status.get("updatedReplicas") != found["spec"]["replicas"]:  # old pods stay: no new one is ever ready here
-            return None
-        first = state(fleet, namespace)
         time.sleep(1.0)  # longer than a burst of changes is gathered for
-        return first if state(fleet, namespace) == first else None
+        return state(found) if state(things(fleet, namespace)) == state(found) else None
 
     return dict(fleet.until(quiet))
 
 
-def state(fleet: Fleet, namespace: str) -> dict[str, Any]:
+def _told(owner: dict[str, Any], found: Found) -> bool:
+    """Whether its status is of its present spec, and counts all replicas."""
+    status, spec = owner.get("status", {}), owner["spec"]
+    if status.get("observedGeneration") != owner["metadata"]["generation"]:
+        return False
+    if owner["kind"] == "InferenceGateway":
+        return bool(status.get("replicas") == spec["replicas"] == seen(found))
+    return bool(status.get("updatedReplicas") == spec["replicas"])  # old pods stay: no new one is ever ready here
+
+
+def state(found: Found) -> dict[str, Any]:
     """What the operator is answerable for, less what differs between two objects of the same content."""
-    status = fleet.get(namespace, "ppool", "chat").get("status", {})
+    told = {key: told_of(one) for key, one in found.items() if key[0] in OWNERS}
+    made = {key: content(child) for key, child in children(found).items() if not goes(child)}
+    return {"children": made, "status": told, "seen": seen(found)}
+
+
+def seen(found: Found) -> int:
+    """Of the gateway's routers, those whose kubelets were pointed at its present ConfigMap."""
+    mark = marks(found).get(("ConfigMap", "front-gateway"))
+    pods = [one["metadata"].get("annotations", {}) for key, one in found.items() if key[0] == "Pod" and not goes(one)]
+    return sum(one[CONFIG_SEEN] == mark for one in pods if CONFIG_SEEN in one)
+
+
+def told_of(thing: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its status: figures, and conditions without their times."""
+    status = thing.get("status", {})
     conditions = status.get("conditions", [])
     said = {one["type"]: (one["status"], one["reason"], one["message"]) for one in conditions}
-    figures = {name: value for name, value in status.items() if name not in ("conditions", "observedGeneration")}
-    found = {key: content(child) for key, child in children(fleet, namespace).items() if not goes(child)}
-    return {"children": found, "status": (figures, said)}
+    return {name: value for name, value in status.items() if name not in ("conditions", "observedGeneration")}, said
+
+
+def _ends(record: Path) -> bool:
+    """Whether what was done last may be the last of a plan: its status, or what follows when pods come."""
+    return lives(record)[-1][-1].startswith(("WriteStatus", "Annotate"))
 
 
 def goes(child: dict[str, Any]) -> bool:

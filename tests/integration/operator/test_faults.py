@@ -31,35 +31,29 @@ def apply(fleet, namespace):
 
 
 def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: Fleet, namespace: str, apply) -> None:
-    """Pods that drain keep a namespace for minutes, in which the pool is there and nothing may be made for it."""
+    """Pods go first and may drain for minutes, in which the pool is there and nothing may be made for it."""
     apply()
     made(fleet, namespace)
     pod = fleet.until(lambda: fleet.get(namespace, "pods").get("items"))[0]["metadata"]["name"]
     fleet.kubectl("-n", namespace, "patch", "pod", pod, "--type=merge", "-p", json.dumps(FINALIZER))
-    fleet.kubectl("-n", namespace, "patch", "ppool", "chat", "--type=merge", "-p", json.dumps(FINALIZER))
     before = figures(fleet)
     try:
         fleet.kubectl("delete", "namespace", namespace, "--wait=false")
-        fleet.kubectl("-n", namespace, "delete", "service", "chat-router", "--ignore-not-found")
-        fleet.until(lambda: gone_or_told(fleet, namespace))
+        fleet.kubectl("-n", namespace, "delete", "service", "chat-router")
+        fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "NamespaceTerminating")
+        assert "deletionTimestamp" not in fleet.get(namespace, "ppool", "chat")["metadata"], "or nobody would be told"
+        ready = condition(fleet, namespace, "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "NamespaceTerminating")
+        assert "the namespace is being deleted" in ready["message"]
         after = figures(fleet)
         assert after.get("Bug", 0) == before.get("Bug", 0)
         assert after.get("UnavailableError", 0) == before.get("UnavailableError", 0), "a refusal is no outage"
         lines = [line for line in fleet.log(running(fleet)).splitlines() if namespace in line]
         assert len(lines) < 20, "\n".join(lines)
     finally:
-        for what in (f"pod/{pod}", "ppool/chat"):
-            none = json.dumps({"metadata": {"finalizers": None}})
-            fleet.kubectl("-n", namespace, "patch", what, "--type=merge", "-p", none, check=False)
+        none = json.dumps({"metadata": {"finalizers": None}})
+        fleet.kubectl("-n", namespace, "patch", "pod", pod, "--type=merge", "-p", none)
     fleet.kubectl("wait", "--for=delete", f"namespace/{namespace}", "--timeout=120s")
-
-
-def gone_or_told(fleet: Fleet, namespace: str) -> bool:
-    """The pool goes with the others, or, where pods go first, it says why it can't be helped."""
-    found = fleet.get(namespace, "ppool", "chat")
-    if "deletionTimestamp" in found.get("metadata", {}):
-        return True
-    return condition(fleet, namespace, "Accepted").get("reason") == "NamespaceTerminating"
 
 
 def figures(fleet: Fleet) -> dict[str, float]:
@@ -153,8 +147,8 @@ def test_names_at_the_limit_leave_names_and_labels_that_kubernetes_takes(fleet: 
     apply(name=name)
     fleet.until(lambda: count(fleet, namespace, name) == ALL and told(fleet, namespace, name))
     pods = fleet.until(
-        lambda: len(found := fleet.get(namespace, "pods").get("items", [])) == 4 and found
-    )  # two engines, a router, a directory: no ReplicaSet was refused one
+        lambda: len(found := fleet.get(namespace, "pods").get("items", [])) == 5 and found
+    )  # two engines, two routers, a directory: no ReplicaSet was refused one
     assert all(len(one["metadata"]["name"]) <= 63 for one in pods)
     assert all(len(value) <= 63 for one in pods for value in one["metadata"]["labels"].values())
     assert any(name in one["involvedObject"]["name"] for one in fleet.get(namespace, "events")["items"])

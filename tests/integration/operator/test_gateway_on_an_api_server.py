@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ spec:
     - {name: chat, pools: [{poolRef: {name: chat}}]}
     - {name: code, pools: [{poolRef: {name: code}}]}"""
 
+ONE_NAME = """
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferenceGateway
+metadata: {name: front}
+spec:
+  models: [{name: chat, pools: [{poolRef: {name: again}}, {poolRef: {name: first}}]}]"""
+
 
 @pytest.fixture
 def apply(fleet, namespace):
@@ -33,9 +41,9 @@ def reasons(fleet: Any, namespace: str, kind: str, name: str) -> dict[str, str]:
     return {one["type"]: one["reason"] for one in found}
 
 
-def message(fleet: Any, namespace: str, kind: str, name: str) -> str:
+def message(fleet: Any, namespace: str, kind: str, name: str, type_: str = "Ready") -> str:
     found = fleet.get(namespace, kind, name)["status"]["conditions"]
-    return next(str(one["message"]) for one in found if one["type"] == "Ready")
+    return next(str(one["message"]) for one in found if one["type"] == type_)
 
 
 def routers(fleet: Any, namespace: str) -> dict[str, dict[str, Any]]:
@@ -112,3 +120,22 @@ def test_what_no_router_can_do_is_told_and_nothing_built(fleet, namespace, apply
     fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "NotServed")
     assert "tls speaks HTTPS" in message(fleet, namespace, "pgw", "front")
     assert routers(fleet, namespace) == {}
+
+
+def test_of_two_pools_of_one_model_name_the_older_serves_and_both_are_named(fleet, namespace, apply) -> None:
+    apply(pool(BEHIND, "first"))
+    time.sleep(1.1)  # creationTimestamp is in whole seconds, and pools of one second go by their names
+    apply(pool(BEHIND, "again"))
+    apply(ONE_NAME)
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "ModelConflict")
+    told = message(fleet, namespace, "pgw", "front")
+    assert "pools first and again are both asked for model chat" in told
+    assert "first, the older one, does. Give again another name or weight 0, or remove one of them" in told
+    fleet.until(lambda: served(fleet, namespace) == {"first": ["chat"]})
+    fleet.until(lambda: reasons(fleet, namespace, "ppool", "first").get("RouterReady") == "Starting")
+    fleet.until(lambda: reasons(fleet, namespace, "ppool", "again").get("RouterReady") == "NotServed")
+    fleet.until(lambda: "both asked for model chat" in message(fleet, namespace, "ppool", "again", "RouterReady"))
+
+    fleet.kubectl("-n", namespace, "delete", "ppool", "first", "--wait=false")
+    fleet.until(lambda: served(fleet, namespace) == {"again": ["chat"]})
+    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Accepted") == "PoolMissing")

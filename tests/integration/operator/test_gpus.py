@@ -4,6 +4,7 @@ nodes are objects; nothing runs on them, so placed pods stay Pending."""
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from cluster.pretend import add_nodes, node, pretended
 from support.needs import missing
 from support.operator_fleet import Fleet, condition
 
-from plumage.api.v1alpha1.engine import GPU
+from plumage.api.v1alpha1.gpus import GPU
 
 pytestmark = pytest.mark.timeout(400)  # of a busy machine: the cluster is of this file's own
 
@@ -103,6 +104,12 @@ def unplaced(fleet: Fleet, namespace: str) -> str:
     return ""
 
 
+def engine_ready(fleet: Fleet, namespace: str, pool: str) -> str:
+    """The reason of that condition."""
+    found = fleet.get(namespace, "ppool", pool).get("status", {}).get("conditions", [])
+    return next((str(one["reason"]) for one in found if one["type"] == "EngineReady"), "")
+
+
 def test_replicas_of_two_gpus_are_placed_as_the_manifest_says(fleet, namespace, kind) -> None:
     apply(fleet, namespace, kind)
     fleet.until(lambda: places(fleet, namespace) == {f"{kind}-a": 2, f"{kind}-b": 2})
@@ -116,7 +123,7 @@ def test_replicas_of_two_gpus_are_placed_as_the_manifest_says(fleet, namespace, 
         (spread,) = pod["spec"]["topologySpreadConstraints"]
         assert (spread["maxSkew"], spread["topologyKey"]) == (1, "topology.kubernetes.io/zone")
     routers = fleet.get(namespace, "pods", "-l", "app.kubernetes.io/component=router")["items"]
-    assert [GPU in str(pod["spec"]["containers"]) for pod in routers] == [False]
+    assert [GPU in str(pod["spec"]["containers"]) for pod in routers] == [False, False]
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Starting")
 
 
@@ -133,6 +140,18 @@ def test_a_shortage_is_told_in_the_schedulers_words_until_it_is_over(fleet, name
     add_nodes(fleet.server, [gpu_node("c", "b", kind)])
     fleet.until(lambda: places(fleet, namespace) == {f"{kind}-a": 2, f"{kind}-b": 2, f"{kind}-c": 1})
     fleet.until(lambda: condition(fleet, namespace, "EngineReady").get("reason") == "Starting")
+
+
+def test_the_least_that_a_pool_may_say_asks_for_a_gpu_and_a_cpu_pool_for_none(fleet, namespace, kind) -> None:
+    least = {"model": {"uri": "hf://org/name"}}
+    cpu = {**least, "engine": {"resources": {"limits": {GPU: 0}}}}
+    for name, spec in (("least", least), ("cpu", cpu)):
+        kinds = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
+        fleet.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps({**kinds, "spec": spec}))
+    fleet.until(lambda: len(engines(fleet, namespace)) == 2)
+    fleet.until(lambda: sorted(places(fleet, namespace)) == ["", "plain"])
+    fleet.until(lambda: engine_ready(fleet, namespace, "least") == "NoGpu")
+    fleet.until(lambda: engine_ready(fleet, namespace, "cpu") == "Starting")
 
 
 def test_pods_that_tolerate_no_taint_are_told_of_it(fleet, namespace, kind) -> None:

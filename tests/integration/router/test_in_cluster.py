@@ -41,7 +41,7 @@ class Namespace:
         self.make("/api/v1/namespaces", {"metadata": {"name": self.name}})
         for account in (OPERATOR, STRANGER, ROUTER):
             self.make(f"{self.core}/serviceaccounts", {"metadata": {"name": account}})
-        rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+        rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
         self.make(f"{RBAC}/namespaces/{self.name}/roles", {"metadata": {"name": ROUTER}, "rules": [rule]})
 
     @property

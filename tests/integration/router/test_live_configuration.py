@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.config import RouterConfig
+from plumage_router.config import RouterConfig, load_config
 from plumage_router.live import ConfigWatch, merge
 from plumage_router.server import Router
+from plumage_router.status import metrics_page
 
 
 @pytest.fixture
@@ -119,3 +120,22 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
     watch.look()
     assert watch.error is not None
     assert "no such policy" in watch.error
+
+
+async def test_settings_of_a_newer_operator_are_passed_over_and_counted(start: Any, kit: Any, write: Any) -> None:
+    running = await start(engines=1)
+    operators = {**settings(running.members), "writtenBy": "operator"}
+    file = write({**operators, "novelty": 1})
+    router = Router(load_config(file), file)
+    await router.start()
+    other = type(running)(router, running.engines, running.members, running.folder)
+    try:
+        assert "plumage_router_config_ignored_fields 1" in metrics_page(router.gateway).splitlines()
+        assert (await other.post(kit.chat())).status == 200
+        write({**operators, "novelty": 1, "policy": {"name": "Lbgr", "lbgr": {"novelty": 1, "forgetting": 0.9}}})
+        await kit.until(lambda: router.gateway.policy.name == "Lbgr")
+        assert router.gateway.config_error is None
+        await kit.until(lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.gateway).splitlines())
+        assert (await other.post(kit.chat())).status == 200
+    finally:
+        await other.close()

@@ -236,6 +236,18 @@ def test_metrics_have_vllm_names_and_add_up(engine: Engine) -> None:
     assert found["vllm:cache_config_info"].samples[0].labels["block_size"] == "16"
 
 
+def test_settings_of_a_newer_operator_are_counted(engine: Engine) -> None:
+    name = "plumage_engine_config_ignored_fields"
+    lines = [line for line in engine.client.get("/metrics").text.splitlines() if line.startswith(name)]
+    assert [line.rpartition(" ")[2] for line in lines] == ["0.0"]
+    with running(writtenBy="operator", novelty=1, feather={"policy": "Bandit", "novelty": 1}) as older:
+        told = [line for line in older.client.get("/metrics").text.splitlines() if line.startswith(name)]
+        assert [line.rpartition(" ")[2] for line in told] == ["2.0"]
+        body = {"policy": "QLearning", "novelty": 1}
+        assert older.admin.post("/v1/plumage/feather", json=body).status_code == 400
+        assert older.admin.post("/v1/plumage/feather", json={**body, "writtenBy": "operator"}).status_code == 204
+
+
 def test_a_host_tier_has_vllms_metrics_and_without_one_there_are_none(engine: Engine) -> None:
     assert "kv_offload" not in engine.client.get("/metrics").text
     tier = {"minFrequency": 1, "promotion": "Off"}

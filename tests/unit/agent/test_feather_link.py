@@ -136,3 +136,13 @@ async def test_an_engine_that_is_away_is_told_when_it_is_back(engine: Engine, tm
     await link.look()
     await client.close()
     assert link.counts["told"] == 1
+
+
+async def test_an_operators_mark_goes_with_it(engine: Engine, tmp_path: Path) -> None:
+    """So that the engine passes over what only a newer one knows."""
+    path = tmp_path / "plugin.json"
+    path.write_text(json.dumps({"feather": {"policy": "Bandit", "novelty": 1}, "writtenBy": "operator"}))
+    link, client = link_to(engine, path)
+    await link.look()
+    await client.close()
+    assert engine.words == [{"policy": "Bandit", "novelty": 1, "writtenBy": "operator"}]

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from plumage.errors import RefusedError
 from plumage_engine.agent.app import make_app
+from plumage_engine.agent.warmup import Hottest
 
 
 class _Agent:
@@ -30,25 +31,61 @@ async def test_a_slash_too_many_is_no_way_to_another_host(path: str, method: str
     assert answer.json() == {"error": {"message": "Not Found", "type": "invalid_request_error"}}
 
 
+PEER, OPERATOR = "system:serviceaccount:a:chat-engine", "system:serviceaccount:plumage-system:plumage-operator"
+
+
 class _Callers:
-    """Lets one token in, as a pod's callers do after they asked the API server."""
+    """Lets two tokens in, as a pod's callers do after they asked the API server."""
 
     async def check(self, authorization: str) -> str:
-        if authorization != "Bearer of the operator":
+        known = {"Bearer of a peer": PEER, "Bearer of the operator": OPERATOR}
+        if authorization not in known:
             raise RefusedError(403, "system:serviceaccount:a:b may not call here")
-        return "system:serviceaccount:plumage-system:plumage-operator"
+        return known[authorization]
 
 
-async def test_the_pods_own_token_and_the_callers_open_the_same_routes() -> None:
-    agent: Any = _Agent()
-    agent.callers, agent.drain = _Callers(), None  # a body that is too large ends it before
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent") as client:
-        for token, status in (("t", 413), ("of the operator", 413), ("x", 403)):
-            headers = {"authorization": f"Bearer {token}"}
-            answer = await client.post("/v1/plumage/drain", headers=headers, content=b"x" * 5000)
-            assert answer.status_code == status, token
-        assert answer.json()["error"] == {
-            "message": "system:serviceaccount:a:b may not call here", "type": "permission_error",
-        }  # fmt: skip
-        agent.callers = None
-        assert (await client.post("/v1/plumage/drain", headers=headers)).status_code == 401
+class _Answering(_Agent):
+    """Answers what the routes ask for, as far as they get."""
+
+    callers: Any = _Callers()
+    figures_only = frozenset({OPERATOR})
+
+    def hottest(self, tokens: int) -> Hottest:
+        return Hottest([])
+
+    async def drain(self, seconds: float) -> dict[str, Any]:
+        return {"drained": True}
+
+
+async def asked(agent: Any, method: str, name: str, token: str) -> httpx.Response:
+    transport = httpx.ASGITransport(make_app(agent))
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+        headers = {"authorization": f"Bearer {token}"}
+        return await client.request(method, f"/v1/plumage/{name}", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("token", "hottest", "drain"),
+    [("t", 200, 200), ("of a peer", 200, 401), ("of the operator", 403, 401), ("x", 403, 401)],
+)
+async def test_prompts_are_for_peers_and_a_drain_for_the_pod_itself(token: str, hottest: int, drain: int) -> None:
+    """The operator has one token for all pools: whoever it is shown to must not read prompts with it."""
+    assert (await asked(_Answering(), "GET", "hottest", token)).status_code == hottest
+    assert (await asked(_Answering(), "POST", "drain", token)).status_code == drain
+
+
+async def test_a_refusal_tells_who_may_not_do_what() -> None:
+    told = (await asked(_Answering(), "GET", "hottest", "of the operator")).json()["error"]
+    assert told == {"message": f"{OPERATOR} may read figures here, and no prompts", "type": "permission_error"}
+    told = (await asked(_Answering(), "GET", "stats", "x")).json()["error"]
+    assert told["message"] == "system:serviceaccount:a:b may not call here"
+    alone = _Answering()
+    alone.callers = None
+    assert (await asked(alone, "GET", "stats", "x")).status_code == 401
+
+
+async def test_settings_of_an_older_operator_name_callers_alone() -> None:
+    """They open what they name, as they did before."""
+    older = _Answering()
+    older.figures_only = frozenset()
+    assert (await asked(older, "GET", "hottest", "of the operator")).status_code == 200

@@ -67,7 +67,11 @@ APART = [
     *(entry for entry in FIELD_MISTAKES if "spec.engine.feather.policy" in entry[1]),
     *(entry for entry in FIELD_MISTAKES if "spec.engin:" in entry[1]),
     *(entry for entry in RULES if entry[1].startswith(("spec.autoscaling.minReplicas", "spec.router.gatewayRef"))),
-    *(entry for entry in RULES if entry[1].startswith(("spec.rollout.maxSurge", "spec.engine.eviction"))),
+    *(
+        entry
+        for entry in RULES
+        if entry[1].startswith(("spec.rollout.maxSurge", "spec.engine.eviction.hotness.filter"))
+    ),
 ]
 
 

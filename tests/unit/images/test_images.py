@@ -119,7 +119,7 @@ def test_a_build_that_fails_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "more", "told"),
     [
-        (("operator",), {}, "there is no image 'operator': plumage, engine or cpu-engine"),
+        (("operator",), {}, "there is no image 'operator': plumage, engine, cpu-engine or engine-without-vllm"),
         (("plumage",), {"BASE": "alpine"}, "BASE must be registry or debootstrap, and is 'alpine'"),
         (("plumage",), {"TOOL": "kaniko"}, "apt-get install buildah"),
         (("engine",), {"BASE": "debootstrap", "PLUMAGE_BASE": "x"}, "name a copy by ENGINE_BASE=IMAGE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -25,6 +26,9 @@ class Api:
         self.keys: dict[str, Any] = {}
         self.away = False
         self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.waited = asyncio.Event()
 
     def add(self, kid: str) -> str:
         """A new key; a bearer header that it signed."""
@@ -36,6 +40,9 @@ class Api:
     async def get(self, path: str, params: Any = None) -> Any:
         assert path == "/openid/v1/jwks"
         self.asked += 1
+        if not self.answers.is_set():
+            self.waited.set()
+            await self.answers.wait()
         if self.away:
             raise ApiServerError(0, "the API server can't be reached: no answer in time")
         return {"keys": list(self.keys.values())}
@@ -98,6 +105,27 @@ async def test_while_the_api_server_is_away_known_keys_count_on(clock: Any) -> N
     api.away = True
     clock.now += 7200
     assert await callers.check(header) == NAME
+
+
+async def test_whose_key_is_known_does_not_wait_for_a_strangers(clock: Any) -> None:
+    """The API server hangs, and somebody sends a token that names a key which nobody knows."""
+    api: Any = Api()
+    known, stranger = api.add("one"), api.add("two")
+    del api.keys["two"]
+    callers = Callers(api, [NAME], lambda: NOW)
+    await callers.check(known)
+    clock.now += module.SELDOM
+    api.answers.clear()
+    strangers = [asyncio.create_task(callers.check(stranger)) for _ in range(3)]
+    async with asyncio.timeout(60):
+        await api.waited.wait()
+        assert await callers.check(known) == NAME
+    clock.now += 30  # the API server's time is up
+    api.answers.set()
+    for told in await asyncio.gather(*strangers, return_exceptions=True):
+        assert isinstance(told, RefusedError)
+        assert told.status == 401
+    assert api.asked == 2  # the others waited for the same answer
 
 
 async def test_only_those_on_the_list_and_only_bearers(clock: Any) -> None:

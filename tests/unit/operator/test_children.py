@@ -110,6 +110,42 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     assert container["image"] == "engine:1"
 
 
+@pytest.mark.parametrize(
+    ("named", "limits"),
+    [
+        ({}, {"nvidia.com/gpu": "1"}),
+        ({"limits": {"memory": "8Gi"}, "requests": {"cpu": 1}}, {"memory": "8Gi", "nvidia.com/gpu": "1"}),
+        ({"limits": {"rdma/hca": 1}}, {"rdma/hca": "1", "nvidia.com/gpu": "1"}),
+        ({"limits": {"nvidia.com/gpu": 4}}, {"nvidia.com/gpu": "4"}),
+        ({"limits": {"nvidia.com/gpu": 0}}, None),
+        ({"limits": {"nvidia.com/gpu": "0", "memory": "8Gi"}, "requests": {"nvidia.com/gpu": 0}}, {"memory": "8Gi"}),
+        ({"requests": {"nvidia.com/gpu": 0}}, None),
+        *(
+            ({"limits": {name: 1}}, {name: "1"})
+            for name in (
+                "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "amd.com/gpu", "amd.com/cpx_nps4",
+                "gpu.intel.com/i915", "gpu.intel.com/xe", "habana.ai/gaudi", "google.com/tpu",
+                "aws.amazon.com/neuroncore", "example.com/gpu", "volcano.sh/vgpu-number",
+            )
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_vllm_asks_for_a_gpu_where_none_is_named(named: dict[str, Any], limits: dict[str, str] | None) -> None:
+    resources = engine(children(vllm({"resources": named})))["resources"]
+    assert resources.get("limits") == limits
+    assert not any(name.endswith("/gpu") for name in resources.get("requests", {}))
+
+
+def test_on_cpus_several_workers_ask_for_no_gpu() -> None:
+    spec = vllm({"tensorParallelSize": 2, "resources": {"limits": {"nvidia.com/gpu": 0}}})
+    assert engine(children(spec))["resources"] == {}
+
+
+def test_a_simulated_engine_asks_for_no_gpu() -> None:
+    assert engine(children())["resources"] == {}
+
+
 def test_the_host_tier_has_room_in_shared_memory() -> None:
     volumes = {one["name"]: one for one in pod(children(vllm({"hostMemory": {"capacity": "4Gi"}})))["volumes"]}
     assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
@@ -278,4 +314,14 @@ def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() ->
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]
     told = json.dumps(rules)
     assert all(word in told for word in ("prometheus", SITE.namespace, "router"))
+    (routers,) = [rule for rule in rules if "router" in json.dumps(rule)]
+    assert routers["ports"] == [{"protocol": "TCP", "port": 8000}], "no router asks an agent"
     assert not [key for key in children(network_policies=False) if key[0] == "NetworkPolicy"]
+
+
+def test_a_broken_replica_keeps_no_node_from_being_drained() -> None:
+    """A pod that is not ready may go; of those that are, one at a time."""
+    made = children()
+    for part in ("engine", "router"):
+        spec = made["PodDisruptionBudget", f"chat-{part}"]["spec"]
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")

@@ -10,7 +10,7 @@ from support.operator_world import NOW, SITE, World, pod_object, pool_object
 
 from plumage_operator.actions import Tell, WriteStatus
 from plumage_operator.conditions import Fact, Reason, Type, set_condition
-from plumage_operator.diagnosis import diagnose, wants_events
+from plumage_operator.diagnosis import diagnose, stuck_pods, wants_events
 from plumage_operator.observed import Refusal, Scaling, Trouble
 from plumage_operator.plan import plan_words
 
@@ -43,7 +43,14 @@ CAUSES: list[tuple[dict[str, Any], Reason, str]] = [
     (ended(1, message="no such model"), Reason.CRASH_LOOP, "no such model"),
     (ended(1), Reason.CRASH_LOOP, "kubectl logs chat-engine-0 -c engine --previous"),
     (unscheduled("0/2 nodes are available: 2 Insufficient nvidia.com/gpu."), Reason.NO_GPU, "nvidia.com/gpu"),
+    *((unscheduled(f"0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient {gpu}. preemption: 0/3 nodes are "
+                   "available: 3 No preemption victims found for incoming pod."), Reason.NO_GPU, f"have {gpu} free")
+      for gpu in ("amd.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared", "gpu.intel.com/xe",
+                  "habana.ai/gaudi", "google.com/tpu", "aws.amazon.com/neuroncore")),
+    (unscheduled("0/2 nodes are available: 1 Insufficient nvidia.com/mig-3g.40gb, 2 Insufficient memory."),
+     Reason.NO_GPU, "have nvidia.com/mig-3g.40gb free"),
     (unscheduled("0/2 nodes are available: 2 Insufficient cpu."), Reason.UNSCHEDULABLE, "Insufficient cpu"),
+    (unscheduled("0/2 nodes are available: 2 Insufficient rdma/hca."), Reason.UNSCHEDULABLE, "rdma/hca"),
     (unscheduled('persistentvolumeclaim "models" not found.'), Reason.MISSING_VOLUME_CLAIM, "VolumeClaim models"),
 ]  # fmt: skip
 
@@ -70,7 +77,7 @@ def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reas
 )
 def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason, words: str) -> None:
     pod = pod_object(**waiting("ContainerCreating"))
-    assert wants_events([pod]) == ["chat-engine-0"]
+    assert wants_events(stuck_pods([pod]), 0.0) == ["chat-engine-0"]
     cause = diagnose([pod], None, [Trouble("chat-engine-0", "FailedMount", message)])
     assert cause is not None
     assert cause.reason is reason

@@ -8,69 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gateway_world import ROUTER, Gateway, attached, model
 from support.operator_world import NOW, SITE, World, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_kept
 from plumage.cluster import CORDON, OURS
 from plumage_operator.actions import Annotate, Apply, Tell
 from plumage_operator.autoscale.pods import pods_observed
-from plumage_operator.children import CONFIG_HASH, GatewayScene, build_gateway_children
+from plumage_operator.children import GatewayScene, build_gateway_children
 from plumage_operator.gateways import CONFIG_SEEN, gateway_changes, gateway_words
-from plumage_operator.observed import Attached, Observed, ObservedGateway, Refusal
+from plumage_operator.observed import Attached, Observed, Refusal
 from plumage_operator.plan import plan, plan_words
 from plumage_operator.serving import serving_of
 from plumage_router.front.config import load_front
-
-ROUTER = ("Deployment", "front-gateway")
-
-
-def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: Any) -> Attached:
-    """A pool; born: its second."""
-    router = {} if gateway is None else {"router": {"gatewayRef": {"name": gateway}}}
-    spec = {"model": {"uri": "builtin://tiny-chat", "name": pool, **model}, "engine": {"runtime": "Simulator"}}
-    stamp = f"2027-01-01T00:00:{born:02d}Z"
-    return Attached(pool_object({**spec, **router}, name=pool, uid=f"uid-{pool}", creationTimestamp=stamp))
-
-
-def model(name: str, *pools: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "pools": [{"poolRef": {"name": pool}} for pool in pools], **more}
-
-
-class Gateway(World):
-    """A gateway in a cluster that is a value."""
-
-    def __init__(self, *pools: Attached, models: list[dict[str, Any]] | None = None, **spec: Any) -> None:
-        told = models or [model(one.pool["metadata"]["name"], one.pool["metadata"]["name"]) for one in pools]
-        super().__init__(
-            {**pool_object({"models": told, **spec}, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
-        )
-        self.pools = list(pools)
-        self.strangers: set[str] = set()
-        self.refusals: tuple[Refusal, ...] = ()
-
-    def run_controllers(self, ready: bool = True) -> None:
-        """A pod that was there keeps its annotations."""
-        before = {name: pod["metadata"]["annotations"] for name, pod in self.pods.items()}
-        super().run_controllers(ready)
-        for name in before.keys() & self.pods.keys():
-            self.pods[name]["metadata"]["annotations"] |= before[name]
-
-    def seen(self) -> ObservedGateway:
-        names = {one.pool["metadata"]["name"] for one in self.pools} | self.strangers
-        return ObservedGateway(self.observed(refusals=self.refusals), tuple(self.pools), frozenset(names))
-
-    def plan(self, site: Any = SITE, now: float = NOW, **more: Any) -> Any:
-        return (*gateway_changes(self.seen(), site), *gateway_words(self.seen(), site, now))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return json.loads(self.objects["ConfigMap", "front-gateway"]["data"]["router.json"])  # type: ignore[no-any-return]
-
-    def names(self) -> dict[str, list[str]]:
-        return {pool["pool"]: pool["names"] for pool in self.config["pools"]}
-
-    def hash(self) -> str:
-        return str(self.objects[ROUTER]["spec"]["template"]["metadata"]["annotations"][CONFIG_HASH])
 
 
 def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> None:
@@ -275,9 +225,10 @@ def test_cordoned_replicas_of_each_pool_reach_the_router() -> None:
     assert json.loads(data["cordoned-code.json"]) == {"cordoned": []}
 
 
-def behind(gateway: Gateway | None, **more: Any) -> World:
-    """A pool behind that gateway, once nothing is left to do for it."""
+def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: Any) -> World:
+    """A pool behind that gateway, once nothing is left to do for it. spec: what it says besides."""
     world = World(copy.deepcopy(attached("chat").pool))
+    world.pool["spec"] |= spec or {}
     pods = () if gateway is None else tuple(gateway.pods.values())
     for _ in range(3):
         world.run_controllers()
@@ -308,9 +259,6 @@ def test_engines_and_directory_take_the_gateways_routers() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
     world = behind(gateway)
-    agent = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
-    assert "system:serviceaccount:default:front-gateway" in agent["callers"]
-    assert "system:serviceaccount:default:chat-router" not in agent["callers"]
     routers = {"inference.plumage.dev/gateway": "front", "app.kubernetes.io/component": "gateway"}
     for part in ("engine", "directory"):
         rules = world.objects["NetworkPolicy", f"chat-{part}"]["spec"]["ingress"]
@@ -320,10 +268,38 @@ def test_engines_and_directory_take_the_gateways_routers() -> None:
     assert routers.items() <= pod["metadata"]["labels"].items(), "and these are their pods' labels"
 
 
+def test_a_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
+    """Neither the agents' settings nor the pods say who routes to them."""
+    gateway = Gateway(attached("chat"))
+    gateway.converge()
+    alone = World(attached("chat", gateway=None).pool)
+    alone.converge()
+    engines = ("Deployment", "chat-engine")
+    assert alone.objects[engines]["spec"]["template"] == behind(gateway).objects[engines]["spec"]["template"]
+
+
+def test_a_door_that_a_pool_can_not_shut_is_told_where_its_spec_is_accepted() -> None:
+    gateway = Gateway(attached("chat"))
+    gateway.converge()
+    door = {"networkPolicy": {"clientNamespaces": ["apps"]}}
+    for spec, told in ((door, True), ({}, False)):
+        world = behind(gateway, spec)
+        accepted = world.condition("Accepted")
+        assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
+        assert accepted["message"].startswith("spec.networkPolicy.clientNamespaces has no effect behind") is told
+    alone = World(pool_object({"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **door}))
+    alone.converge()
+    assert alone.condition("Accepted")["message"] == ""
+
+
 def test_the_autoscaler_asks_the_gateways_routers_about_the_pool() -> None:
-    router = {"metadata": {"name": "front-gateway-0", "labels": {"app.kubernetes.io/component": "gateway"}},
+    made = [{"kind": "ReplicaSet", "name": "front-gateway-5d4f8", "controller": True}]
+    labels = {"app.kubernetes.io/component": "gateway"}
+    router = {"metadata": {"name": "front-gateway-0", "labels": labels, "ownerReferences": made},
               "status": {"podIP": "10.0.0.9"}}  # fmt: skip
-    observed = Observed(attached("chat").pool, {}, gateway={"kind": "InferenceGateway"}, gateway_pods=(router,))
+    stranger = {"metadata": {"name": "stranger", "labels": labels}, "status": {"podIP": "10.0.0.10"}}
+    gateway = {"kind": "InferenceGateway", "metadata": {"name": "front"}}
+    observed = Observed(attached("chat").pool, {}, gateway=gateway, gateway_pods=(router, stranger))
     [asked] = pods_observed(observed).routers
     assert asked.url == "http://10.0.0.9:8000/v1/plumage/fleet?pool=chat"
     assert pods_observed(Observed(attached("chat").pool, {})).routers == ()

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from plumage_operator.errors import UnavailableError
 from plumage_operator.freshness import HEARTBEAT, Freshness
-from plumage_operator.liveness import Heartbeats
+from plumage_operator.liveness import Heartbeats, Progress
+from plumage_operator.queue import WorkQueue
 from plumage_operator.store import Store
 from plumage_operator.web import health_app
 
 
 class Cluster:
-    """An API server that knows one pool."""
+    """An API server that knows one object."""
 
-    def __init__(self) -> None:
+    def __init__(self, plural: str = "inferencepools") -> None:
+        self.plural = plural
         self.version = 5
         self.away = False
 
     async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
         if self.away:
             raise UnavailableError("away")
-        return [pool(self.version)] if plural == "inferencepools" else []
+        return [pool(self.version)] if plural == self.plural else []
 
 
-def pool(version: int) -> dict[str, Any]:
+def pool(version: int, kind: str = "InferencePool") -> dict[str, Any]:
     metadata = {"namespace": "default", "name": "chat", "resourceVersion": str(version)}
-    return {"kind": "InferencePool", "metadata": metadata}
+    return {"kind": kind, "metadata": metadata}
 
 
 class Time:
@@ -71,9 +74,12 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
     return heartbeats.stale()
 
 
-async def test_a_watch_that_tells_nothing_is_found_frozen() -> None:
-    cluster, store = Cluster(), Store()
-    store.put(pool(4))  # the watch told version 4, and then no more
+@pytest.mark.parametrize(
+    ("kind", "plural"), [("InferencePool", "inferencepools"), ("Deployment", "deployments"), ("Pod", "pods")]
+)
+async def test_a_watch_that_tells_nothing_is_found_frozen(kind: str, plural: str) -> None:
+    cluster, store = Cluster(plural), Store()
+    store.put(pool(4, kind))  # the watch told version 4, and then no more
     assert await looks(cluster, store, 3) == []
     (words,) = await looks(cluster, store, 8)
     assert words.startswith("watches: no sign of life")
@@ -103,3 +109,55 @@ async def test_an_api_server_that_is_away_proves_nothing_against_the_watch() -> 
     cluster, store = Cluster(), Store()
     cluster.away = True
     assert await looks(cluster, store, 8) == []
+
+
+class Looks:
+    """A thousand pools, twelve workers, and the operator's pulse: all in virtual time."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.queue: WorkQueue[int] = WorkQueue(self.time, lambda: 1.0)
+        self.heartbeats = Heartbeats(self.time)
+        self.progress = Progress(self.queue, self.heartbeats)
+        self.working: list[tuple[float, int]] = []
+        for pool in range(1000):
+            self.queue.add(pool)
+
+    async def second(self, seconds: float, workers: int = 12) -> None:
+        """seconds: that one look takes."""
+        for ends, pool in [look for look in self.working if look[0] <= self.time.now]:
+            self.working.remove((ends, pool))
+            self.queue.done(pool)
+        while len(self.working) < workers and self.queue.oldest > 0:
+            self.working.append((self.time.now + seconds, await self.queue.take()))
+        self.time.now += 1
+        self.progress.beat()
+
+
+async def test_a_queue_that_is_long_and_worked_off_lives() -> None:
+    looks = Looks()
+    while looks.queue.waiting:
+        await looks.second(4.3)
+        assert looks.heartbeats.stale() == []
+    assert looks.time.now > 360, "longer than the oldest may be overdue"
+
+
+async def test_a_queue_that_nobody_works_off_is_told() -> None:
+    looks = Looks()
+    for _ in range(170):
+        await looks.second(4.3, workers=0)
+    assert looks.heartbeats.stale() == []
+    for _ in range(20):
+        await looks.second(4.3, workers=0)
+    (words,) = looks.heartbeats.stale()
+    assert words.startswith("queue: no sign of life")
+
+
+async def test_a_queue_of_which_nothing_is_due_lives() -> None:
+    looks = Looks()
+    while looks.queue.waiting or looks.working:
+        await looks.second(1)
+    looks.queue.add(1, 1000)
+    for _ in range(900):
+        await looks.second(1)
+    assert looks.heartbeats.stale() == []

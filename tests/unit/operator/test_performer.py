@@ -31,14 +31,24 @@ class Server:
         self.objects: dict[str, dict[str, Any]] = {}
         self.asked: list[str] = []
         self.quota = False
+        self.refused: set[str] = set()  # roles that nobody may bind
 
     async def answer(self, request: web.Request) -> web.Response:
         steps = request.content_type.removeprefix("application/").removesuffix("+yaml").removesuffix("+json")
-        self.asked.append(request.method if request.method in ("GET", "POST") else steps)
+        self.asked.append(request.method if request.method in ("DELETE", "GET", "POST") else steps)
         body = await request.json() if request.method != "GET" else {}
+        if request.method == "POST" and body.get("roleRef", {}).get("name") in self.refused:
+            return web.json_response({"reason": "Forbidden", "message": "not yours to bind"}, status=403)
+        if "dryRun" in request.query:
+            assert "name" not in body["metadata"], "that one is taken"
+            return web.json_response(body, status=201)
         if request.method == "POST":
             return self._create(f"{request.path}/{body['metadata']['name']}", body)
         live = self.objects.get(request.path)
+        if request.method == "DELETE":
+            assert live is not None
+            assert body["preconditions"]["uid"] == live["metadata"]["uid"]
+            return web.json_response(self.objects.pop(request.path))
         if request.method == "GET":
             return (
                 web.json_response(live, status=200) if live else web.json_response({"reason": "NotFound"}, status=404)
@@ -55,7 +65,7 @@ class Server:
             return web.json_response({"reason": "Conflict"}, status=409)
         if path in self.objects:
             return web.json_response({"reason": "AlreadyExists"}, status=409)
-        more = {"resourceVersion": "7", "managedFields": [OURS]}
+        more = {"resourceVersion": "7", "managedFields": [OURS], "uid": "u"}
         self.objects[path] = {**body, "metadata": {**body["metadata"], **more}}
         return web.json_response(self.objects[path], status=201)
 
@@ -135,3 +145,41 @@ async def test_a_conflict_about_something_else_is_tried_again_later(server: Serv
     server.quota = True
     with pytest.raises(ConflictError):
         await performer.perform(pool, [first])
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_binding_of_another_role_is_made_anew(server: Server, performer: Performer, known: bool) -> None:
+    """The chart's `rbac.routerRole` changed, and the API server lets no binding be changed."""
+    pool, actions = creation()
+    (binding,) = [one for one in actions if one.child["kind"] == "RoleBinding"]
+    await performer.perform(pool, [binding])
+    (live,) = server.objects.values()
+    live["roleRef"] = {**live["roleRef"], "name": "of-before"}
+    server.asked.clear()
+    assert await performer.perform(pool, [Apply(binding.child, known=known)]) == ()
+    assert server.asked[-3:] == ["POST", "DELETE", "POST"], "tried, then done"
+    (made,) = server.objects.values()
+    assert made["roleRef"]["name"] == "plumage-router"
+    del live["metadata"]["ownerReferences"], live["metadata"]["annotations"]
+    server.objects = {path: {**live, "roleRef": {}} for path in server.objects}
+    server.asked.clear()
+    (refusal,) = await performer.perform(pool, [Apply(binding.child, known=known)])
+    assert refusal.reason is Reason.NAME_TAKEN, "somebody else's is left"
+    assert "DELETE" not in server.asked
+
+
+async def test_a_binding_stays_where_the_one_in_its_place_would_be_refused(
+    server: Server, performer: Performer
+) -> None:
+    pool, actions = creation()
+    (binding,) = [one for one in actions if one.child["kind"] == "RoleBinding"]
+    await performer.perform(pool, [binding])
+    (live,) = server.objects.values()
+    live["roleRef"] = {**live["roleRef"], "name": "of-before"}
+    server.refused = {"plumage-router"}
+    (refusal,) = await performer.perform(pool, [Apply(binding.child, known=True)])
+    assert (refusal.reason, refusal.kind) == (Reason.CHILD_REFUSED, "RoleBinding")
+    assert list(server.objects.values()) == [live]
+    server.refused = set()
+    assert await performer.perform(pool, [Apply(binding.child, known=True)]) == ()
+    assert [one["roleRef"]["name"] for one in server.objects.values()] == ["plumage-router"]

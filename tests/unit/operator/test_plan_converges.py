@@ -121,6 +121,13 @@ def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
     assert ("Service", "chat-router") in world.objects
 
 
+def test_a_child_that_a_newer_operator_adds_is_made_and_nobody_is_said_to_have_deleted_it() -> None:
+    world = settled(SPECS["simulator"])
+    del world.objects["Service", "chat-router"]
+    world.known.clear()  # a newer operator, which has never seen one
+    assert [type(action) for action in world.plan()] == [Apply]
+
+
 def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None:
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
@@ -177,11 +184,10 @@ def test_a_paused_pool_is_changed_in_nothing_and_says_so() -> None:
     world = settled(SPECS["simulator"])
     world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
-    told, status = world.plan()
-    assert isinstance(told, Tell)
-    assert told.reason == "Paused"
-    assert isinstance(status, WriteStatus)
-    world.do([told, status])
+    actions = world.plan()
+    assert {type(action) for action in actions} == {Tell, WriteStatus}
+    assert "Paused" in [action.reason for action in actions if isinstance(action, Tell)]
+    world.do(actions)
     assert world.reasons()["Paused"] == ("True", "Paused")
     del world.pool["metadata"]["annotations"]
     world.converge()
@@ -221,8 +227,41 @@ def test_the_coldest_are_marked_before_the_deployment_shrinks() -> None:
 def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
     spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
     world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
-    world.scaling = Scaling(4, "True", "ScaledUp", "4 are needed")
+    world.converge()
+    assert world.reasons()["Scaling"] == ("Unknown", "AutoscalerUnknown")
+    said = {"wantedReplicas": 4, "decision": "4 are needed", "lastScaleTime": "2027-01-01T00:00:00Z"}
+    fields = {"autoscaling": said, "hitRatioPercent": 50}
+    world.scaling = Scaling(4, "True", "ScaledUp", "4 are needed", fields=fields)
     world.converge()
     world.scaling = None  # a new operator has not asked anybody yet
-    assert not [action for action in world.plan(now=NOW + 60) if isinstance(action, Apply)]
+    assert world.plan(now=NOW + 60) == (), "and writes nothing for it"
+    assert {name: world.pool["status"][name] for name in fields} == fields
     assert world.pool["status"]["desiredReplicas"] == 4
+
+
+@pytest.mark.parametrize("decided", [1, 5])
+def test_a_decision_whose_status_was_not_written_any_more_is_not_undone(decided: int) -> None:
+    spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
+    world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
+    world.scaling = Scaling(3, "True", "AtTarget", "3 are right")
+    world.converge()
+    world.scaling = Scaling(decided, "True", "Scaled", f"{decided} are right")
+    world.do(action for action in world.plan() if isinstance(action, Apply))  # and then the operator dies
+    assert world.pool["status"]["desiredReplicas"] == 3
+    world.scaling = None
+    world.converge()
+    assert world.objects["Deployment", "chat-engine"]["spec"]["replicas"] == decided
+    assert world.pool["status"]["desiredReplicas"] == decided
+
+
+def test_labels_of_monitors_come_and_go_without_a_word() -> None:
+    """They are the spec's own change, not somebody's."""
+    world = settled({**SPECS["simulator"], "monitoring": {"enabled": True, "labels": {"release": "a"}}})
+    count, monitor = len(world.told), ("PodMonitor", "chat-router")
+    for labels in ({"release": "a", "team": "shop"}, {"team": "shop"}, {}):
+        world.pool["spec"]["monitoring"]["labels"] = labels
+        world.pool["metadata"]["generation"] += 1
+        world.converge()
+        found = world.objects[monitor]["metadata"]["labels"]
+        assert {key: value for key, value in found.items() if key in ("release", "team")} == labels
+    assert [one.reason for one in world.told[count:]] == []

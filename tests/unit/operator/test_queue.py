@@ -99,6 +99,32 @@ async def test_a_servers_wish_to_wait_is_kept(queue: WorkQueue[str], clock: Cloc
     assert await ready(queue) == "a"
 
 
+async def test_what_is_asked_while_a_look_fails_is_not_put_off_by_the_failure(
+    queue: WorkQueue[str], clock: Clock
+) -> None:
+    queue.add("a")
+    for _ in range(8):  # a minute's wait by now
+        await ready(queue)
+        queue.done("a", failed=True)
+        clock.now += -queue.overdue
+    await ready(queue)
+    queue.add("a", 0.25)  # somebody mended it
+    queue.done("a", failed=True)
+    assert queue.overdue == -0.25
+    clock.now += 0.25
+    await ready(queue)
+    queue.done("a", failed=True)
+    assert queue.overdue == -60, "it is asked once only"
+
+
+async def test_a_servers_wish_to_wait_counts_for_what_is_asked_meanwhile(queue: WorkQueue[str], clock: Clock) -> None:
+    queue.add("a")
+    await ready(queue)
+    queue.add("a", 5)
+    queue.done("a", failed=True, after=30)
+    assert queue.overdue == -30
+
+
 async def test_how_long_the_next_is_overdue(queue: WorkQueue[str], clock: Clock) -> None:
     assert queue.oldest == 0
     queue.add("a")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.operator_world import pod_object, pool_object
 
-from plumage.cluster import gateway_labels_of
+from plumage.cluster import POOL_LABEL, gateway_labels_of
 from plumage_operator.store import Store
 
 POOL = ("default", "chat")
@@ -63,6 +64,126 @@ def test_what_is_gone_is_forgotten() -> None:
     store.remove(pool_object())
     assert store.observe(POOL) is None
     assert store.put(pool_object()) == POOL  # one of the same name may come
+
+
+def labelled(pod: dict[str, Any], pool: str | None, version: int) -> dict[str, Any]:
+    labels = {POOL_LABEL: pool} if pool else {}
+    return {**pod, "metadata": {**pod["metadata"], "labels": labels, "resourceVersion": str(version)}}
+
+
+def pods_of(store: Store, pool: tuple[str, str]) -> list[str]:
+    observed = store.observe(pool)
+    assert observed is not None
+    return [pod["metadata"]["name"] for pod in observed.pods]
+
+
+def test_a_pod_that_somebody_isolates_leaves_its_pool() -> None:
+    store = Store()
+    store.put(pool_object())
+    store.put(labelled(pod_object(), "chat", 5))
+    isolated = labelled(pod_object(), None, 6)
+    assert store.owner(isolated) == ("InferencePool", *POOL)
+    assert store.put(isolated) is None
+    assert store.owner(isolated) is None
+    assert pods_of(store, POOL) == []
+    assert store.remove(labelled(pod_object(), None, 7)) is None
+    assert store.held("Pod") == {}
+
+
+def test_a_pod_of_which_only_its_end_is_told_leaves_its_pool_whatever_its_labels_say() -> None:
+    store = Store()
+    store.put(pool_object())
+    store.put(labelled(pod_object(), "chat", 5))
+    assert store.remove(labelled(pod_object(), None, 7)) == POOL
+    assert pods_of(store, POOL) == []
+
+
+def test_a_pod_whose_label_names_another_pool_goes_there() -> None:
+    store = Store()
+    store.put(pool_object())
+    store.put(pool_object(name="other"))
+    store.put(labelled(pod_object(), "chat", 5))
+    assert store.put(labelled(pod_object(), "other", 6)) == ("default", "other")
+    assert (pods_of(store, POOL), pods_of(store, ("default", "other"))) == ([], ["chat-engine-0"])
+    assert store.forget("Pod", {("default", "chat-engine-0")}) == {("default", "other")}
+    assert pods_of(store, ("default", "other")) == []
+
+
+def test_children_that_went_are_remembered_for_as_long_as_their_owner_is_there() -> None:
+    store = Store()
+    service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
+
+    def lost() -> frozenset[tuple[str, str]]:
+        observed = store.observe(POOL)
+        assert observed is not None
+        return observed.lost
+
+    store.put(pool_object())
+    store.put(service)
+    store.put(pod_object())
+    assert lost() == frozenset()
+    store.remove(service)
+    store.remove(pod_object())
+    assert lost() == {("Service", "s")}, "pods come and go"
+    store.put(service)
+    assert lost() == frozenset()
+    store.remove(service)
+    store.remove(pool_object())
+    store.put(pool_object())
+    assert lost() == frozenset()
+    store.put(service)
+    store.remove(pool_object())
+    store.remove(service)
+    store.put(pool_object())
+    assert lost() == frozenset(), "it went with its pool"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["its end was not told", "its end was told"])
+def test_children_that_went_with_a_namesake_are_not_remembered(again: bool) -> None:
+    store = Store()
+    owner = {"uid": "pool-uid", "controller": True}
+    service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
+    service["metadata"]["ownerReferences"] = [owner]
+    store.put(pool_object())
+    store.put(service)
+    if again:
+        store.remove(pool_object())
+    store.put(pool_object(uid="another-uid", resourceVersion="9"))
+    store.remove(service)
+    observed = store.observe(POOL)
+    assert observed is not None
+    assert observed.lost == frozenset()
+    service["metadata"]["ownerReferences"] = [{**owner, "uid": "another-uid"}]
+    store.put(service)
+    store.remove(service)
+    observed = store.observe(POOL)
+    assert observed is not None
+    assert observed.lost == {("Service", "s")}
+
+
+def test_a_gateways_router_that_somebody_isolates_leaves_it() -> None:
+    store = Store()
+    store.put({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
+    router = pod_object(name="front-gateway-0")
+    router["metadata"]["labels"] = gateway_labels_of("front")
+    store.put(versioned(router, 5))
+    isolated = labelled(router, None, 6)
+    assert store.owner(isolated) == ("InferenceGateway", *FRONT)
+    store.put(isolated)
+    gateway = store.observe_gateway(FRONT)
+    assert gateway is not None
+    assert gateway.own.pods == ()
+
+
+def test_the_late_end_of_an_object_does_not_take_the_one_that_was_made_since() -> None:
+    store = Store()
+    store.put(pool_object())
+    store.put(versioned(pod_object(), 5))
+    store.put(versioned(pod_object(), 9))  # an answer to our own request, which overtook the watch
+    assert store.remove(versioned(pod_object(), 8)) is None
+    assert pods_of(store, POOL) == ["chat-engine-0"]
+    assert store.remove(versioned(pod_object(), 9)) == POOL
+    assert pods_of(store, POOL) == []
 
 
 def test_a_pool_and_the_gateway_that_it_refers_to_know_one_another() -> None:

@@ -42,6 +42,20 @@ def test_what_statuses_say_changes_nothing(settled: World) -> None:
     assert plan_changes(settled.observed(), SITE) == ()
 
 
+def test_pods_that_come_and_go_change_nothing(settled: World) -> None:
+    labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
+    pods = tuple({"kind": "Pod", "metadata": {"name": f"new-{number}", "labels": labels}} for number in range(3))
+    assert mark_of(settled.observed(pods=pods)) == mark_of(settled.observed(pods=()))
+    assert plan_changes(settled.observed(pods=pods), SITE) == ()
+
+
+def test_a_pod_that_is_to_be_given_a_cost_is_seen(settled: World) -> None:
+    word = Scaling(3, "True", "AtTarget", "as it was", deletion_costs={"late": 3})
+    late = {"kind": "Pod", "metadata": {"name": "late", "labels": {"app.kubernetes.io/component": "engine"}}}
+    there, away = settled.observed(pods=(late,), scaling=word), settled.observed(pods=(), scaling=word)
+    assert mark_of(there) != mark_of(away)
+
+
 def _spec(world: World) -> None:
     world.pool["spec"]["replicas"] = 5
     world.pool["metadata"]["generation"] += 1

@@ -23,7 +23,7 @@ def load_of(pods: list[Any], agents: dict[str, list[Any]], routers: dict[str, li
             window = into.setdefault(name, Window())  # type: ignore[attr-defined]
             for place, one in enumerate(reversed(several)):
                 window.reports.appendleft((100.0 - 15 * place, one))
-    return pool_load(pods_of_pool(pods), reports, len(agents))
+    return pool_load(pods_of_pool("chat", pods), reports, len(agents))
 
 
 def test_a_pool_that_works() -> None:
@@ -105,7 +105,7 @@ def test_heat_is_what_agents_tell() -> None:
     for name, hotness in (("e0", 50.0), ("e1", 7.0)):
         reports.agents[name] = Window()
         reports.agents[name].add(agent(name, LATER, hotness=hotness, running=2), 1.0)
-    found = heats(pods_of_pool([pod("e0"), pod("e1"), pod("e2")]), reports.agents)
+    found = heats(pods_of_pool("chat", [pod("e0"), pod("e1"), pod("e2")]), reports.agents)
     assert [(one.id, one.heat, one.in_flight) for one in found] == [
         ("e0", 50.0, 2.0),
         ("e1", 7.0, 2.0),
@@ -114,5 +114,24 @@ def test_heat_is_what_agents_tell() -> None:
 
 
 def test_an_address_of_version_six_is_written_in_brackets() -> None:
-    [engine] = pods_of_pool([pod("e0", address="fd00::7")]).engines
+    [engine] = pods_of_pool("chat", [pod("e0", address="fd00::7")]).engines
     assert engine.url == "http://[fd00::7]:8081/v1/plumage/stats"
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [],
+        [{"kind": "Job", "name": "chat-engine-5d4f8", "controller": True}],
+        [{"kind": "ReplicaSet", "name": "chat-engine-5d4f8"}],
+        [{"kind": "ReplicaSet", "name": "theirs-5d4f8", "controller": True}],
+        [{"kind": "ReplicaSet", "name": "chat-engine-more-5d4f8", "controller": True}],
+        [{"kind": "ReplicaSet", "name": "chat-router-5d4f8", "controller": True}],
+    ],
+    ids=str,
+)
+def test_a_pod_that_only_has_the_labels_is_not_asked(owners: list[dict[str, Any]]) -> None:
+    """It would be handed the operator's token."""
+    stranger = pod("stranger")
+    stranger["metadata"]["ownerReferences"] = owners
+    assert [one.name for one in pods_of_pool("chat", [stranger, pod("e0")]).engines] == ["e0"]

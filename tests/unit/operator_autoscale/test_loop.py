@@ -2,86 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from aiohttp import web
-from support.fleets import START, agent, observed, pod, router
-from support.ports import free_ports
+from support.fleets import router
+from support.reporting_pool import KEY, SPEC, World, report, running
 
-from plumage_operator.autoscale import Autoscaling, FleetClient
-from plumage_operator.autoscale import pods as ports
-from plumage_operator.observed import Observed
-from plumage_operator.store import PoolKey
-
-KEY: PoolKey = ("models", "chat")
-SPEC: dict[str, Any] = {
-    "autoscaling": {
-        "minReplicas": 1,
-        "maxReplicas": 10,
-        "metrics": [{"type": "TokensPerSecond", "target": 100}],
-        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-    }
-}
-
-
-@dataclass
-class World:
-    """Pods at loopback addresses, each with a report. asked: Authorization headers."""
-
-    monkeypatch: pytest.MonkeyPatch
-    reports: dict[str, Any] = field(default_factory=dict)
-    asked: list[str | None] = field(default_factory=list)
-    spec: dict[str, Any] = field(default_factory=lambda: dict(SPEC))
-    pods: list[Any] = field(default_factory=list)
-    replicas: int = 2
-    now: float = START + 1000
-    changed: list[PoolKey] = field(default_factory=list)
-    generation: int = 1
-
-    def observe(self, key: PoolKey) -> Observed | None:
-        return observed(self.spec, self.pods, self.replicas, generation=self.generation) if key == KEY else None
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.headers.get("Authorization"))
-        found = self.reports.get(request.host.split(":")[0])
-        if isinstance(found, int):
-            return web.Response(status=found)
-        return web.Response(body=found if isinstance(found, bytes) else msgspec.json.encode(found))
-
-
-@asynccontextmanager
-async def running(world: World, tmp_path: Path) -> AsyncIterator[Autoscaling]:
-    (port,) = free_ports(1)
-    for name in ("AGENT_PORT", "ROUTER_PORT"):
-        world.monkeypatch.setattr(ports, name, port)
-    app = web.Application()
-    app.router.add_get("/v1/plumage/{what}", world.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    (tmp_path / "token").write_text("projected\n")
-    client = FleetClient(tmp_path / "token")
-    try:
-        yield Autoscaling(client, lambda: [KEY], world.observe, world.changed.append, clock=lambda: world.now)
-    finally:
-        await client.close()
-        await runner.cleanup()
-
-
-def report(world: World, tokens: int, **more: Any) -> None:
-    """All pods tell: so many tokens each since the beginning, and a router that has a request under way."""
-    world.pods = [pod(f"e{n}", address=f"127.0.0.{n + 2}") for n in range(world.replicas)]
-    world.pods.append(pod("r0", "router", address="127.0.0.200"))
-    for n in range(world.replicas):
-        told = {"hotness": float(n + 1), **more}
-        world.reports[f"127.0.0.{n + 2}"] = agent(f"e{n}", world.now, tokens, **told)
-    world.reports["127.0.0.200"] = router(world.now, requests=tokens)
+from plumage_operator.autoscale import Autoscaling
 
 
 @pytest.fixture
@@ -98,13 +26,12 @@ async def look(world: World, loop: Autoscaling, tokens: int, **more: Any) -> Any
 
 async def test_it_asks_decides_and_tells_whoever_plans(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
-        first = await look(world, loop, 0)
-        assert (first.desired, first.status, first.reason) == (2, "False", "MetricMissing")
+        assert await look(world, loop, 0) is None, "a rate is of two looks: what the status says holds"
         second = await look(world, loop, 4500)  # 300 a second on each of two
         assert (second.desired, second.status, second.reason) == (6, "True", "ScaledUp")
         assert second.message.startswith("2 → 6 replicas: TokensPerSecond 300 a replica, target 100, wants 6")
         assert second.fields["autoscaling"]["wantedReplicas"] == 6
-        assert world.changed == [KEY, KEY]
+        assert world.changed == [KEY]
         assert set(world.asked) == {"Bearer projected"}
         # Done by whoever plans: the rate policy counts it from then on, and the status tells when.
         world.replicas = 6
@@ -148,6 +75,29 @@ async def test_what_was_decided_is_forgotten_with_the_spec_that_asked_for_it(wor
         assert word is not None
         assert (word.desired, word.reason) == (2, "Manual")
         assert "autoscaling" not in word.fields
+
+
+async def test_of_a_deleted_namesake_nothing_holds(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path) as loop:
+        await look(world, loop, 0)
+        assert (await look(world, loop, 4500)).desired == 6
+        world.uid, world.replicas = "u2", 1
+        assert loop.word(KEY, world.observe(KEY)) is None  # type: ignore[arg-type]
+        assert await look(world, loop, 0) is None
+        assert (await look(world, loop, 1500)).fields["autoscaling"].get("lastScaleTime") is None
+
+
+async def test_a_figure_that_is_missing_at_the_first_look_and_at_the_second_is_told(
+    world: World, tmp_path: Path
+) -> None:
+    async with running(world, tmp_path) as loop:
+        assert await look(world, loop, 0) is None
+        world.now += 15
+        world.reports = {f"127.0.0.{n}": 403 for n in (2, 3, 200)}
+        await loop.round()
+        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        assert word is not None
+        assert (word.desired, word.status, word.reason) == (2, "False", "MetricMissing")
 
 
 async def test_pods_that_do_not_answer_hold_the_pool_and_are_asked_less_often(world: World, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from support.fleets import observed, pod
 
 from plumage_operator.autoscale import Autoscaling
+from plumage_operator.autoscale.trouble import Trouble
 from plumage_operator.observed import Observed
 from plumage_operator.store import PoolKey
 
@@ -25,7 +26,7 @@ class Pods:
         self.looks += 1
         return observed({"replicas": 1}, [pod("e0", address="127.0.0.2")], 1)
 
-    async def ask(self, _url: str, _take: Callable[[bytes], None], _now: float) -> bool:
+    async def ask(self, _url: str, _take: Callable[[bytes], None], _trouble: Trouble) -> bool:
         self.held += 1
         self.most = max(self.most, self.held)
         await asyncio.sleep(0.001)

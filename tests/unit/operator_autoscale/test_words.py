@@ -9,9 +9,10 @@ from support.fleets import START, observed, pod
 
 from plumage.autoscaling import Decision
 from plumage_operator.actions import Action, Annotate, Apply, Tell, WriteStatus
+from plumage_operator.autoscale.scaler import replicas_wanted
 from plumage_operator.autoscale.word import decided
 from plumage_operator.observed import Observed, Scaling
-from plumage_operator.plan import plan_changes, plan_words
+from plumage_operator.plan import plan_changes, plan_words, read_pool
 from plumage_operator.site import Site
 
 SPEC = {"autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TokensPerSecond", "target": 100}]}}
@@ -45,6 +46,16 @@ def test_a_decision_becomes_a_deployments_size_a_status_and_one_event() -> None:
     assert status["autoscaling"]["decision"] == "2 → 5 replicas: because."
     told = seen(5, word(2, 5, "ScaledUp"))
     assert not [one for one in plan_words(told, SITE, START) if isinstance(one, Tell) and one.reason == "ScaledUp"]
+
+
+def test_a_deleted_namesakes_deployment_asks_for_nothing() -> None:
+    found = observed(SPEC, [], 7)
+    metadata = found.children["Deployment", "chat-engine"]["metadata"]
+    asked = []
+    for uid in ("u1", "another"):
+        metadata["ownerReferences"] = [{"uid": uid, "controller": True}]
+        asked.append(replicas_wanted(read_pool(found.pool), found))
+    assert asked == [7, None]
 
 
 def test_costs_are_written_before_the_deployment_shrinks() -> None:

@@ -228,6 +228,17 @@ def test_a_failure_of_the_record_ends_snapshots_and_nothing_else(start: Callable
     assert engine.scheduler.plumage.counters.get("failures", "record") == 1
 
 
+def test_a_repeat_that_can_not_be_noted_ends_snapshots_and_nothing_else(start: Callable[..., Engine]) -> None:
+    engine = start()
+    ask(engine, "one", 90)
+    engine.scheduler.fleet._repeats = None
+    ask(engine, "again", 90, extra={"kv_cache_report_mode": "full"})
+    assert engine.core.plumage("snapshot", b"")[0] == 404
+    assert not engine.scheduler.plumage.guards["record"].on
+    assert engine.scheduler.plumage.counters.get("failures", "record") == 1
+    assert len(held(engine)) == 2
+
+
 def test_tables_are_told_taught_and_guarded(start: Callable[..., Engine]) -> None:
     engine = start(**plugin_arguments({"feather": {"policy": "Bandit"}}))
     engine.serve(prompts(5))

@@ -65,7 +65,7 @@ def test_the_routes(with_plugin: Served) -> None:
             waits_for_streams(fleet, ended)
         assert len(ended) == 12
         tells_what_it_was_taught(fleet, before)
-        tells_in_vllms_own_metrics(server.url)
+        tells_in_vllms_own_metrics(server.url, before)
 
 
 def test_vllms_own_reset_empties_the_snapshot_at_once(with_plugin: Served) -> None:
@@ -164,13 +164,14 @@ def _grown(fleet: httpx.Client, before: dict[str, Any], name: str) -> int:
     return sum(now.get(name, {}).values()) - sum(before["counters"].get(name, {}).values())
 
 
-def tells_in_vllms_own_metrics(url: str) -> None:
+def tells_in_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
     samples = metrics(url)
     names = {name for name, _ in samples}
     assert {f"plumage_engine_{name}_total" for name in MEANINGS} <= names
     assert samples["plumage_engine_admissions_total", ""] >= 12
     assert samples["plumage_engine_tables_refused_total", ""] >= 3
     assert samples["plumage_engine_feature_on", "feather"] == 1
+    assert samples["plumage_engine_batch_limit", ""] == before["batchLimit"] > 0
     assert samples["plumage_engine_recorded_blocks", ""] >= 12
     assert samples["plumage_engine_missing_blocks", ""] == 0
 

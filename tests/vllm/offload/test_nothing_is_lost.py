@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -41,6 +43,17 @@ class Storm(RuleBasedStateMachine):
             promotion_tokens=256, arguments={"max_num_seqs": 4, "max_num_batched_tokens": 192},
         )  # fmt: skip
         self.number = 0
+        self.preempted_in_mid_promotion = 0
+        self._count_preemptions()
+
+    def _count_preemptions(self) -> None:
+        scheduler, own = self.tier.engine.scheduler, self.tier.engine.scheduler._preempt_request
+
+        def preempt(*given: Any, **named: Any) -> Any:
+            self.preempted_in_mid_promotion += self.tier.promoter.pending
+            return own(*given, **named)
+
+        scheduler._preempt_request = preempt
 
     @rule(prefix=st.integers(0, 3), shared=st.integers(0, 6), own=st.integers(1, 90), answer=st.integers(1, 40))
     def arrive(self, prefix: int, shared: int, own: int, answer: int) -> None:
@@ -92,23 +105,50 @@ def test_a_storm(tiny_model: Path) -> None:
     run_state_machine_as_test(Storm, settings=storms)  # type: ignore[no-untyped-call]
 
 
+def rage(storm: Storm, rng: random.Random, rounds: int, *, steps: int, answers: tuple[int, int]) -> None:
+    """What hypothesis draws is short. steps: at most, between two arrivals."""
+    for _ in range(rounds):
+        storm.arrive(rng.randrange(4), rng.randrange(7), rng.randrange(1, 91), rng.randint(*answers))
+        storm.step(rng.randint(1, steps))
+        if rng.random() < 0.1 and storm.tier.engine.scheduler.requests:
+            storm.tier.engine.abort(rng.choice(sorted(storm.tier.engine.scheduler.requests)))
+        if rng.random() < 0.05:
+            storm.reset(host=rng.random() < 0.3, running=rng.random() < 0.5)
+
+
 @pytest.mark.timeout(400)
 def test_a_long_storm_goes_by_the_disk(tiny_model: Path) -> None:
-    """What hypothesis draws is short, and may never fill host memory."""
+    """A short one may never fill host memory."""
     Storm.model, rng = tiny_model, random.Random(5)
     storm = Storm()
     storm.start(seed=5, eviction="Hotness", admission="All", promotion="Hotness", disk=60)
     try:
-        for _ in range(150):
-            storm.arrive(rng.randrange(4), rng.randrange(7), rng.randrange(1, 91), rng.randrange(1, 41))
-            storm.step(rng.randrange(1, 13))
-            if rng.random() < 0.1 and storm.tier.engine.scheduler.requests:
-                storm.tier.engine.abort(rng.choice(sorted(storm.tier.engine.scheduler.requests)))
-            if rng.random() < 0.05:
-                storm.reset(host=rng.random() < 0.3, running=rng.random() < 0.5)
+        rage(storm, rng, 150, steps=12, answers=(1, 40))
         counters = storm.tier.counters
         storm.tier.settle()
     finally:
         storm.teardown()
     assert counters.get("disk_writes") > 0
     assert counters.get("disk_reads") > 0
+    assert counters.get("promotions") > 0
+
+
+@pytest.mark.timeout(400)
+def test_long_storms_preempt_and_reset_in_mid_promotion(tiny_model: Path) -> None:
+    """Answers outgrow the device, and promotions take long. Storms follow until one did all of it; the first or the
+    second does."""
+    Storm.model, seen = tiny_model, Counter[str]()
+    for seed in range(6, 16):
+        storm = Storm()
+        storm.start(seed=seed, eviction="Hotness", admission="All", promotion="Hotness", disk=0)
+        storm.tier.engine.promotion_steps = 12
+        try:
+            rage(storm, random.Random(seed), 100, steps=24, answers=(20, 120))
+        finally:
+            storm.teardown()
+        seen["preempted in mid-promotion"] += storm.preempted_in_mid_promotion
+        for name in ("promotions", "promotions_ahead", "promotions_used", "promotions_abandoned"):
+            seen[name] += storm.tier.counters.get(name)
+        if all(seen.values()):
+            break
+    assert all(seen.values()), seen

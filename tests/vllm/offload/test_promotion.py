@@ -10,6 +10,7 @@ import pytest
 from support.offload_tier import Tier, chain
 from vllm.config import KVEventsConfig
 
+from plumage.tiering import PromotionTurn
 from plumage_engine.vllm.offload.promoter import _prefill
 
 
@@ -136,6 +137,24 @@ def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> 
     assert tier.in_device("hot0") == 4
 
 
+def test_where_every_step_has_a_prefill_it_comes_up_all_the_same(tiny_model: Path) -> None:
+    """Beside a request that decodes, a prompt a step; no step copies more than a plan may."""
+    tier = warm(tiny_model, promotion_tokens=64, promotion_lookahead=0)
+    tier.promoter._turn = PromotionTurn()
+    tier.engine.add("decodes", chain(300, 1)[:-1], 200)
+    copied = []
+    for number in range(80):
+        before = tier.engine.promoted_blocks
+        tier.engine.add(f"prompt{number}", chain(1000 + number, 1)[:20], 1)
+        assert _prefill(tier.engine.step()) > 0
+        tier.check()
+        copied.append(tier.engine.promoted_blocks - before)
+    assert sum(copied[:31]) == 0, "a step without a prefill was to be waited for"
+    assert max(copied) * tier.engine.block_size == 64
+    assert tier.counters.get("promotions") == 4
+    assert tier.in_device("hot0") == 4
+
+
 def test_a_request_that_needs_what_is_under_way_waits_for_it(tiny_model: Path) -> None:
     tier = warm(tiny_model)
     _begin(tier)
@@ -163,6 +182,32 @@ def test_a_reset_finds_no_block_in_a_copys_hands(tiny_model: Path, host: bool) -
     tier.engine.finish()
     tier.check_idle()
     assert len(tier.manager.residents) == (0 if host else 4)
+
+
+@pytest.mark.parametrize("method", ["_send_flush", "_take_flush"])
+def test_a_flush_that_can_not_be_told_at_once_is_told_later(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Promotion is off then, and the engine goes on."""
+    tier = warm(tiny_model)
+    late = _begin(tier)
+    tier.engine.abort("decodes")
+    own, failures = getattr(tier.promoter, method), [RuntimeError("made to fail")]
+
+    def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+        own()
+
+    monkeypatch.setattr(tier.promoter, method, fail_once)
+    assert tier.engine.reset()
+    tier.engine.step()
+    assert not tier.guard.on
+    assert tier.counters.get("failures", "promotion") == 1
+    tier.serve("after", chain(500, 7))  # takes the very blocks that the copy was to be written to
+    assert late not in tier.engine.copies
+    assert tier.engine.pool.get_num_free_blocks() == tier.engine.pool.num_gpu_blocks - 1
+    assert not tier.promoter.pending
 
 
 def test_a_sleep_in_mid_transfer_frees_all(tiny_model: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from plumage.batching.limit import BatchLimit
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
@@ -37,6 +39,13 @@ def feather(policy: str, **more: Any) -> dict[str, Any]:
 def tokens(engine: Engine, wanted: list[Prompt]) -> Mapping[str, tuple[int, ...]]:
     answers = engine.serve(wanted, steps=5000).answers
     return {name: answer.tokens for name, answer in answers.items() if answer.finished}
+
+
+def told(engine: Engine) -> dict[str, Any]:
+    """What the metrics are made of."""
+    status, body = engine.scheduler.fleet.answer("stats", b"")
+    assert status == 200
+    return dict(json.loads(body))
 
 
 def nothing_left(engine: Engine) -> None:
@@ -150,14 +159,43 @@ def test_the_limit_falls_with_preemptions_and_recovers(start_engine: Callable[..
     def noted(*given: Any, **named: Any) -> Any:
         output = own(*given, **named)
         limits.append(engine.scheduler.max_num_active_reqs)
+        assert told(engine)["batchLimit"] == limits[-1]
         return output
 
     engine.scheduler.schedule = noted
     wanted = prompts(6, 80, answer=120)
-    assert len(tokens(engine, wanted)) == len(wanted)
+    run = engine.serve(wanted, steps=5000)
+    assert all(answer.finished for answer in run.answers.values())
+    assert engine.scheduler.plumage.counters.get("preemptions") == run.preemptions > 0
     lowest = min(limits)
     assert lowest < 16
     assert max(limits[limits.index(lowest) :]) > lowest
+
+
+def test_a_limit_that_fails_gives_vllms_own_back(
+    start_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the step after it had fallen."""
+    few, wanted = {"num_gpu_blocks_override": 40, "max_model_len": 512, "max_num_seqs": 16}, prompts(6, 80, answer=120)
+    expected = tokens(start_engine(**few), wanted)
+    own, fallen = BatchLimit.observe, list[int]()
+
+    def fail_when_fallen(limit: BatchLimit, *given: Any) -> None:
+        if limit.limit < 16:
+            fallen.append(engine.scheduler.max_num_active_reqs)
+            raise RuntimeError("made to fail")
+        own(limit, *given)
+
+    monkeypatch.setattr(BatchLimit, "observe", fail_when_fallen)
+    engine = start_engine(**few, **plugin_arguments({"feather": None, "eviction": None}))
+    assert tokens(engine, wanted) == expected
+    assert len(fallen) == 1
+    assert fallen[0] < 16
+    assert told(engine)["batchLimit"] == engine.scheduler.max_num_active_reqs == 16
+    plumage = engine.scheduler.plumage
+    assert not plumage.guards["batchLimit"].on
+    assert plumage.guards["batchLimit"].reason == "RuntimeError: made to fail"
+    assert plumage.counters.get("failures", "batchLimit") == 1
 
 
 def test_the_running_batch_stands_by_prefix(start_engine: Callable[..., Engine]) -> None:

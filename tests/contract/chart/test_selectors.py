@@ -1,0 +1,73 @@
+"""The chart's policy and monitor choose the pods that the operator makes: by labels that all of those carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from support.operator_world import SITE, pool_object
+
+from plumage.api.v1alpha1 import InferenceGateway, parse_kept
+from plumage_operator.children import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.plan import read_pool
+
+SPOKEN_TO = {"chat-engine", "chat-router", "front-gateway"}
+
+
+@pytest.fixture(scope="module")
+def pods() -> dict[str, dict[str, str]]:
+    """The labels of each Deployment's pods, of a pool with a router of its own and of a gateway."""
+    found = {}
+    for child in _children():
+        if child["kind"] == "Deployment":
+            found[child["metadata"]["name"]] = child["spec"]["template"]["metadata"]["labels"]
+    assert found.keys() == SPOKEN_TO | {"chat-directory"}
+    return found
+
+
+def test_the_operator_may_reach_engines_and_every_kind_of_router(render: Any, pods: Mapping[str, Any]) -> None:
+    egress = render({"networkPolicy": {"enabled": True}}).one("NetworkPolicy")["spec"]["egress"]
+    (rule,) = [one for one in egress if any("podSelector" in peer for peer in one.get("to", ()))]
+    (peer,) = rule["to"]
+    assert peer["namespaceSelector"] == {}
+    assert _chosen(peer["podSelector"], pods) == SPOKEN_TO
+    assert {port["port"] for port in rule["ports"]} == {8000, 8081}
+
+
+def test_all_that_have_metrics_are_scraped(render: Any, pods: Mapping[str, Any]) -> None:
+    monitor = render({"monitoring": {"podMonitor": {"enabled": True}}}).one("PodMonitor")
+    assert _chosen(monitor["spec"]["selector"], pods) == SPOKEN_TO
+
+
+def test_somebody_elses_pods_are_not_chosen(render: Any) -> None:
+    theirs = {"web": {"app.kubernetes.io/component": "router", "app.kubernetes.io/managed-by": "Helm"}}
+    monitor = render({"monitoring": {"podMonitor": {"enabled": True}}}).one("PodMonitor")
+    assert _chosen(monitor["spec"]["selector"], theirs) == set()
+
+
+def _children() -> Iterator[dict[str, Any]]:
+    scene = Scene(read_pool(pool_object()), SITE, 2)
+    yield from build_children(scene)
+    spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
+    told = {**pool_object(spec, name="front", uid="u"), "kind": "InferenceGateway"}
+    gateway = parse_kept(told, "the gateway")
+    assert isinstance(gateway, InferenceGateway)
+    yield from build_gateway_children(GatewayScene(gateway, SITE, (Served(scene, ("chat",)),)))
+
+
+def _chosen(selector: Mapping[str, Any], pods: Mapping[str, Mapping[str, str]]) -> set[str]:
+    return {name for name, labels in pods.items() if _matches(selector, labels)}
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """As the API server does it, for the operators that the chart uses."""
+    equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    return equal and all(_holds(one, labels) for one in selector.get("matchExpressions", ()))
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    if expression["operator"] == "Exists":
+        return expression["key"] in labels
+    assert expression["operator"] == "In"
+    return labels.get(expression["key"]) in expression["values"]

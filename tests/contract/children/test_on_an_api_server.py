@@ -1,0 +1,122 @@
+"""Children of kinds that not every cluster has, on a real API server, as the operator sends them: strictly. Ingress is
+Kubernetes' own; HTTPRoute and PodMonitor are known by their projects' own definitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.needs import missing
+
+from plumage.api.v1alpha1 import parse_pool
+from plumage_operator.children import Scene, build_children
+from plumage_operator.site import Site
+
+if TYPE_CHECKING:
+    from cluster.api_only import ApiServer
+
+SITE = Site(image="plumage:1", engine_image="engine:1")
+EXPOSED: dict[str, Any] = {
+    "ingress": {
+        "host": "chat.example.com",
+        "className": "nginx",
+        "tlsSecretRef": {"name": "chat-tls"},
+        "annotations": {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600"},
+    },
+    "httpRoute": {
+        "parentRefs": [
+            {"name": "edge", "namespace": "gateways", "sectionName": "https"},
+        ],
+        "hostnames": ["chat.example.com"],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server(api_server: ApiServer) -> Iterator[ApiServer]:
+    from cluster.errors import NotHereError
+    from cluster.kinds import HTTP_ROUTES, POD_MONITORS, definition
+
+    with ExitStack() as stack:
+        for wanted in (HTTP_ROUTES, POD_MONITORS):
+            try:
+                path = str(definition(wanted))
+            except NotHereError as error:
+                missing("definitions of HTTPRoute and PodMonitor", str(error))
+            api_server.kubectl("apply", "--server-side", "-f", path)
+            stack.callback(api_server.kubectl, "delete", "-f", path)
+        api_server.established()
+        yield api_server
+
+
+@pytest.fixture(scope="module")
+def sent(api_server: ApiServer) -> Iterator[Any]:
+    """What a child has become on the server; its kind's strictness is the operator's."""
+    api_server.kubectl("create", "namespace", "exposed")
+
+    def send(child: dict[str, Any], verb: str, check: bool = True) -> Any:
+        more = ("--server-side", "--force-conflicts") if verb == "apply" else ()
+        done = api_server.kubectl(
+            verb, *more, "--validate=strict", "-o", "json", "-f", "-", stdin=json.dumps(child), check=False
+        )
+        assert (done.returncode == 0) is check, done.stderr
+        return json.loads(done.stdout) if check else done.stderr
+
+    yield send
+    api_server.kubectl("delete", "namespace", "exposed", "--wait=false")
+
+
+def children(kind: str) -> list[dict[str, Any]]:
+    document = {
+        "apiVersion": "inference.plumage.dev/v1alpha1",
+        "kind": "InferencePool",
+        "metadata": {"name": "chat", "namespace": "exposed", "uid": "7d1c0e4e-6e9b-4f52-9d5c-111111111111"},
+        "spec": {
+            "model": {"uri": "builtin://tiny-chat"},
+            "engine": {"runtime": "Simulator"},
+            "router": EXPOSED,
+            "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+        },
+    }
+    built = build_children(Scene(parse_pool(document, "chat"), SITE, 2))
+    return [json.loads(json.dumps(child)) for child in built if child["kind"] == kind]
+
+
+def test_an_ingress_is_accepted_and_changed(sent: Any) -> None:
+    (child,) = children("Ingress")
+    accepted_and_changed(sent, child, unknown=("spec", "backends"))
+
+
+def test_an_http_route_is_accepted_and_changed(server: ApiServer, sent: Any) -> None:
+    (child,) = children("HTTPRoute")
+    accepted_and_changed(sent, child, unknown=("spec", "hosts"))
+
+
+def test_pod_monitors_are_accepted_and_changed(server: ApiServer, sent: Any) -> None:
+    found = children("PodMonitor")
+    assert len(found) == 2
+    for child in found:
+        accepted_and_changed(sent, child, unknown=("spec", "endpoints"))
+
+
+def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, str]) -> None:
+    """Created, then applied, nothing of it dropped; a field that there is not is refused, so that all was looked at."""
+    assert holds(sent(child, "create")["spec"], child["spec"])
+    assert holds(
+        sent({**child, "metadata": {**child["metadata"], "labels": {"a": "b"}}}, "apply")["spec"], child["spec"]
+    )
+    part, field = unknown
+    wrong = {**child, part: {**child[part], field: []}, "metadata": {**child["metadata"], "name": "wrong"}}
+    assert f'unknown field "{part}.{field}"' in sent(wrong, "create", check=False)
+
+
+def holds(kept: Any, asked: Any) -> bool:
+    """Whether all that was asked is in what was kept, which has defaults beside it."""
+    if isinstance(asked, dict):
+        return isinstance(kept, dict) and all(name in kept and holds(kept[name], asked[name]) for name in asked)
+    if isinstance(asked, list):
+        return len(kept) == len(asked) and all(map(holds, kept, asked))
+    return bool(kept == asked)

@@ -1,0 +1,95 @@
+"""A status that a newer operator writes, on an API server whose definition of the kind is older: with
+`crds.enabled=false` the definitions are somebody else's, and `helm upgrade` leaves them as they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster.api_only import ApiServer
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config.kube_config import load_kube_config
+from support.crds import CRDS
+
+from plumage_operator.actions import WriteStatus
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.perform import Performer
+from plumage_operator.errors import RefusedError
+from plumage_operator.store import Store
+
+GROUP = "older.plumage.dev"
+REPO = Path(__file__).parents[3]
+STATUS = {"replicas": 3, "readyReplicas": 2, "provenReplicas": 2}
+
+
+@pytest.fixture(scope="module")
+def older(api_server: ApiServer) -> Iterator[ApiServer]:
+    """Our kind without the field, in a group of its own: what others define is left alone."""
+    definition = yaml.safe_load((CRDS / "inference.plumage.dev_inferencepools.yaml").read_text())
+    definition["metadata"] = {"name": f"inferencepools.{GROUP}"}
+    definition["spec"]["group"] = GROUP
+    for name in ("shortNames", "categories"):
+        definition["spec"]["names"].pop(name, None)
+    (version,) = definition["spec"]["versions"]
+    del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["provenReplicas"]
+    api_server.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(definition))
+    api_server.established()
+    yield api_server
+    api_server.kubectl("delete", "crd", definition["metadata"]["name"])
+
+
+@pytest.fixture
+async def api(older: ApiServer) -> AsyncIterator[Api]:
+    configuration = Configuration()
+    await load_kube_config(config_file=str(older.kubeconfig), client_configuration=configuration, persist_config=False)
+    async with Api(configuration) as api:
+        yield api
+
+
+@pytest.fixture
+def pool(older: ApiServer) -> dict[str, Any]:
+    manifest = yaml.safe_load((REPO / "examples" / "minimal.yaml").read_text())
+    manifest |= {"apiVersion": f"{GROUP}/v1alpha1", "metadata": {"name": "chat", "namespace": "default"}}
+    end = time.monotonic() + 120.0  # what tells kubectl of the kind is published a little later
+    while (
+        made := older.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(manifest), check=False)
+    ).returncode:
+        assert time.monotonic() < end, made.stderr
+        time.sleep(0.5)
+    return dict(json.loads(made.stdout))
+
+
+async def test_what_the_definition_does_not_know_is_left_out_and_said_once(
+    api: Api, pool: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RefusedError, match="field not declared in schema"):  # it is no outage, though it is status 500
+        await api.write_status(pool, "inferencepools", STATUS)
+    store = Store()
+    performer = Performer(api, Recorder(api, lambda: 0.0, "one"), store)
+    assert await performer.perform(pool, [WriteStatus(STATUS)]) == ()
+    written = observed(store)
+    assert written["status"] == {"replicas": 3, "readyReplicas": 2}
+    assert await performer.perform(written, [WriteStatus(STATUS)]) == ()
+    assert observed(store)["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"], "it wakes no watch"
+    (said,) = [message for message in caplog.messages if "provenReplicas" in message]
+    assert said.startswith("the definition of inferencepools is older than this operator")
+    (refusal,) = await performer.perform(written, [WriteStatus({**STATUS, "replicas": "three"})])
+    assert "status.replicas: expected numeric" in refusal.message, "another mistake stays one"
+
+
+def observed(store: Store) -> Any:
+    found = store.observe(("default", "chat"))
+    assert found is not None
+    return found.pool
+
+
+async def test_a_child_with_a_field_that_there_is_not_is_refused(api: Api) -> None:
+    child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "chat", "namespace": "default"}}
+    with pytest.raises(RefusedError, match="nonsense: field not declared in schema"):
+        await api.apply({**child, "spec": {"nonsense": 1}})

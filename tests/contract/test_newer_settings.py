@@ -1,0 +1,152 @@
+"""The files that an operator writes, read by processes a version older: what they do not know is passed over and named.
+A file that people write is read to the letter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.operator_world import SITE, pool_object
+
+from plumage.api.v1alpha1 import InferenceGateway, parse_manifest
+from plumage.errors import ConfigurationError
+from plumage.newer import MARK, Settings
+from plumage_engine.agent.config import AgentConfig
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.vllm.settings import read_feather, read_settings
+from plumage_operator.children import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.plan import read_pool
+from plumage_router.config import load_config
+from plumage_router.front.config import load_front
+from plumage_router.live import ConfigWatch
+
+NEWER = {"novelty": {"deep": [1]}}
+FEATHER = {"policy": "Bandit", "maxWaitSeconds": 7}
+PAPER = {"form": "Paper", "priority": "clock"}
+SIMULATED: dict[str, Any] = {
+    "model": {"uri": "builtin://tiny-chat"},
+    "engine": {"runtime": "Simulator", "feather": FEATHER, "eviction": {"hotness": PAPER}, "hostMemory": {}},
+}
+VLLM: dict[str, Any] = {
+    "model": {"uri": "builtin://tiny-llama"},
+    "engine": {"feather": FEATHER, "eviction": {"hotness": PAPER}, "hostMemory": {"capacity": "1Gi"}},
+}
+
+
+def from_file(read: Callable[[Path], Settings]) -> Callable[[Path, Any], Settings]:
+    def take(folder: Path, content: Any) -> Settings:
+        file = folder / f"{folder.name}.json"  # a name is warned of once
+        file.write_text(json.dumps(content))
+        return read(file)
+
+    return take
+
+
+def plugin(_: Path, content: Any) -> Settings:
+    read = read_settings(None, {"PLUMAGE_VLLM": json.dumps(content)})
+    assert read is not None
+    return read
+
+
+READERS: dict[tuple[str, str], Callable[[Path, Any], Settings]] = {
+    ("simulated", "engine.json"): from_file(SimulatorConfig.read),
+    ("simulated", "agent.json"): from_file(lambda file: AgentConfig.read(file, replica="chat-0")),
+    ("simulated", "router.json"): from_file(load_config),
+    ("vllm", "plugin.json"): plugin,
+    ("vllm", "agent.json"): from_file(lambda file: AgentConfig.read(file, replica="chat-0")),
+    ("gateway", "router.json"): from_file(load_front),
+}
+CASES = [" ".join(case) for case in READERS]
+
+
+def gateway_scene() -> GatewayScene:
+    spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
+    about = {"apiVersion": "inference.plumage.dev/v1alpha1", "metadata": {"name": "front", "namespace": "default"}}
+    gateway = parse_manifest({**about, "kind": "InferenceGateway", "spec": spec}, "test")
+    assert isinstance(gateway, InferenceGateway)
+    pool = read_pool(pool_object({**SIMULATED, "router": {"gatewayRef": {"name": "front"}}}))
+    return GatewayScene(gateway, SITE, (Served(Scene(pool, SITE, 2), ("chat",)),))
+
+
+def written(who: str, file: str) -> dict[str, Any]:
+    """What the operator puts into its ConfigMap."""
+    if who == "gateway":
+        made = [*build_gateway_children(gateway_scene())]
+    else:
+        pool = read_pool(pool_object(SIMULATED if who == "simulated" else VLLM))
+        made = [*build_children(Scene(pool, SITE, 2))]
+    texts = {name: text for one in made if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
+    content: dict[str, Any] = json.loads(texts[file])
+    return content
+
+
+def everywhere(content: Any, way: str = "") -> Iterator[str]:
+    """Puts a field more into each mapping, and tells where it stands."""
+    if isinstance(content, dict):
+        for name, below in list(content.items()):
+            yield from everywhere(below, f"{way}{name}.")
+        content |= NEWER
+        yield f"{way}novelty"
+    elif isinstance(content, list):
+        for number, below in enumerate(content):
+            yield from everywhere(below, f"{way}{number}.")
+
+
+@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
+def test_what_a_newer_operator_says_besides_is_passed_over_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, who: str, file: str
+) -> None:
+    read, content = READERS[who, file], written(who, file)
+    plain = read(tmp_path, content)
+    assert plain.ignored == ()
+    assert not caplog.records
+    places = {*everywhere(content)}
+    assert len(places) > 1
+    newer = read(tmp_path, content)
+    assert newer.model_dump() == plain.model_dump()
+    assert {*newer.ignored} == places, "options of policies are among them"
+    assert read(tmp_path, content).ignored == newer.ignored
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert all(place in said for place in places)
+
+
+@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
+@pytest.mark.parametrize("by", [None, "somebody"])
+def test_a_persons_file_is_read_to_the_letter(tmp_path: Path, who: str, file: str, by: str | None) -> None:
+    content = {name: value for name, value in written(who, file).items() if name not in MARK}
+    READERS[who, file](tmp_path, content)
+    with pytest.raises(ConfigurationError, match="novelty"):
+        READERS[who, file](tmp_path, {**content, **NEWER, **({} if by is None else {"writtenBy": by})})
+
+
+@pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
+def test_a_wrong_value_is_a_mistake_whoever_wrote_it(tmp_path: Path, who: str, file: str) -> None:
+    content = written(who, file)
+    name = next(name for name, value in content.items() if isinstance(value, dict))
+    with pytest.raises(ConfigurationError, match=name):
+        READERS[who, file](tmp_path, {**content, **NEWER, name: 7})
+
+
+def test_an_engine_passes_over_what_its_agent_hands_it_of_a_newer_policy() -> None:
+    known = {"policy": "Heuristic", "chunkTokens": 128}
+    assert read_feather(json.dumps({**known, **NEWER, **MARK}).encode()) == read_feather(json.dumps(known).encode())
+    with pytest.raises(ConfigurationError, match="novelty"):
+        read_feather(json.dumps({**known, **NEWER}).encode())
+
+
+def test_a_router_that_runs_takes_what_it_knows_of_a_newer_operators_file(tmp_path: Path) -> None:
+    file, applied = tmp_path / "router.json", []
+    content = written("simulated", "router.json")
+    file.write_text(json.dumps(content))
+    watch = ConfigWatch(file, load_config(file), applied.append)
+    content["policy"] = {"name": "RoundRobin"}
+    places = {*everywhere(content)}
+    file.write_text(json.dumps(content))
+    watch.look()
+    (config,) = applied
+    assert config.policy.name == "RoundRobin"
+    assert watch.error is None
+    assert {*watch.ignored} == places

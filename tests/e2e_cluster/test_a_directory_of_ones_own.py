@@ -1,0 +1,132 @@
+"""A pool whose directory is somebody else's server, behind a password, and whose routers ask for API keys: both come
+from Secrets, which pods mount. The server is the image's own Valkey, in a pod that Plumage did not make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.kube_access import Access, client_pod
+from support.kube_install import Pool, apply_pool, remove_pool
+
+NAMESPACE, SECRET, SERVER = "referred", "theirs", "cache"
+PASSWORD, KEY = "correct-horse", "sk-shop-1"
+_SERVE = """
+import os
+os.execvp("valkey-server", ["valkey-server", "--bind", "* -::*", "--save", "", "--requirepass", os.environ["PASSWORD"]])
+"""
+# What a client of the pool is answered, with the key, another and none; what its router tells of the directory once it
+# has read there what an agent wrote; and what the server says to who has no password, and keeps.
+_ASK = """
+import json, sys, time, urllib.error, urllib.request
+import redis
+
+router, server, key, password = sys.argv[1:]
+END = time.monotonic() + 240
+PROMPT = "what an agent tells of a prompt begins with its first whole chunk " * 20
+
+def chat(*keys):
+    body = {"model": "tiny-chat", "max_tokens": 4, "messages": [{"role": "user", "content": PROMPT}]}
+    headers = {"content-type": "application/json", **{"authorization": f"Bearer {one}" for one in keys}}
+    asked = urllib.request.Request(f"http://{router}:8000/v1/chat/completions", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return json.load(answer)["choices"][0]["finish_reason"]
+    except urllib.error.HTTPError as error:
+        return [error.code, json.load(error)["error"]["code"]]
+
+def figures():
+    with urllib.request.urlopen(f"http://{router}:8000/metrics", timeout=60) as page:
+        lines = [line.split() for line in page.read().decode().splitlines()]
+    names = {"plumage_router_degraded": "degraded", "plumage_router_directory_changes_total": "changes"}
+    return {names[line[0]]: float(line[1]) for line in lines if line[0] in names}
+
+def soon(look, enough):
+    while True:  # a new Service's rules reach the nodes a moment later, and an agent's word its router
+        try:
+            seen = look()
+        except urllib.error.URLError as error:
+            seen = repr(error)
+        if enough(seen) or time.monotonic() > END:
+            return seen
+        time.sleep(0.5)
+
+def client(**options):
+    return redis.Redis(host=server, protocol=2, socket_timeout=60, **options)
+
+def refusal():
+    try:
+        return str(client().ping())
+    except redis.AuthenticationError as error:
+        return str(error)
+
+print(json.dumps({
+    "with": soon(lambda: chat(key), lambda seen: seen == "length"), "other": chat("sk-other"), "without": chat(),
+    "router": soon(figures, lambda seen: "changes" in seen and seen["degraded"] == 0 < seen["changes"]),
+    "refusal": refusal(),
+    "kept": sorted(name.decode() for name in client(password=password).scan_iter()),
+}))
+"""
+
+
+def _server(image: str) -> list[dict[str, Any]]:
+    pod = client_pod(SERVER, image, _SERVE, ())
+    pod["metadata"]["labels"] = {"app": SERVER}
+    reference = {"secretKeyRef": {"name": SECRET, "key": "password"}}
+    pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "valueFrom": reference}]
+    service = {"selector": {"app": SERVER}, "ports": [{"port": 6379}]}
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET},
+         "stringData": {"password": PASSWORD, "keys": f"shop {KEY}\n"}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVER}, "spec": service},
+        pod,
+    ]  # fmt: skip
+
+
+def _manifest(name: str) -> dict[str, Any]:
+    directory = {"url": f"redis://{SERVER}:6379", "passwordRef": {"name": SECRET, "key": "password"}}
+    spec = {
+        "model": {"uri": "builtin://tiny-chat"},
+        "replicas": 1,
+        "engine": {"runtime": "Simulator"},
+        "directory": {"redisRef": directory},
+        "router": {"replicas": 1, "auth": {"apiKeysRef": {"name": SECRET, "key": "keys"}}},
+        "rollout": {"drainTimeoutSeconds": 5},
+    }
+    kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
+    return {**kind, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def pool(access: Access, installed: None) -> Iterator[Pool]:
+    access.namespace(NAMESPACE)
+    theirs = "\n---\n".join(map(json.dumps, _server(access.image)))
+    access.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=theirs)
+    made = apply_pool(access, NAMESPACE, "ours", json.dumps(_manifest("ours")))
+    yield made
+    remove_pool(access, made)
+    access.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def told(access: Access, pool: Pool) -> dict[str, Any]:
+    server = f"{SERVER}.{NAMESPACE}.svc.cluster.local"
+    answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _ASK, pool.host, server, KEY, PASSWORD))
+    return answer
+
+
+def test_who_has_a_key_is_answered_and_nobody_else(told: dict[str, Any]) -> None:
+    assert told["with"] == "length"
+    assert told["other"] == told["without"] == [401, "invalid_api_key"]
+
+
+def test_agent_and_router_meet_behind_the_password(access: Access, pool: Pool, told: dict[str, Any]) -> None:
+    assert told["refusal"].startswith("Authentication required"), "nobody meets there without it"
+    assert told["router"]["degraded"] == 0
+    assert told["router"]["changes"] > 0, "the router has read what the agent wrote"
+    assert any(f"{pool.name}-engine-" in name and name.endswith(":beat") for name in told["kept"]), told["kept"]
+    conditions = access.get("inferencepools", pool.name, NAMESPACE)["status"]["conditions"]
+    assert [one["reason"] for one in conditions if one["type"] == "DirectoryReady"] == ["External"]
+    assert access.get("deployment", f"{pool.name}-directory", NAMESPACE) == {}, "it has none of its own"

@@ -1,0 +1,82 @@
+"""A pool that is deleted, by itself or with its namespace, drains: what it has begun it finishes, and then nothing of
+it is there. Garbage collection takes the Services, slices, accounts and directory of a deleted pool at once, while its
+pods still answer; of a namespace Kubernetes takes the pods first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from support.kube_access import Access, until
+from support.kube_install import Pool, apply_pool, listing, made_by_users, remove_pool, until_gone
+from support.kube_stream import Stream
+
+CLIENTS = "clients"
+TOKENS = 125  # 25 seconds at this speed: several times what garbage collection needs
+SPEC = {
+    "model": {"uri": "builtin://tiny-chat"},
+    "engine": {"runtime": "Simulator", "simulator": {"device": {"preset": "GPU", "timeScalePercent": 1000}}},
+    "replicas": 1,
+    "rollout": {"drainTimeoutSeconds": 60},  # Kubernetes looks at a namespace again after half of the grace period
+}
+DELETE = {
+    "pool": ("delete", "inferencepool/leaving-pool", "--namespace=leaving-pool", "--wait=false"),
+    "namespace": ("delete", "namespace/leaving-namespace", "--wait=false"),
+}
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A pool in a namespace of its name, and an answer that it is giving."""
+
+    pool: Pool
+    stream: Stream
+
+
+@pytest.fixture(scope="module")
+def leaving(access: Access, installed: None) -> Iterator[dict[str, Leaving]]:
+    """Both at once, for an answer takes its time: under way while the pools' Services go."""
+    names = {what: f"leaving-{what}" for what in DELETE}
+    for name in (CLIENTS, *names.values()):
+        access.namespace(name)
+    for name in names.values():
+        access.kubectl("-n", name, "apply", "-f", "-", stdin=manifest(name))
+    pools = {what: apply_pool(access, name, name, manifest(name)) for what, name in names.items()}
+    made = {what: Leaving(pool, Stream.start(access, CLIENTS, pool, TOKENS)) for what, pool in pools.items()}
+    for what, words in DELETE.items():
+        assert made[what].stream.under_way(), made[what].stream.lines()
+        access.kubectl(*words)
+    until(lambda: all(all_end(access, pool) for pool in pools.values()), "all pods were told to end")
+    until(lambda: not services(access, pools["pool"]), "the pool's Services and slices are gone")
+    over = [one.stream.lines() for one in made.values() if not one.stream.under_way()]
+    assert not over, f"over before the deletion counted: {over}"
+    yield made
+    remove_pool(access, pools["pool"])
+    access.kubectl("delete", "namespace", CLIENTS, *names.values(), "--ignore-not-found", "--timeout=120s")
+
+
+@pytest.mark.parametrize("what", DELETE)
+def test_an_answer_that_has_begun_comes_whole_and_then_all_is_gone(
+    access: Access, leaving: dict[str, Leaving], what: str
+) -> None:
+    pool, stream = leaving[what].pool, leaving[what].stream
+    assert stream.end() == {"pieces": TOKENS, "usage": TOKENS, "done": True, "why": ""}
+    kept = made_by_users([pool.namespace]) if what == "pool" else frozenset()
+    until_gone(lambda: [one for one in listing(access) - kept if pool.namespace in one.split()])
+
+
+def all_end(access: Access, pool: Pool) -> bool:
+    chosen = ("get", "pods", "-l", f"inference.plumage.dev/pool={pool.name}", "-o", "json")
+    pods = json.loads(access.kubectl("-n", pool.namespace, *chosen))["items"]
+    return all("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+
+def services(access: Access, pool: Pool) -> str:
+    return access.kubectl("-n", pool.namespace, "get", "services,endpointslices", "-o", "name")
+
+
+def manifest(name: str) -> str:
+    kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
+    return json.dumps({**kind, "spec": SPEC})

@@ -1,0 +1,121 @@
+"""`helm upgrade --set externalMetrics.enabled=true`: a plain HorizontalPodAutoscaler sizes a pool by figures that the
+operator serves, with the chart's own certificates, through the API server; and the chart's refusal where another
+provider has that API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from support.kube_access import Access, until
+from support.kube_install import ROOT, Pool, revision, rollback, upgrade, upgrade_words
+from support.kube_load import Load
+
+ENABLED = ("--set", "externalMetrics.enabled=true")
+SERVICE = "v1beta1.external.metrics.k8s.io"
+PATH = "/apis/external.metrics.k8s.io/v1beta1"
+FOREIGN = {
+    "apiVersion": "apiregistration.k8s.io/v1",
+    "kind": "APIService",
+    "metadata": {"name": SERVICE},
+    "spec": {
+        "group": "external.metrics.k8s.io",
+        "version": "v1beta1",
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"},
+    },
+}
+# At most 480 tokens a second: three replicas of this target even where a machine manages a third of that.
+LOAD = {"groups": 4, "prefix_words": 50, "turns": 1, "workers": 6, "pace_s": 0.5, "answer_tokens": 40}
+TARGET = "60"
+TOKENS = "plumage_tokens_per_second"
+
+
+def test_the_chart_refuses_where_another_provider_serves_that_api(access: Access, installed: None) -> None:
+    before = revision(access)
+    access.kubectl("apply", "-f", "-", stdin=json.dumps(FOREIGN))
+    try:
+        told = access.refused(*upgrade_words(*ENABLED), program="helm")
+        kept = json.loads(access.kubectl("get", "apiservice", SERVICE, "-o", "json"))["spec"]["service"]["namespace"]
+    finally:
+        access.kubectl("delete", "apiservice", SERVICE)
+    assert f"the cluster has an APIService {SERVICE} already" in told
+    assert "served by keda/keda-operator-metrics-apiserver" in told
+    assert "Leave it off and scale by that provider" in told
+    assert (kept, revision(access)) == ("keda", before)
+
+
+@pytest.fixture(scope="module")
+def served(access: Access, pool: Pool) -> Iterator[None]:
+    """By the operator that the release has, until it is rolled back."""
+    installed = revision(access)
+    upgrade(access, *ENABLED)
+    access.kubectl("wait", "--for=condition=Available", f"apiservice/{SERVICE}", "--timeout=180s")
+    yield
+    rollback(access, installed)
+    until(lambda: not access.kubectl("get", "apiservice", SERVICE, "--ignore-not-found"), "the API is gone with it")
+
+
+@pytest.mark.usefixtures("served")
+def test_an_hpa_grows_and_shrinks_a_pool_by_the_operator_s_figures(access: Access, pool: Pool) -> None:
+    names = {one["name"] for one in json.loads(access.kubectl("get", "--raw", PATH))["resources"]}
+    assert {TOKENS, "plumage_cache_miss_ratio_curable"} <= names
+    load = Load.start(access, pool, port=8000, key="", model="tiny-chat", **LOAD)
+    try:
+        until(lambda: figure(access, pool, TOKENS) > 0, "tokens of the load are told")
+        access.kubectl("-n", pool.namespace, "apply", "-f", "-", stdin=json.dumps(sample()))
+        until(lambda: engines(access, pool) == (3, 3), "it grew")
+        assert ("kube-controller-manager", "scale") in written(access, pool), "by /scale"
+    finally:
+        load.stop()
+    try:
+        until(lambda: engines(access, pool) == (2, 2), "it shrank once the load was gone")
+        said = rescales(access, pool)
+    finally:
+        access.kubectl("-n", pool.namespace, "delete", "hpa", pool.name)
+    assert any(one.startswith(f"New size: 3; reason: external metric {TOKENS}") for one in said), said
+    assert any(one.startswith("New size: 2; reason: All metrics below target") for one in said), said
+
+
+def sample() -> dict[str, Any]:
+    """The one of examples/ with a smaller target and no windows. The cache's figure is not told before two minutes of
+    load, and an HPA gives up no replica while one of its figures is missing, so this one has the tokens' alone."""
+    hpa: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "autoscaling" / "hpa.yaml").read_text())
+    spec = hpa["spec"]
+    spec["maxReplicas"] = 3
+    spec["metrics"] = [one for one in spec["metrics"] if one["external"]["metric"]["name"] == TOKENS]
+    spec["metrics"][0]["external"]["target"]["averageValue"] = TARGET
+    for direction in ("scaleUp", "scaleDown"):
+        spec["behavior"][direction] = {"stabilizationWindowSeconds": 0}
+    return hpa
+
+
+def figure(access: Access, pool: Pool, metric: str) -> float:
+    """As an HPA gets it, in whole units; 0 where it is not told."""
+    path = f"{PATH}/namespaces/{pool.namespace}/{metric}?labelSelector=pool%3D{pool.name}"
+    items = json.loads(access.kubectl("get", "--raw", path))["items"]
+    return sum(int(one["value"].removesuffix("m")) for one in items) / 1000
+
+
+def engines(access: Access, pool: Pool) -> tuple[int, int]:
+    """Pods, those that end too, and replicas that are Ready."""
+    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
+    pods = access.kubectl("-n", pool.namespace, "get", "pods", "-l", chosen, "-o", "name").split()
+    status = access.get("inferencepools", pool.name, pool.namespace)["status"]
+    return len(pods), int(status.get("readyReplicas", 0))
+
+
+def written(access: Access, pool: Pool) -> set[tuple[str, str]]:
+    """Who wrote to the pool, and by which of its endpoints."""
+    told = access.kubectl("-n", pool.namespace, "get", "ppool", pool.name, "--show-managed-fields", "-o", "json")
+    fields = json.loads(told)["metadata"]["managedFields"]
+    return {(one["manager"], one.get("subresource", "")) for one in fields}
+
+
+def rescales(access: Access, pool: Pool) -> list[str]:
+    told = access.kubectl("-n", pool.namespace, "get", "events", "-o", "json")
+    return [one["message"] for one in json.loads(told)["items"] if one["reason"] == "SuccessfulRescale"]

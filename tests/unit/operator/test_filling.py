@@ -1,0 +1,75 @@
+"""The operator's first lists: an API server that just started refuses them, and a missing right is no passing thing. An
+API server of a few lines refuses so many of them; a real one does it in tests/integration/operator, at times."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+from support.operator_world import SITE, pool_object
+
+from plumage_operator import running
+from plumage_operator.cluster.api import Api
+from plumage_operator.errors import RefusedError
+from plumage_operator.options import Options
+from plumage_operator.running import Operator
+from plumage_operator.triggers import WATCHED
+
+
+class Server:
+    """refusals: requests that it says no to before it says yes."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.refusals:
+            self.refusals -= 1
+            told = {"reason": "Forbidden", "message": "User plumage cannot list it"}
+            return web.json_response(told, status=403)
+        items = [pool_object()] if request.path.endswith("inferencepools") else []
+        return web.json_response({"kind": "List", "metadata": {}, "items": items})
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with TestServer(app) as serving:
+        configuration = Configuration()
+        configuration.host = str(serving.make_url("")).rstrip("/")
+        async with Api(configuration) as api:
+            yield api
+
+
+@pytest.fixture
+def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
+    monkeypatch.setattr(running, "_FIRST_WAIT", 0.0)
+    operator = Operator(Options(SITE, "first"))
+    operator.heartbeats.expect("event loop", 60.0)
+    return operator
+
+
+async def test_what_is_refused_for_a_moment_is_asked_for_again(
+    server: Server, api: Api, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.refusals = 2
+    await operator._filled(api, WATCHED)
+    assert operator.store.pools() == [("default", "chat")]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "asking again in 0 s: User plumage cannot list it" in caplog.text
+
+
+async def test_who_lacks_a_right_ends(server: Server, api: Api, operator: Operator) -> None:
+    server.refusals = 1_000
+    with pytest.raises(RefusedError, match="cannot list"):
+        await operator._filled(api, WATCHED)
+    assert server.refusals == 1_000 - 6

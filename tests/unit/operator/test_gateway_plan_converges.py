@@ -1,0 +1,110 @@
+"""A gateway's plan that is cut short anywhere is made again by the next operator, and ends where it would have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.gateway_world import Gateway, attached, model
+from support.operator_world import NOW, SITE
+
+from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.gateways import CONFIG_SEEN, gateway_changes, gateway_words
+from plumage_operator.site import Site
+
+CLAIM = {"uri": "pvc://claim/model"}
+
+GATEWAYS: dict[str, Callable[[], Gateway]] = {
+    "one pool": lambda: Gateway(attached("chat"), models=[model("chat", "chat")]),
+    "two pools": lambda: Gateway(attached("chat"), attached("code", born=1), replicas=3),
+    "a volume and keys": lambda: Gateway(
+        attached("chat", **CLAIM),
+        auth={"apiKeysRef": {"name": "keys", "key": "k"}},
+        listeners=[{"name": "http", "port": 80}],
+    ),
+    "two pools of one name": lambda: Gateway(
+        attached("old", born=1), attached("young", born=9), models=[model("chat", "young", "old")]
+    ),
+    "a pool that is not there": lambda: Gateway(attached("chat"), models=[model("x", "chat"), model("y", "gone")]),
+    "no pool": lambda: Gateway(models=[model("chat", "chat")]),
+}
+SITES = {"one pool": replace(SITE, network_policies=False)}
+WAYS: list[tuple[str | None, str]] = [*((None, after) for after in GATEWAYS), *itertools.permutations(GATEWAYS, 2)]
+
+
+def on_the_way(before: str | None, after: str) -> Gateway:
+    """A gateway of that spec, and what there is so far: nothing, or what belongs to the one before."""
+    world = GATEWAYS[after]()
+    if before is None:
+        return world
+    settled = GATEWAYS[before]()
+    settled.converge(SITES.get(before, SITE))
+    settled.pool["spec"] = world.pool["spec"]
+    settled.pool["metadata"]["generation"] = 2
+    settled.pools = world.pools
+    return settled
+
+
+def steps(world: Gateway, site: Site) -> Iterator[Action]:
+    """Every action until there is none left, each once it is done."""
+    for _ in range(10):
+        world.run_controllers()
+        count = 0
+        for action in _look(world, site):
+            count += 1
+            world.do([action])
+            yield action
+        if not count:
+            return
+    raise AssertionError(f"still {world.plan(site)} after 10 looks")
+
+
+def _look(world: Gateway, site: Site) -> Iterator[Action]:
+    """Words are of what there is once the changes are done."""
+    yield from gateway_changes(world.seen(), site)
+    yield from gateway_words(world.seen(), site, NOW)
+
+
+def shape(world: Gateway) -> dict[str, Any]:
+    """What must be the same whichever way it came about."""
+    status = {name: value for name, value in world.pool["status"].items() if name != "conditions"}
+    said = {one["type"]: (one["status"], one["reason"], one["message"]) for one in world.pool["status"]["conditions"]}
+    children = {key: {part: thing[part] for part in thing if part not in ("metadata", "status")} | {
+        "labels": thing["metadata"]["labels"], "annotations": thing["metadata"]["annotations"],
+    } for key, thing in world.objects.items()}  # fmt: skip
+    seen = {name: pod["metadata"]["annotations"][CONFIG_SEEN] for name, pod in world.pods.items()}
+    return {"children": children, "status": status, "said": said, "seen": seen}
+
+
+@pytest.mark.parametrize(("before", "after"), WAYS)
+def test_a_crash_after_any_action_converges(before: str | None, after: str) -> None:
+    site, whole = SITES.get(after, SITE), on_the_way(before, after)
+    count = len(list(steps(whole, site)))
+    for cut in range(1, count):
+        world = on_the_way(before, after)
+        list(itertools.islice(steps(world, site), cut))
+        world.known.clear()  # the next operator has seen nothing yet
+        told = len(world.told)
+        world.converge(site)
+        assert shape(world) == shape(whole), cut
+        assert {one.reason for one in world.told[told:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
+
+
+@pytest.mark.parametrize("after", GATEWAYS)
+def test_whatever_was_before_it_ends_the_same(after: str) -> None:
+    fresh, site = GATEWAYS[after](), SITES.get(after, SITE)
+    fresh.converge(site)
+    for before in [name for name in GATEWAYS if name != after]:
+        world = on_the_way(before, after)
+        world.converge(site)
+        wanted = shape(fresh)
+        wanted["status"]["observedGeneration"] = 2
+        assert shape(world) == wanted, before
+
+
+def test_a_gateways_actions_of_every_kind_are_cut() -> None:
+    kinds = {type(action) for way in WAYS for action in steps(on_the_way(*way), SITES.get(way[1], SITE))}
+    assert kinds == {Annotate, Apply, Delete, Tell, WriteStatus}

@@ -1,0 +1,160 @@
+"""Ready while a pool changes its size: what served before is what counts, until more was ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.operator_world import World, pool_object
+
+from plumage_operator.actions import Apply, WriteStatus
+
+UNKNOWN_IMAGE = {"reason": "ErrImagePull", "message": "not found"}
+
+
+def serving(replicas: int, rollout: dict[str, Any] | None = None) -> World:
+    spec = {**pool_object()["spec"], "replicas": replicas, **({"rollout": rollout} if rollout else {})}
+    world = World(pool_object(spec))
+    world.converge()
+    return world
+
+
+def ask_for(world: World, replicas: int) -> None:
+    """As `kubectl scale` does; the operator has changed the Deployment, whose controller has seen nothing yet."""
+    world.pool["spec"]["replicas"] = replicas
+    world.pool["metadata"]["generation"] += 1
+    world.do(world.plan())
+
+
+def is_ready(world: World, ready: int, total: int | None = None) -> tuple[str, str]:
+    """What the pool says of itself with so many ready replicas, of all that are wanted if not told otherwise. Every
+    look begins from the status alone, as a new operator's does, and a second one has nothing to add."""
+    deployment = world.objects["Deployment", "chat-engine"]
+    there = deployment["spec"]["replicas"] if total is None else total
+    seen = {"observedGeneration": deployment["metadata"]["generation"]}
+    deployment["status"] = {**seen, "replicas": there, "updatedReplicas": there, "readyReplicas": ready}
+    actions = world.plan()
+    assert not [action for action in actions if isinstance(action, Apply)]
+    assert len([action for action in actions if isinstance(action, WriteStatus)]) <= 1
+    world.do(actions)
+    assert world.plan() == ()
+    assert world.reasons()["EngineReady"] == world.reasons()["Ready"]
+    return world.reasons()["Ready"]
+
+
+def test_a_pool_that_serves_is_ready_while_it_grows() -> None:
+    world = serving(2)
+    ask_for(world, 8)
+    assert world.reasons()["Ready"] == ("True", "Serving")
+    for ready in (2, 3, 7):
+        assert is_ready(world, ready) == ("True", "Serving")
+        assert world.reasons()["Progressing"] == ("True", "Resizing")
+        assert world.condition("Ready")["message"] == f"{ready} of 8 replicas are ready; the others start"
+    assert is_ready(world, 8) == ("True", "Serving")
+    assert world.reasons()["Progressing"] == ("False", "Settled")
+    assert {one.reason for one in world.told if one.reason in ("Starting", "Warming")} == {"Starting"}
+    assert [one.reason for one in world.told].count("Starting") == 1  # when it was made
+
+
+def test_what_served_before_and_breaks_while_it_grows_is_told() -> None:
+    world = serving(4)
+    ask_for(world, 8)
+    assert is_ready(world, 3) == ("True", "Serving")
+    assert is_ready(world, 2) == ("False", "Starting")
+    assert is_ready(world, 3) == ("False", "Starting")
+    assert is_ready(world, 4) == ("True", "Serving")  # the others go on loading
+
+
+def test_the_last_that_breaks_is_told_too() -> None:
+    world = serving(1)
+    ask_for(world, 3)
+    assert is_ready(world, 1) == ("True", "Serving")
+    assert is_ready(world, 0) == ("False", "Starting")
+    assert is_ready(world, 1) == ("True", "Serving")
+
+
+def test_new_replicas_count_from_when_they_were_ready() -> None:
+    world = serving(2)
+    ask_for(world, 8)
+    assert is_ready(world, 7) == ("True", "Serving")
+    assert is_ready(world, 6) == ("True", "Serving")
+    assert is_ready(world, 5) == ("False", "Starting")
+
+
+def test_new_replicas_that_cannot_start_degrade_the_pool_and_no_more() -> None:
+    world = serving(2)
+    ask_for(world, 4)
+    template = world.objects["Deployment", "chat-engine"]["spec"]["template"]
+    world.add_pod("chat-engine-9", template, ready=False)
+    stuck = {"name": "engine", "image": "engine:1", "ready": False, "state": {"waiting": UNKNOWN_IMAGE}}
+    world.pods["chat-engine-9"]["status"]["containerStatuses"] = [stuck]
+    assert is_ready(world, 2) == ("True", "Degraded")
+    assert "2 of 4 replicas are ready. chat-engine-9 can't pull image" in world.condition("Ready")["message"]
+
+
+@pytest.mark.parametrize("wanted", [3, 9])
+def test_a_pool_that_never_served_waits_for_all_whatever_its_size_becomes(wanted: int) -> None:
+    world = World(pool_object({**pool_object()["spec"], "replicas": 4}))
+    world.do(world.plan())
+    world.run_controllers()
+    assert is_ready(world, 2) == ("False", "Starting")
+    ask_for(world, wanted)
+    assert is_ready(world, 2) == ("False", "Starting")
+    assert is_ready(world, wanted - 1) == ("False", "Starting")
+    assert is_ready(world, wanted) == ("True", "Serving")
+
+
+def test_a_pool_that_shrinks_is_held_against_what_it_keeps() -> None:
+    world = serving(4)
+    ask_for(world, 2)
+    assert is_ready(world, 4, total=4) == ("True", "Serving")
+    assert is_ready(world, 2) == ("True", "Serving")
+    ask_for(world, 4)
+    assert is_ready(world, 2) == ("True", "Serving")
+    assert is_ready(world, 1) == ("True", "Serving")
+    assert is_ready(world, 0) == ("False", "Starting")
+
+
+def test_one_that_is_not_ready_may_shrink_to_what_is() -> None:
+    world = serving(6)
+    assert is_ready(world, 2) == ("False", "Starting")
+    ask_for(world, 3)
+    assert is_ready(world, 2) == ("False", "Starting")
+    ask_for(world, 2)
+    assert is_ready(world, 2) == ("True", "Serving")
+
+
+def test_a_pool_that_wakes_is_ready_once_all_that_are_wanted_are() -> None:
+    world = serving(3, rollout={"maxUnavailable": 2})
+    ask_for(world, 0)
+    assert is_ready(world, 0) == ("True", "ScaledToZero")
+    ask_for(world, 3)
+    for ready in (0, 1, 2):
+        assert is_ready(world, ready) == ("False", "Starting")
+    assert is_ready(world, 3) == ("True", "Serving")
+
+
+@pytest.mark.parametrize(("unavailable", "least"), [(0, 3), (2, 2), ("50%", 2), ("75%", 1)])
+def test_a_rollout_takes_what_it_may_of_what_served(unavailable: int | str, least: int) -> None:
+    world = serving(4, rollout={"maxUnavailable": unavailable})
+    ask_for(world, 8)
+    assert is_ready(world, least) == ("True", "Serving")
+    assert is_ready(world, least - 1) == ("False", "Starting")
+
+
+def test_a_rollouts_surge_proves_no_more_than_is_wanted() -> None:
+    world = serving(4)
+    assert is_ready(world, 5, total=5) == ("True", "Serving")
+    assert is_ready(world, 3) == ("True", "Serving")
+
+
+def test_a_quiet_pool_remembers_nothing_of_it() -> None:
+    """Its size says it, so a status of before needs no write, and an older definition knows every field."""
+    world = serving(2)
+    assert "provenReplicas" not in world.pool["status"]
+    ask_for(world, 3)
+    assert world.pool["status"]["provenReplicas"] == 2
+    assert is_ready(world, 3) == ("True", "Serving")
+    assert "provenReplicas" not in world.pool["status"]
+    assert is_ready(world, 0) == ("False", "Starting")
+    assert world.pool["status"]["provenReplicas"] == 3

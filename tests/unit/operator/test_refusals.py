@@ -1,0 +1,191 @@
+"""What the API server will not do is tried again, counted and said once, a status too: an API server of a few lines
+refuses it. Which children's refusals stand in the status, tests/integration/operator sees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+from support.operator_world import NOW, SITE, pool_object
+
+from plumage_operator.actions import Apply
+from plumage_operator.children import KINDS
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.perform import Performer
+from plumage_operator.cluster.troubles import Troubles
+from plumage_operator.metrics import Metrics
+from plumage_operator.queue import WorkQueue
+from plumage_operator.reconciler import Key, Reconciler
+from plumage_operator.store import Store
+from plumage_operator.triggers import INTEGRATIONS
+
+VALUES = Path(__file__).parents[3] / "charts" / "plumage" / "values.yaml"
+SERVED = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
+GATEWAY = {**pool_object(SERVED, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
+POOL_KEY, GATEWAY_KEY = ("InferencePool", "default", "chat"), ("InferenceGateway", "default", "front")
+
+
+class Server:
+    """refused: a part of the paths that it says no to. says: how. events: what was asked for them, by method and
+    reason."""
+
+    def __init__(self) -> None:
+        self.refused = "/status"
+        self.says = "User plumage cannot {} it"
+        self.versions = 10
+        self.events: list[tuple[str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.refused and self.refused in request.path:
+            told = {"reason": "Forbidden", "message": self.says.format(request.method.lower())}
+            return web.json_response(told, status=403)
+        if request.method == "GET":
+            return web.json_response({"reason": "NotFound"}, status=404)
+        body = await request.json()
+        if "/events" in request.path:
+            self.events.append((request.method, body.get("reason", "")))
+        self.versions += 1
+        body.setdefault("metadata", {})["resourceVersion"] = str(self.versions)
+        return web.json_response(body, status=201)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with TestServer(app) as serving:
+        configuration = Configuration()
+        configuration.host = str(serving.make_url("")).rstrip("/")
+        async with Api(configuration) as api:
+            yield api
+
+
+@pytest.fixture
+def performer(api: Api, store: Store) -> Performer:
+    return Performer(api, Recorder(api, lambda: NOW, "one"), store)
+
+
+@pytest.fixture
+def reconciler(api: Api, performer: Performer, metrics: Metrics, store: Store) -> Reconciler:
+    queue = WorkQueue[Key](lambda: 0.0, lambda: 1.0)
+    store.put(pool_object())
+    store.put(GATEWAY)
+    troubles = Troubles(api, lambda: 0.0, lambda _: True)
+    return Reconciler(store, queue, troubles, performer, SITE, metrics, clock=lambda: NOW)
+
+
+@pytest.mark.parametrize("key", [POOL_KEY, GATEWAY_KEY])
+async def test_a_refused_status_is_tried_again_counted_and_said_once(
+    key: Key, server: Server, reconciler: Reconciler, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        assert await reconciler.reconcile(key) == 30
+    said = "{} {}/{}: ChildRefused: the API server refuses {} status: User plumage cannot patch it".format(*key, key[0])
+    assert caplog.messages == [said]
+    assert metrics.refusals == {key[0]: 2}
+    assert f'plumage_operator_refusals_total{{kind="{key[0]}"}} 2' in metrics.page(pools=1, waiting=0, oldest=0)
+    server.refused = ""
+    assert await reconciler.reconcile(key) != 30
+    assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize(("key", "thing"), [(POOL_KEY, pool_object()), (GATEWAY_KEY, GATEWAY)])
+async def test_what_a_refused_status_says_is_told_once(
+    key: Key, thing: dict[str, Any], server: Server, store: Store, reconciler: Reconciler
+) -> None:
+    await reconciler.reconcile(key)
+    first = list(server.events)
+    assert first
+    assert {method for method, _ in first} == {"POST"}
+    await reconciler.reconcile(key)
+    assert server.events == first
+    store.put(changed(thing, 5, spec={"replicas": "many"}))  # nothing that can be read
+    for _ in range(2):
+        await reconciler.reconcile(key)
+    assert server.events[len(first) :] == [("POST", "InvalidSpec")], "what happened meanwhile"
+    server.refused = ""
+    assert await reconciler.reconcile(key) != 30
+    assert len(server.events) == len(first) + 1
+    store.put(changed(thing, 900, uid="another"))
+    server.refused = "/status"
+    await reconciler.reconcile(key)
+    server.events.clear()
+    store.put(changed(thing, 901, uid="a-third"))
+    await reconciler.reconcile(key)
+    assert server.events == first, "its namesake's status is not its own"
+
+
+def changed(thing: dict[str, Any], version: int, spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    metadata = {**thing["metadata"], "resourceVersion": str(version), **more}
+    return {**thing, "metadata": metadata, "spec": spec or thing["spec"]}
+
+
+async def test_a_refused_child_is_counted_and_said(
+    server: Server, reconciler: Reconciler, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    server.refused = "/serviceaccounts"
+    assert await reconciler.reconcile(POOL_KEY) == 30
+    assert set(metrics.refusals) == {"ServiceAccount"}
+    assert len(caplog.messages) == metrics.refusals["ServiceAccount"]
+    assert all("the API server refuses ServiceAccount chat-" in message for message in caplog.messages)
+
+
+NO_RIGHT = (
+    '{0}.{1} is forbidden: User "system:serviceaccount:plumage-system:plumage-operator" cannot create resource "{0}" '
+    'in API group "{1}" in the namespace "default"'
+)
+"""As an API server says it: tests/integration/operator sees one do so."""
+
+
+async def refusal_of(kind: str, server: Server, performer: Performer, said: str) -> str:
+    """What is told of a child of that kind."""
+    api_version, plural = KINDS[kind]
+    server.refused, server.says = f"/{plural}", said.format(plural, api_version.split("/")[0])
+    metadata = {"name": "chat-router", "namespace": "default"}
+    apply = Apply({"apiVersion": api_version, "kind": kind, "metadata": metadata}, known=False)
+    (refusal,) = await performer.perform(pool_object(), [apply])
+    assert refusal.reason == "ChildRefused"
+    assert server.says in refusal.message
+    return refusal.message
+
+
+@pytest.mark.parametrize("switch", INTEGRATIONS)
+async def test_a_right_that_the_chart_gives_on_request_is_told_with_its_switch(
+    switch: str, server: Server, performer: Performer
+) -> None:
+    assert yaml.safe_load(VALUES.read_text())["integrations"][switch] is False, "so that people meet it"
+    group, version, plural = INTEGRATIONS[switch]
+    kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
+    told = await refusal_of(kind, server, performer, NO_RIGHT)
+    assert f"helm upgrade with integrations.{switch}=true" in told
+    policy = 'admission webhook "policy.example" denied the request: no {0} here'
+    assert "integrations" not in await refusal_of(kind, server, performer, policy)
+
+
+async def test_no_other_kind_has_a_switch(server: Server, performer: Performer) -> None:
+    assert "integrations" not in await refusal_of("Service", server, performer, NO_RIGHT)

@@ -1,0 +1,76 @@
+"""What a watch tells: who is looked at because of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.operator_world import pod_object, pool_object
+
+from plumage.cluster import POOL_LABEL, gateway_labels_of
+from plumage_operator.queue import WorkQueue
+from plumage_operator.reconciler import Key
+from plumage_operator.store import Store
+from plumage_operator.triggers import take_in
+
+CHAT, OTHER, FRONT = (
+    ("InferencePool", "default", "chat"),
+    ("InferencePool", "default", "other"),
+    ("InferenceGateway", "default", "front"),
+)
+
+
+class Watch:
+    """asked: who was to be looked at since the last call."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.queue: WorkQueue[Key] = WorkQueue(lambda: 0.0, lambda: 1.0)
+        self.asked: set[Key] = set()
+        self.queue.add = lambda key, after=0.0: self.asked.add(key)  # type: ignore[method-assign]
+
+    def tell(self, thing: dict[str, Any], *, gone: bool = False) -> set[Key]:
+        self.asked.clear()
+        take_in(self.store, self.queue, thing, gone=gone)
+        return set(self.asked)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """A pool that refers to a gateway."""
+    watch = Watch()
+    spec = {"router": {"gatewayRef": {"name": "front"}}}
+    watch.tell({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
+    assert watch.tell(pool_object(spec)) == {CHAT, FRONT}
+    return watch
+
+
+def pod(pool: str | None, version: int) -> dict[str, Any]:
+    made = pod_object()
+    made["metadata"] |= {"labels": {POOL_LABEL: pool} if pool else {}, "resourceVersion": str(version)}
+    return made
+
+
+def test_a_pod_concerns_its_pool_and_the_gateway_that_serves_it(watch: Watch) -> None:
+    assert watch.tell(pod("chat", 1)) == {CHAT, FRONT}
+    assert watch.tell(pod("chat", 1)) == set(), "no news"
+    assert watch.tell(pod("chat", 2), gone=True) == {CHAT, FRONT}
+
+
+def test_a_pod_that_leaves_its_pool_concerns_it(watch: Watch) -> None:
+    watch.tell(pod("chat", 1))
+    assert watch.tell(pod("other", 2)) == {CHAT, FRONT, OTHER}
+    assert watch.tell(pod(None, 3)) == {OTHER}
+    assert watch.tell(pod(None, 4), gone=True) == set()
+
+
+def test_a_child_concerns_the_pool_alone(watch: Watch) -> None:
+    service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
+    assert watch.tell(service) == {CHAT}
+
+
+def test_a_router_that_leaves_its_gateway_concerns_it(watch: Watch) -> None:
+    router = pod(None, 1)
+    router["metadata"]["labels"] = gateway_labels_of("front")
+    assert watch.tell(router) == {FRONT}
+    assert watch.tell(pod(None, 2)) == {FRONT}

@@ -1,0 +1,137 @@
+"""Why pods don't start, asked of the cluster's events: few lists, and no look that fails for want of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+
+from plumage_operator.actions import Tell
+from plumage_operator.cluster.api import Api
+from plumage_operator.cluster.events import Recorder
+from plumage_operator.cluster.troubles import Troubles
+from plumage_operator.conditions import timestamp
+from plumage_operator.diagnosis import stuck_pods, wants_events
+
+POOL = {
+    "apiVersion": "inference.plumage.dev/v1alpha1",
+    "kind": "InferencePool",
+    "metadata": {"name": "chat", "namespace": "team", "uid": "1"},
+}
+
+
+def event(pod: str, reason: str, at: int, **more: Any) -> dict[str, Any]:
+    told = {"reason": reason, "message": f"{reason} of {pod}", "lastTimestamp": timestamp(at)}
+    return {"metadata": {"name": f"{pod}.{at}"}, "involvedObject": {"name": pod}, **told, **more}
+
+
+class Server:
+    """events: in pages of two. status: of every answer."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.status = 200
+        self.asked: list[dict[str, str]] = []
+        self.answering: Callable[[], None] = lambda: None
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(dict(request.query))
+        self.answering()
+        if self.status != 200:
+            return web.json_response({"reason": "Timeout", "message": "etcd is away"}, status=self.status)
+        begin = int(request.query.get("continue") or 0)
+        more = str(begin + 2) if begin + 2 < len(self.events) else ""
+        page = self.events[begin : begin + 2]
+        return web.json_response({"kind": "EventList", "metadata": {"continue": more}, "items": page})
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def api(server: Server) -> AsyncIterator[Api]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.answer)
+    async with TestServer(app) as serving:
+        configuration = Configuration()
+        configuration.host = str(serving.make_url("")).rstrip("/")
+        async with Api(configuration) as api:
+            yield api
+
+
+def reasons(troubles: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(one.name, one.reason) for one in troubles]
+
+
+async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: Api) -> None:
+    now = [0.0]
+    troubles = Troubles(api, lambda: now[0], lambda _namespace, pod: pod.startswith("chat"))
+    server.events = [event(f"chat-{number}", "FailedMount", number) for number in range(5)]
+    found = await asyncio.gather(*(troubles.of("team", [f"chat-{number}"]) for number in range(5)))
+    assert [reasons(one) for one in found] == [[(f"chat-{number}", "FailedMount")] for number in range(5)]
+    assert [one.get("continue") for one in server.asked] == [None, "2", "4"]
+    assert {one["fieldSelector"] for one in server.asked} == {"involvedObject.kind=Pod,type=Warning"}
+    now[0] = 6.0
+    await troubles.of("team", ["chat-0"])
+    assert len(server.asked) == 6, "what is seconds old is asked anew"
+    await troubles.of("other", ["chat-0"])
+    assert len(server.asked) == 9, "another namespace's are its own"
+
+
+async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Server, api: Api) -> None:
+    now = [0.0]
+    troubles = Troubles(api, lambda: now[0], lambda _namespace, _pod: True)
+    server.events = [event("chat-0", "FailedMount", 1)]
+
+    def slow() -> None:
+        now[0] += 7.0
+
+    server.answering = slow
+    for _ in range(2):
+        assert reasons(await troubles.of("team", ["chat-0"])) == [("chat-0", "FailedMount")]
+    assert len(server.asked) == 1
+
+
+async def test_the_newest_three_of_a_pod_are_told_and_nobody_elses(server: Server, api: Api) -> None:
+    troubles = Troubles(api, lambda: 0.0, lambda _namespace, pod: pod.startswith("chat"))
+    newest = event("chat-0", "E", 0, lastTimestamp=None, series={"lastObservedTime": "1970-01-01T00:01:00.000000Z"})
+    server.events = [
+        newest,
+        *(event("chat-0", reason, at) for reason, at in zip("DACB", (40, 10, 30, 20), strict=True)),
+    ]
+    server.events.append(event("foreign", "FailedMount", 50))
+    assert reasons(await troubles.of("team", ["chat-0", "foreign"])) == [("chat-0", one) for one in "EDC"]
+
+
+@pytest.mark.parametrize("status", [403, 504])
+async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
+    server: Server, api: Api, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    server.status, now = status, [0.0]
+    troubles = Troubles(api, lambda: now[0], lambda _namespace, _pod: True)
+    for at in (0.0, 6.0, 29.0):
+        now[0] = at
+        assert await troubles.of("team", ["chat-0"]) == ()
+    assert len(server.asked) == 1, "each pool of the namespace would ask a server in trouble"
+    now[0] = 30.0
+    await troubles.of("team", ["chat-0"])
+    assert len(server.asked) == 2
+    said = Tell("Normal", "Settled", "all is well")
+    await Recorder(api, lambda: 0.0, "one").tell(POOL, said)
+    assert "no events of team" in caplog.text
+    assert "team/chat: not told as an event: Settled" in caplog.text
+
+
+@pytest.mark.parametrize(("age", "late"), [(1.0, False), (4.9, False), (5.0, True), (3600.0, True), (-3600.0, True)])
+def test_a_pod_that_was_placed_just_now_merely_starts(age: float, late: bool) -> None:
+    """Below 0 this clock is behind the cluster's."""
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(1_790_000_000)}
+    pod = {"kind": "Pod", "metadata": {"name": "chat-0"}, "status": {"conditions": [placed]}}
+    assert wants_events(stuck_pods([pod]), 1_790_000_000 + age) == (["chat-0"] if late else [])

@@ -1,0 +1,65 @@
+"""Which changes end a gateway's routers, one after the other, and which they take up as they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.operator_world import SITE, pool_object
+
+from plumage.api.v1alpha1 import InferenceGateway, InferencePool, parse_kept
+from plumage_operator.children import GatewayScene, Scene, Served, build_gateway_children
+
+POOL: dict[str, Any] = {
+    "model": {"uri": "builtin://tiny-chat"},
+    "engine": {"runtime": "Simulator"},
+    "router": {"gatewayRef": {"name": "front"}},
+    "rollout": {"drainTimeoutSeconds": 300},
+}
+
+
+def served(spec: dict[str, Any], name: str) -> Served:
+    pool = parse_kept(pool_object(spec, name=name), "the pool")
+    assert isinstance(pool, InferencePool)
+    return Served(Scene(pool, SITE, 1, mark=f"-{name}"), (name,))
+
+
+def template(spec: dict[str, Any], *pools: dict[str, Any]) -> Any:
+    """Of the routers' pods: another one is a rollout."""
+    models = [{"name": "chat", "pools": [{"poolRef": {"name": "pool-0"}}]}]
+    thing = {**pool_object({"models": models, **spec}, name="front"), "kind": "InferenceGateway"}
+    gateway = parse_kept(thing, "the gateway")
+    assert isinstance(gateway, InferenceGateway)
+    scene = GatewayScene(gateway, SITE, tuple(served(one, f"pool-{index}") for index, one in enumerate(pools)))
+    (found,) = (child for child in build_gateway_children(scene) if child["kind"] == "Deployment")
+    return found["spec"]["template"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"listeners": [{"name": "http", "port": 80}, {"name": "other", "port": 8080}]},
+        {"flowControl": {"maxInFlight": 5}},
+        {"replicas": 3},
+    ],
+)
+def test_ports_bounds_and_replicas_roll_nothing(spec: dict[str, Any]) -> None:
+    assert template(spec, POOL) == template({}, POOL)
+
+
+def test_keys_roll_the_routers() -> None:
+    assert template({"auth": {"apiKeysRef": {"name": "keys", "key": "k"}}}, POOL) != template({}, POOL)
+
+
+@pytest.mark.parametrize(
+    ("pool", "rolls"),
+    [
+        (POOL, False),
+        ({**POOL, "rollout": {"drainTimeoutSeconds": 60}}, False),
+        ({**POOL, "rollout": {"drainTimeoutSeconds": 900}}, True),
+        ({**POOL, "model": {"uri": "pvc://claim/model"}, "engine": {}}, True),
+    ],
+    ids=["as the first", "less patient", "more patient", "of a claim"],
+)
+def test_a_pool_rolls_them_where_their_pods_need_something_for_it(pool: dict[str, Any], rolls: bool) -> None:
+    assert (template({}, POOL, pool) != template({}, POOL)) is rolls

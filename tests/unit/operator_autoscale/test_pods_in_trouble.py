@@ -1,0 +1,54 @@
+"""Who does not answer is left alone for a while: from when it failed, and not whoever gets its address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.fleets import pod
+from support.reporting_pool import KEY, World, report, running
+
+from plumage_operator.autoscale.trouble import SELDOM, Trouble
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def test_waits_grow_from_the_failure_on() -> None:
+    trouble, waits = Trouble(), []
+    now = 0.0
+    for _ in range(6):
+        now += 40.0  # the round it failed in was a long one
+        trouble.failed(now)
+        waits.append(trouble.until - now)
+    assert waits == [11.0, 26.0, 56.0, SELDOM - 4, SELDOM - 4, SELDOM - 4]
+    assert trouble.over()
+    assert trouble.until < 0
+    assert not trouble.over()
+
+
+async def test_a_round_that_takes_long_counts_the_wait_from_the_failure(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path) as loop:
+        report(world, 0)
+        world.reports["127.0.0.2"], world.slow = 503, 40.0
+        await loop.round()
+        assert len(world.asked) == 3, "two engines and a router"
+        await loop.round()
+        assert len(world.asked) == 3 + 2, "the one that failed just now is left alone"
+
+
+async def test_a_new_pod_of_an_old_address_is_asked_at_once(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path) as loop:
+        report(world, 0)
+        world.reports["127.0.0.2"] = 503
+        for _ in range(3):
+            world.now += 15
+            await loop.round()
+        world.now += 15
+        report(world, 0)
+        world.pods[0] = pod("newcomer", address="127.0.0.2")
+        await loop.round()
+        assert loop.scalers[KEY].reports.agents["newcomer"].seen == world.now
+        assert "e0" not in loop.scalers[KEY].reports.troubles

@@ -1,0 +1,90 @@
+"""A pool that a HorizontalPodAutoscaler or KEDA scales: its figures are there whenever they are asked for, and its pods
+are left alone by a loop that nobody asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from support.reporting_pool import World, report, running
+
+from plumage_operator.autoscale import Autoscaling
+from plumage_operator.autoscale.pace import LATELY, Pace
+from plumage_operator.external_metrics import add_pool_figures, samples_of
+
+CHAT, OTHER = ("models", "chat"), ("models", "other")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, spec={"replicas": 2})
+
+
+def offered(world: World, loop: Autoscaling) -> TestClient[Any, Any]:
+    app = web.Application()
+    add_pool_figures(app, lambda: samples_of(loop.scalers), asked=loop.asked, clock=lambda: world.now)
+    return TestClient(TestServer(app))
+
+
+async def passes(world: World, loop: Autoscaling, seconds: int) -> int:
+    """Time goes by, a round every two seconds as in the operator; how many looks there were."""
+    before = len(world.asked)
+    for _ in range(seconds // 2):
+        world.now += 2
+        report(world, int(world.now))
+        await loop.round()
+    return (len(world.asked) - before) // (1 + world.replicas)
+
+
+async def asks(client: TestClient[Any, Any]) -> dict[str, Any]:
+    answer = await client.get("/v1/plumage/pools/models/chat")
+    found: dict[str, Any] = await answer.json()
+    return found
+
+
+async def test_whoever_asks_again_and_again_always_gets_figures(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path) as loop, offered(world, loop) as client:
+        await passes(world, loop, 300)
+        await asks(client)
+        for _ in range(20):
+            await passes(world, loop, 16)
+            assert "tokensPerSecond" in await asks(client)
+
+
+async def test_a_pool_at_zero_that_is_asked_about_wakes_as_soon(world: World, tmp_path: Path) -> None:
+    world.replicas = 0
+    async with running(world, tmp_path) as loop, offered(world, loop) as client:
+        assert await passes(world, loop, 60) <= 2
+        await asks(client)
+        assert await passes(world, loop, 60) >= 29
+
+
+async def test_one_scrape_is_forgotten(world: World, tmp_path: Path) -> None:
+    async with running(world, tmp_path) as loop, offered(world, loop) as client:
+        assert await passes(world, loop, 600) <= 11
+        await asks(client)
+        assert 12 <= await passes(world, loop, int(LATELY)) <= 14
+        assert await passes(world, loop, 600) <= 11
+
+
+def test_only_the_pool_that_was_asked_about_is_looked_at_more_often() -> None:
+    pace = Pace()
+    for pool in (CHAT, OTHER):
+        pace.began(pool, 0.0)
+        pace.learned(pool, scaled=False, asleep=False)
+    pace.asked(CHAT, 1.0)
+    assert [pace.due(pool, 15.0) for pool in (CHAT, OTHER)] == [True, False]
+    assert pace.due(OTHER, 60.0)
+
+
+def test_nothing_is_kept_of_a_pool_that_is_not_there() -> None:
+    pace = Pace()
+    pace.asked(CHAT, 0.0)
+    pace.began(CHAT, 1.0)
+    pace.learned(CHAT, scaled=False, asleep=False)
+    assert not pace.due(CHAT, 16.0), "who asked before it was there asked about nothing"
+    pace.keep({OTHER})
+    assert pace.due(CHAT, 2.0), "a pool of this name would be new"
