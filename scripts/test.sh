@@ -60,11 +60,15 @@ part() {
   tests "$1"
 }
 
+# Seconds of CPU that the processes of this shell took, from what `times` says of them.
+cpu() { tail -1 "$1" | tr ms '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }'; }
+
 # part, and what is to be told of it in the end.
-told() {
+told() (
   local start=$SECONDS status=0 words
   part "$1" || status=$?
-  words="$((SECONDS - start)) s"
+  times >"$logs/$1.times"
+  words="$((SECONDS - start)) s, $(cpu "$logs/$1.times") s of CPU"
   case "$status" in
     0) ;;
     42) words="SKIPPED, can not be set up here"
@@ -73,7 +77,7 @@ told() {
   esac
   echo "   $1: $words" >"$logs/$1.told"
   echo "$status" >"$logs/$1.status"
-}
+)
 
 # pytest's summary of what failed, or what was said last where it came to none.
 said_last() { sed -n '/short test summary info/,$p' "$1" | grep . | head -40 || tail -40 "$1"; }

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lifecycle import Cluster
+from support.waiting import looks
 
 __all__ = ["Access", "client_pod", "until"]
 
-_COMMAND_S, _CLIENT_S, _POLL_S = 600.0, 300.0, 0.5
+_COMMAND_S, _CLIENT_S = 600.0, 300.0
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -27,10 +27,8 @@ _RESTRICTED = {
 
 def until(condition: Callable[[], bool], what: str, within_s: float = 300.0) -> None:
     """Waits for a condition; its absence is a failure that says `what`."""
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, f"not so after {within_s:.0f} s: {what}"
-        time.sleep(_POLL_S)
+    if not any(condition() for _ in looks(within_s)):
+        raise AssertionError(f"not so after {within_s:.0f} s: {what}")
 
 
 @dataclass(frozen=True)

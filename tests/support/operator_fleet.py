@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from support.ports import free_ports
+from support.waiting import looks
 
 from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, ROUTER_ROLE, Rule
 
@@ -104,11 +104,10 @@ class Fleet:
 
     def until(self, holds: Callable[[], Any], what: str = "") -> Any:
         """What `holds` answers once it is true."""
-        end = time.monotonic() + BUSY_S
-        while not (found := holds()):
-            assert time.monotonic() < end, what or f"never so; operators said:\n{self._logs()}"
-            time.sleep(0.2)
-        return found
+        for _ in looks(BUSY_S):
+            if found := holds():
+                return found
+        raise AssertionError(what or f"never so; operators said:\n{self._logs()}")
 
     def _logs(self) -> str:
         return "\n".join(f"-- {path.name}\n{path.read_text()[-4000:]}" for path in sorted(self.folder.glob("*.log")))
