@@ -16,7 +16,7 @@ from plumage.errors import PlumageError
 __all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
 _ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
-_ONLY_KUBE = ("aiohttp", "jwt", "kubernetes", "urllib3")
+_ONLY_KUBE = ("aiohttp", "cryptography", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
     "validate": "Check manifests and name every mistake in them.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 
 from plumage.exposition import counter, counters, gauge, histogram, page
 
@@ -12,6 +13,7 @@ __all__ = ["Metrics"]
 # Seconds. A look may take 120; a bound below that would hide how slow the slowest are.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _REFUSALS = "What the API server would not do, by kind of object; a status counts as its pool's or gateway's."
+_EXPIRY = "When the certificate expires that external metrics are served with, in seconds since 1970."
 
 
 class Metrics:
@@ -24,6 +26,7 @@ class Metrics:
         self.refusals: Counter[str] = Counter()
         self.events = 0
         self.leading = False
+        self.certificate_expires: float | None = None
         self._buckets = [0] * (len(_BOUNDS) + 1)
         self._seconds = 0.0
 
@@ -47,4 +50,11 @@ class Metrics:
             gauge("plumage_operator_queue_length", "Pools that wait for a look.", waiting),
             gauge("plumage_operator_queue_oldest_seconds", "How long the next one is overdue.", oldest),
             gauge("plumage_operator_leading", "1 for the active operator, 0 for one that waits.", self.leading),
+            self._expiry(),
         )
+
+    def _expiry(self) -> Iterator[str]:
+        """Nothing where none is served: a zero would look like one that expired long ago."""
+        if self.certificate_expires is not None:
+            name = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
+            yield from gauge(name, _EXPIRY, self.certificate_expires)

@@ -134,9 +134,13 @@ class Operator:
                 port=options.external_port,
                 asked=autoscaling.asked,
                 clock=self._steady,
+                expires=self._certificate_expires,
             )
             works.append(external.run())
         await _first_of(works)
+
+    def _certificate_expires(self, at: float | None) -> None:
+        self.metrics.certificate_expires = at
 
     def _troubles(self, api: Api) -> Troubles:
         return Troubles(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)

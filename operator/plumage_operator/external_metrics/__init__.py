@@ -1,7 +1,7 @@
 """A pool's figures for scalers that are not ours: the API `external.metrics.k8s.io` for HorizontalPodAutoscalers, and
 a JSON document for KEDA's scaler `metrics-api`.
 
-Pure: `metrics`, `selector`, `documents`. Thin I/O: `front_proxy`, `server`, `plain`.
+Pure: `metrics`, `selector`, `documents`, `certificate`. Thin I/O: `front_proxy`, `server`, `plain`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The certificate is the chart's (or yours), mounted from a Secret; the operator itself may read none. Certificate and
 authority are read again every `RENEWED` seconds, and the listener is made anew where one changed: connections that are
-open live on, new ones get the new certificate.
+open live on, new ones get the new certificate. That it expires soon, or did, is said once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aiohttp import web
 from plumage.errors import ConfigurationError
 from plumage_operator.errors import ApiError
 from plumage_operator.external_metrics import documents
+from plumage_operator.external_metrics.certificate import State, expiry, said_of, state_of
 from plumage_operator.external_metrics.front_proxy import FrontProxy, tls_context
 from plumage_operator.external_metrics.metrics import METRICS, Asked, PoolSample, unheard
 from plumage_operator.external_metrics.selector import parse_selector
@@ -33,10 +34,16 @@ _PREFIX: Final = f"/apis/{documents.GROUP}/{documents.VERSION}"
 
 Samples: TypeAlias = Callable[[], Iterable[PoolSample]]
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LEVELS: Final = {State.GOOD: logging.INFO, State.SOON: logging.WARNING, State.EXPIRED: logging.ERROR}
+
+
+def _untold(_: float | None) -> None:
+    """For those who want no metric of it."""
 
 
 class ExternalMetrics:
-    """samples: all pools as last looked at. front_proxy: who may ask, as it is now. folder: tls.crt and tls.key."""
+    """samples: all pools as last looked at. front_proxy: who may ask, as it is now. folder: tls.crt and tls.key.
+    clock: seconds since 1970. expires: is told when what is served expires, None where that can't be read."""
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class ExternalMetrics:
         port: int = 6443,
         asked: Asked = unheard,
         clock: Callable[[], float] = time.time,
+        expires: Callable[[float | None], None] = _untold,
     ) -> None:
         self._samples = samples
         self._front_proxy = front_proxy
@@ -55,6 +63,9 @@ class ExternalMetrics:
         self._host, self._port = host, port
         self._asked = asked
         self._clock = clock
+        self._tell_expiry = expires
+        self._expires: float | None = None
+        self._said: tuple[State, float] | None = None
         self._proxy = FrontProxy("")
         self._served: bytes | None = None
         self._site: web.TCPSite | None = None
@@ -72,6 +83,7 @@ class ExternalMetrics:
                     if str(error) != trouble:
                         log.warning("external metrics: %s", error)
                     trouble = str(error)
+                self._look()
                 await asyncio.sleep(every)
         finally:
             await self.close()
@@ -83,6 +95,7 @@ class ExternalMetrics:
         if state == self._served:
             return
         context = await asyncio.to_thread(tls_context, proxy, self._folder)
+        expires = expiry(await asyncio.to_thread((self._folder / "tls.crt").read_bytes))
         runner = self._runner or await self._started()
         if self._site is not None:
             await self._site.stop()
@@ -90,7 +103,18 @@ class ExternalMetrics:
         self._site = web.TCPSite(runner, self._host, self._port, ssl_context=context, reuse_address=True)
         await self._site.start()
         self._served = state
+        self._expires = expires
+        self._tell_expiry(expires)
         log.info("external metrics are served on port %d", self._port)
+
+    def _look(self) -> None:
+        """At how long what is served is good for; each state of each certificate is said once."""
+        if self._expires is None:
+            return
+        state = state_of(self._expires, self._clock())
+        if self._said != (state, self._expires):
+            log.log(_LEVELS[state], "external metrics: %s", said_of(state, self._expires))
+            self._said = (state, self._expires)
 
     async def close(self) -> None:
         if self._runner is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,14 +13,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cluster.certificates import FRONT_PROXY, Authority
+from cryptography import x509
 from support.ports import free_port
 
 from plumage_operator.external_metrics import ExternalMetrics
 from plumage_operator.external_metrics.front_proxy import FrontProxy
+from plumage_operator.metrics import Metrics
 
 GROUP = "external.metrics.k8s.io"
 EXPIRED = -datetime.timedelta(hours=1)
 MONTH = datetime.timedelta(days=30)
+GAUGE = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
 
 
 class Cluster:
@@ -30,6 +34,8 @@ class Cluster:
         self.mounted = folder / "mounted"
         self.mounted.mkdir()
         self.port = free_port()
+        self.metrics = Metrics()
+        self.looks = 0
         self.serve("first")
         self.ask_as("first")
 
@@ -45,7 +51,11 @@ class Cluster:
         self.proxy.write(self.folder, "proxy")
         self.proxy.issue(self.folder, "client", FRONT_PROXY)
 
+    def ends(self, at: float | None) -> None:
+        self.metrics.certificate_expires = at
+
     async def front_proxy(self) -> FrontProxy:
+        self.looks += 1
         return FrontProxy((self.folder / "proxy.crt").read_text(), frozenset({FRONT_PROXY}))
 
     def context(self) -> ssl.SSLContext:
@@ -67,7 +77,9 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(tmp_path)
-    metrics = ExternalMetrics(list, cluster.front_proxy, cluster.mounted, host="127.0.0.1", port=cluster.port)
+    metrics = ExternalMetrics(
+        list, cluster.front_proxy, cluster.mounted, host="127.0.0.1", port=cluster.port, expires=cluster.ends
+    )
     running = asyncio.create_task(metrics.run(0.05))
     yield cluster
     running.cancel()
@@ -99,6 +111,33 @@ async def test_one_that_expired_is_refused_by_its_name_and_a_renewed_one_is_show
             await asyncio.sleep(0.05)
     cluster.serve("third")
     await until_answered(cluster)
+
+
+async def test_the_end_is_said_once_before_it_and_once_after_it_and_told_as_a_metric(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "plumage_operator")
+    await until_answered(cluster)
+    for lasts, level, said in (
+        (datetime.timedelta(days=20), logging.INFO, "the certificate is good until"),
+        (datetime.timedelta(days=6), logging.WARNING, "the certificate expires soon, at"),
+        (EXPIRED, logging.ERROR, "the certificate has expired, at"),
+        (datetime.timedelta(days=8), logging.INFO, "the certificate is good until"),
+    ):
+        caplog.clear()
+        cluster.serve("another", lasts)
+        until = x509.load_pem_x509_certificate((cluster.mounted / "tls.crt").read_bytes()).not_valid_after_utc
+        async with asyncio.timeout(60):
+            while cluster.metrics.certificate_expires != until.timestamp() or said not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            looks = cluster.looks
+            while cluster.looks < looks + 4:  # noqa: ASYNC110 - they have no news
+                await asyncio.sleep(0.05)
+        told = [one for one in caplog.records if "the certificate " in one.message]
+        assert [(one.levelno, said in one.message) for one in told] == [(level, True)]
+        assert until.strftime("%Y-%m-%dT%H:%M:%SZ") in told[0].message
+        page = cluster.metrics.page(pools=0, waiting=0, oldest=0)
+        assert f"\n{GAUGE} {until.timestamp():.0f}\n" in page
 
 
 async def test_half_a_certificate_changes_nothing_until_it_is_whole(

@@ -1,4 +1,5 @@
-"""The API server's certificate expires, and its authority is renewed: what the operator says, and that it goes on.
+"""The API server's certificate expires, and its authority is renewed: what the operator says, and that it goes on. And
+the certificate of its own that expires, by which it serves external metrics.
 
 The cluster is of this file's own, since it changes what everybody trusts.
 """
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import signal
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +19,10 @@ import pytest
 from cluster.api_only import ApiServer, api_server
 from cluster.certificates import Authority
 from cluster.errors import NotHereError
+from cryptography import x509
 from support.needs import missing
 from support.operator_fleet import SYSTEM, Fleet, children, made, pool
+from support.ports import free_port
 
 from plumage.incluster.api import ApiServer as PodsApiServer
 from plumage.incluster.api import ApiServerError
@@ -25,6 +30,17 @@ from plumage.incluster.config import ApiServerConfig
 
 EXPIRED = -datetime.timedelta(hours=1)
 MONTH = datetime.timedelta(days=30)
+READS_FRONT_PROXY = {  # as the chart binds it
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "plumage-operator-requestheader", "namespace": "kube-system"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": "extension-apiserver-authentication-reader",
+    },
+    "subjects": [{"kind": "ServiceAccount", "name": "plumage-operator", "namespace": SYSTEM}],
+}
 
 
 class Renewed:
@@ -110,6 +126,25 @@ def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, rene
     fleet.until(lambda: repaired(fleet, "chat-directory"))
     assert "unable to get local issuer" not in fleet.log(), "the new authority was trusted before it was needed"
     assert "major" in asked(pods)
+
+
+def test_a_certificate_of_external_metrics_that_expired_is_said_and_told(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.stop()
+    fleet.kubectl("apply", "-f", "-", stdin=json.dumps(READS_FRONT_PROXY))
+    Authority.create("serving").issue(tmp_path, "tls", "plumage-operator", ["localhost"], EXPIRED)
+    ends = x509.load_pem_x509_certificate((tmp_path / "tls.crt").read_bytes()).not_valid_after_utc
+    serving = {"PLUMAGE_EXTERNAL_METRICS_PORT": str(free_port()), "PLUMAGE_EXTERNAL_METRICS_TLS": str(tmp_path)}
+    fleet.start(**serving)
+    fleet.until(lambda: f"certificate has expired, at {ends:%Y-%m-%dT%H:%M:%SZ}" in fleet.log())
+    gauge = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
+    assert f"\n{gauge} {ends.timestamp():.0f}\n" in page(fleet)
+
+
+def page(fleet: Fleet) -> str:
+    """The operator's metrics."""
+    _, port = fleet.ports["first"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
 
 
 def asked(pods: PodsApiServer) -> str:

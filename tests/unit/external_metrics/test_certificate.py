@@ -1,0 +1,57 @@
+"""How long the certificate of external metrics is good for: of a chain, by its states, on the operator's page."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from cluster.certificates import Authority
+from cryptography import x509
+
+from plumage_operator.external_metrics.certificate import SOON, State, expiry, said_of, state_of
+from plumage_operator.metrics import Metrics
+
+END = 1_800_000_000.0
+NAME = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
+
+
+def test_a_chain_ends_with_the_first_of_its_certificates(tmp_path: Path) -> None:
+    authority = Authority.create("serving")
+    ends = []
+    for name, days in (("leaf", 20), ("link", 3)):
+        authority.issue(tmp_path, name, name, lasts=datetime.timedelta(days=days))
+        read = x509.load_pem_x509_certificate((tmp_path / f"{name}.crt").read_bytes())
+        ends.append(read.not_valid_after_utc.timestamp())
+    leaf, link = ((tmp_path / f"{name}.crt").read_bytes() for name in ("leaf", "link"))
+    assert expiry(leaf) == ends[0]
+    assert expiry(leaf + link) == expiry(link + leaf) == ends[1] < ends[0]
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"]
+)
+def test_what_can_not_be_read_has_no_end(text: bytes) -> None:
+    assert expiry(text) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "state"),
+    [(SOON, State.GOOD), (SOON - 1, State.SOON), (1, State.SOON), (0, State.EXPIRED), (-1, State.EXPIRED)],
+)
+def test_states_change_seven_days_before_the_end_and_at_it(left: float, state: State) -> None:
+    assert SOON == 7 * 24 * 3600
+    assert state_of(END, END - left) is state
+
+
+def test_what_is_said_names_the_time_and_what_to_do() -> None:
+    for state in State:
+        assert "2027-01-15T08:00:00Z" in said_of(state, END)
+        assert ("renew" in said_of(state, END)) is (state is not State.GOOD)
+
+
+def test_an_operator_that_serves_none_has_no_such_metric() -> None:
+    metrics = Metrics()
+    assert NAME not in metrics.page(pools=0, waiting=0, oldest=0)
+    metrics.certificate_expires = END
+    assert f"# TYPE {NAME} gauge\n{NAME} 1800000000\n" in metrics.page(pools=0, waiting=0, oldest=0)
