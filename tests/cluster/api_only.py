@@ -70,6 +70,16 @@ class ApiServer:
 
         self.processes.until("all kinds are served", asked, _READY_S)
 
+    def forget_kinds(self) -> None:
+        """Removes all definitions of kinds, with their objects. kubectl's own waiting does not say what it waits
+        for; here the API server's log is told."""
+        self.kubectl("delete", "crd", "--all", "--wait=false")
+
+        def gone() -> bool:
+            return not self.kubectl("get", "crd", "-o", "name").stdout
+
+        self.processes.until("all kinds are gone", gone, _READY_S)
+
     def restart(self) -> None:
         """Ends the API server and starts it on the same port; what etcd holds stays."""
         self.processes.stop("apiserver", signal.SIGKILL)  # asked politely it waits for its watchers

@@ -54,7 +54,7 @@ def release(helm: Any, server: ApiServer) -> Iterator[Any]:
     with helm.Config(kubeconfig_path=server.kubeconfig, namespace=SYSTEM) as config:
         yield config
         config.uninstall("plumage", ignore_not_found=True)
-    server.kubectl("delete", "crd", "--all")
+    server.forget_kinds()
 
 
 def test_every_object_is_accepted(server: ApiServer, render: Any, case: tuple[str, dict[str, Any]]) -> None:
