@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from plumage_operator import permissions
+from plumage_operator.integrations import INTEGRATIONS
 from plumage_operator.permissions import Rule
 
 ROOT = Path(__file__).parents[1]
@@ -30,11 +31,7 @@ CRDS = ROOT / "crds"
 KEEP = "helm.sh/resource-policy"
 
 ROUTER = (Rule("discovery.k8s.io", ("endpointslices",), ("list", "watch")),)
-OPTIONAL = {
-    "gatewayApi": ("gateway.networking.k8s.io", "httproutes"),
-    "ingress": ("networking.k8s.io", "ingresses"),
-    "podMonitors": ("monitoring.coreos.com", "podmonitors"),
-}
+OPTIONAL = {one.switch: (one.group, one.plural) for one in INTEGRATIONS}
 """Group and resource by the switch under `integrations` that grants it; all else is granted always."""
 
 

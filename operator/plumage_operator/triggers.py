@@ -14,6 +14,7 @@ import kopf
 
 from plumage.cluster import GROUP, OURS, OURS_SELECTOR, VERSION, gateway_of
 from plumage.errors import ConfigurationError
+from plumage_operator import integrations
 from plumage_operator.cluster.credentials import connection_info
 from plumage_operator.metrics import Metrics
 from plumage_operator.queue import WorkQueue
@@ -37,9 +38,7 @@ WATCHED: Final[tuple[Kind, ...]] = (
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
 )
 INTEGRATIONS: Final[dict[str, Kind]] = {
-    "gatewayApi": ("gateway.networking.k8s.io", "v1", "httproutes"),
-    "ingress": ("networking.k8s.io", "v1", "ingresses"),
-    "podMonitors": ("monitoring.coreos.com", "v1", "podmonitors"),
+    one.switch: (one.group, one.version, one.plural) for one in integrations.INTEGRATIONS
 }
 """Watched where the chart says that the operator may, and that the cluster has them."""
 _SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
@@ -51,12 +50,12 @@ _PAGE = 200
 _IDLE = 0.1  # seconds: as long as an object's worker waits for more, it keeps the last event whole
 
 
-def watched(integrations: Iterable[str]) -> tuple[Kind, ...]:
+def watched(switches: Iterable[str]) -> tuple[Kind, ...]:
     """The kinds of children and pods. ConfigurationError for an integration that there is none of."""
-    unknown = sorted(set(integrations) - set(INTEGRATIONS))
+    unknown = sorted(set(switches) - set(INTEGRATIONS))
     if unknown:
         raise ConfigurationError(f"no integration {', '.join(unknown)}; there are: {', '.join(INTEGRATIONS)}")
-    return (*WATCHED, *(INTEGRATIONS[name] for name in sorted(integrations)))
+    return (*WATCHED, *(INTEGRATIONS[name] for name in sorted(switches)))
 
 
 def make_registry(

@@ -1,4 +1,5 @@
-"""What `plumage doctor` looks at in a cluster: definitions, operator, rights, pools, gateways, external metrics, GPUs.
+"""What `plumage doctor` looks at in a cluster: definitions, operator, rights, pools and what
+they ask for, gateways, external metrics, GPUs.
 
 Each look is its own: what one may not see, another still tells."""
 
@@ -14,6 +15,8 @@ from plumage.api.v1alpha1.gpus import names_gpu
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.gateways import gateways
+from plumage_cli.cluster.integrations import check_integrations
+from plumage_cli.cluster.operators import operators, setting, words
 from plumage_cli.cluster.pools import condition, is_paused, one_pool, pools, root_causes
 from plumage_cli.cluster.rights import check_rights
 from plumage_cli.errors import CliError
@@ -21,7 +24,6 @@ from plumage_operator.permissions import LEASE, ROUTER_ROLE
 
 __all__ = ["check_cluster"]
 
-_OPERATORS = {"labelSelector": "app.kubernetes.io/component=operator,app.kubernetes.io/name=plumage"}
 _EXTERNAL = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
 _STALE_S = 60.0  # the Lease's holder renews it every few seconds
 _INSTALL = "helm install plumage charts/plumage --namespace plumage-system --create-namespace"
@@ -79,7 +81,7 @@ def _definitions(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _operators(cluster: Cluster, now: datetime) -> Iterator[Finding]:
-    found = cluster.get("/apis/apps/v1/deployments", _OPERATORS)["items"]
+    found = operators(cluster)
     if not found:
         yield Finding(Verdict.BAD, "no operator is installed: nothing acts on pools", _INSTALL)
     for operator in found:
@@ -92,15 +94,9 @@ def _operators(cluster: Cluster, now: datetime) -> Iterator[Finding]:
             yield Finding(
                 Verdict.BAD, f"operator {where} is not ready", f"kubectl -n {meta['namespace']} describe pods"
             )
-        yield from _lease(cluster, meta["namespace"], _setting(operator, "PLUMAGE_LEASE", LEASE), now)
-        watched = [name for name in _setting(operator, "PLUMAGE_WATCH_NAMESPACES", "").split(",") if name]
-        yield from check_rights(cluster, operator, watched, _setting(operator, "PLUMAGE_ROUTER_ROLE", ROUTER_ROLE))
-
-
-def _setting(operator: Mapping[str, Any], name: str, default: str) -> str:
-    """What the operator's container is told by its environment."""
-    variables = operator["spec"]["template"]["spec"]["containers"][0].get("env") or []
-    return next((one["value"] for one in variables if one["name"] == name and one.get("value")), default)
+        yield from _lease(cluster, meta["namespace"], setting(operator, "PLUMAGE_LEASE", LEASE), now)
+        watched = words(operator, "PLUMAGE_WATCH_NAMESPACES")
+        yield from check_rights(cluster, operator, watched, setting(operator, "PLUMAGE_ROUTER_ROLE", ROUTER_ROLE))
 
 
 def _lease(cluster: Cluster, namespace: str, name: str, now: datetime) -> Iterator[Finding]:
@@ -124,6 +120,7 @@ def _pools(cluster: Cluster, name: str | None, everywhere: bool) -> Iterator[Fin
         yield Finding(Verdict.GOOD, f"no pool in {place}")
     for pool in found:
         yield from _pool(pool)
+    yield from _seen("what pools ask for beside", lambda: check_integrations(cluster, found))
     yield from _seen("the nodes", lambda: _gpus(cluster, found))
 
 

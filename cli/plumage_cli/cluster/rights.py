@@ -7,13 +7,14 @@ from typing import Any
 
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
+from plumage_cli.cluster.operators import user_of
+from plumage_operator.integrations import INTEGRATIONS
 from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, Rule
 
-__all__ = ["check_rights"]
+__all__ = ["check_rights", "may"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-# Kinds that not every cluster has, and that the chart gives rights to only where it is told so.
-_ON_REQUEST = ("httproutes", "ingresses", "podmonitors")
+_ON_REQUEST = tuple(one.plural for one in INTEGRATIONS)  # looked at where a pool asks for one
 _SHOWN = 4
 
 
@@ -21,9 +22,7 @@ def check_rights(
     cluster: Cluster, operator: Mapping[str, Any], namespaces: Sequence[str], role: str
 ) -> Iterator[Finding]:
     """operator: its Deployment; namespaces: those that it watches, none is all; role: what routers are bound to."""
-    home = operator["metadata"]["namespace"]
-    account = operator["spec"]["template"]["spec"].get("serviceAccountName", "default")
-    user = f"system:serviceaccount:{home}:{account}"
+    home, user = operator["metadata"]["namespace"], user_of(operator)
     try:
         places = namespaces or [""]
         missing = [one for place in places for one in _missing(cluster, user, IN_POOLS, place, role)]
@@ -37,6 +36,11 @@ def check_rights(
         yield Finding(Verdict.BAD, what, "helm upgrade with rbac.create=true, or give its role what is missing")
     else:
         yield Finding(Verdict.GOOD, f"{user} may do all that the operator does")
+
+
+def may(cluster: Cluster, user: str, group: str, resource: str, verb: str, namespace: str) -> bool:
+    """Whether a role lets `user` do that there."""
+    return _allowed(cluster, user, _asked(group, resource, verb, namespace))
 
 
 def _missing(cluster: Cluster, user: str, rules: Sequence[Rule], namespace: str, role: str) -> list[str]:

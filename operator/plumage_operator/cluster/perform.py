@@ -15,6 +15,7 @@ from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.managers import as_applied
 from plumage_operator.conditions import Reason
 from plumage_operator.errors import ConflictError, GoneError, RefusedError
+from plumage_operator.integrations import INTEGRATIONS
 from plumage_operator.observed import Object, Refusal, key_of, meta
 from plumage_operator.store import Store
 
@@ -25,13 +26,7 @@ log = logging.getLogger(__name__)
 _NEWEST: Final = "provenReplicas"
 """The field of a pool's status that this operator writes and the definition of before it does not know."""
 
-_ON_REQUEST: Final = {
-    "HTTPRoute": ("gatewayApi", "router.httpRoute"),
-    "Ingress": ("ingress", "router.ingress"),
-    "PodMonitor": ("podMonitors", "monitoring"),
-}
-"""Kinds that the chart gives a right to only where it is told so: its switch under `integrations`, and the field of a
-pool's spec that asks for one."""
+_ON_REQUEST: Final = {one.kind: one for one in INTEGRATIONS}
 
 _NO_RIGHT: Final = re.compile(r'User "[^"]+" cannot \w+ resource "')
 """How the API server says that a right is missing, whoever decides on it; admission says no in other words."""
@@ -183,8 +178,7 @@ def _remedy(kind: str, error: RefusedError) -> str:
     """What gives the operator a right that it has on request only; empty for any other refusal."""
     if kind not in _ON_REQUEST or _NO_RIGHT.search(str(error)) is None:
         return ""
-    switch, field = _ON_REQUEST[kind]
-    return f". The chart gives the right: helm upgrade with integrations.{switch}=true. Or drop spec.{field}."
+    return f". {_ON_REQUEST[kind].remedy}"
 
 
 def _about(pool: Object, action: Action) -> tuple[str, str]:

@@ -1,0 +1,68 @@
+"""Ingresses, HTTPRoutes and PodMonitors that pools ask for: whether the cluster knows the kind, and whether the
+operator may write it. Of a kind that no pool asks for nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plumage_cli.checks import Finding, Verdict
+from plumage_cli.cluster.client import Cluster
+from plumage_cli.cluster.operators import operators, user_of, words
+from plumage_cli.cluster.pools import name_of
+from plumage_cli.cluster.rights import may
+from plumage_operator.integrations import INTEGRATIONS, Integration
+
+__all__ = ["check_integrations"]
+
+_SHOWN = 3
+_Thing = Mapping[str, Any]
+
+
+def check_integrations(cluster: Cluster, pools: Sequence[_Thing]) -> Iterator[Finding]:
+    """Of these pools."""
+    asked = {one: asking for one in INTEGRATIONS if (asking := [pool for pool in pools if one.asked_by(pool["spec"])])}
+    there = operators(cluster) if asked else []
+    for integration, asking in asked.items():
+        if not _is_served(cluster, integration):
+            what = f"the cluster does not know {integration.kind} ({_group_version(integration)}), which {_who(asking)}"
+            remedy = f"install its definition, then restart the operator; or drop spec.{integration.field}"
+            yield Finding(Verdict.BAD, what, remedy)
+            continue
+        for operator in there:
+            yield from _operator(cluster, integration, operator, asking)
+
+
+def _operator(
+    cluster: Cluster, integration: Integration, operator: _Thing, asking: Sequence[_Thing]
+) -> Iterator[Finding]:
+    """Of the pools that it looks after."""
+    watched, user = words(operator, "PLUMAGE_WATCH_NAMESPACES"), user_of(operator)
+    own = [pool for pool in asking if not watched or name_of(pool)[0] in watched]
+    kind, plural = integration.kind, integration.plural
+    spaces = sorted({name_of(pool)[0] for pool in own})
+    lacking = [one for one in spaces if not may(cluster, user, integration.group, plural, "create", one)]
+    if lacking:
+        theirs = [pool for pool in own if name_of(pool)[0] in lacking]
+        yield Finding(Verdict.BAD, f"{user} may not create {plural}, which {_who(theirs)}", integration.remedy)
+    elif own and integration.switch not in words(operator, "PLUMAGE_INTEGRATIONS"):
+        what = f"{user} may create {plural}, and does not watch them: a change of one is not put back"
+        yield Finding(Verdict.WARNING, what, f"helm upgrade with integrations.{integration.switch}=true")
+    elif own:
+        yield Finding(Verdict.GOOD, f"{kind} is known, and {user} may write it")
+
+
+def _is_served(cluster: Cluster, integration: Integration) -> bool:
+    found = cluster.find(f"/apis/{_group_version(integration)}") or {}
+    return any(one.get("name") == integration.plural for one in found.get("resources") or ())
+
+
+def _group_version(integration: Integration) -> str:
+    return f"{integration.group}/{integration.version}"
+
+
+def _who(asking: Sequence[_Thing]) -> str:
+    """As a sentence goes on that began with what they ask for."""
+    names = ["/".join(name_of(pool)) for pool in asking]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"pool {names[0]} asks for" if len(names) == 1 else f"pools {', '.join(names[:_SHOWN])}{more} ask for"

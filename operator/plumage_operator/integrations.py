@@ -1,0 +1,51 @@
+"""Kinds of children that not every cluster has: made only where a pool asks, and only with the right that a switch of
+the chart gives. Pure.
+
+The one list of them: what is watched, what a refusal says, what `plumage doctor` looks at and the chart's roles follow
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["INTEGRATIONS", "Integration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Integration:
+    """switch: of the chart, under `integrations`. field: of a pool's spec, which has one made; asks: the value in it
+    that says so, where that is not the field itself."""
+
+    switch: str
+    kind: str
+    group: str
+    version: str
+    plural: str
+    field: str
+    asks: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the right is missing."""
+        return (
+            f"The chart gives the right: helm upgrade with integrations.{self.switch}=true. Or drop spec.{self.field}."
+        )
+
+    def asked_by(self, spec: Mapping[str, Any]) -> bool:
+        """spec: a pool's, as an API server keeps it, with its defaults."""
+        found: Any = spec
+        for name in (self.asks or self.field).split("."):
+            found = (found or {}).get(name)
+        return bool(found)
+
+
+INTEGRATIONS: Final = (
+    Integration("gatewayApi", "HTTPRoute", "gateway.networking.k8s.io", "v1", "httproutes", "router.httpRoute"),
+    Integration("ingress", "Ingress", "networking.k8s.io", "v1", "ingresses", "router.ingress"),
+    Integration(
+        "podMonitors", "PodMonitor", "monitoring.coreos.com", "v1", "podmonitors", "monitoring", "monitoring.enabled"
+    ),
+)

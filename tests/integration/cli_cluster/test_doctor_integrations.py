@@ -1,0 +1,117 @@
+"""`plumage doctor` and the kinds that the operator gets a right to on request: said where a pool asks for one, in the
+words of the operator's own refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.cluster_cli import SERVING, Plumage, keep
+from support.crds import Kinds
+from support.waiting import looks
+
+LABELS = {"app.kubernetes.io/name": "plumage", "app.kubernetes.io/component": "operator"}
+REMEDY = "The chart gives the right: helm upgrade with integrations.{}=true. Or drop spec.{}."
+INGRESS = {"ingress": {"host": "chat.example.com"}}
+ROUTE = {"httpRoute": {"parentRefs": [{"name": "edge"}]}}
+
+
+@pytest.fixture(scope="module")
+def user(kinds: Kinds) -> str:
+    """Of the operator."""
+    return f"system:serviceaccount:{kinds.namespace}:integrations-operator"
+
+
+@contextmanager
+def operator(kinds: Kinds, **told: str) -> Iterator[None]:
+    """The Deployment of one that can't start here. told: its environment."""
+    container = {"name": "operator", "image": "none:1", "env": [{"name": key, "value": told[key]} for key in told]}
+    pod = {"serviceAccountName": "integrations-operator", "containers": [container]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "integrations-operator", "labels": LABELS},
+        "spec": {"selector": {"matchLabels": LABELS}, "template": {"metadata": {"labels": LABELS}, "spec": pod}},
+    }
+    kinds.kubectl("create", "-f", "-", stdin=json.dumps(deployment))
+    try:
+        yield
+    finally:
+        kinds.kubectl("delete", "deployment", "integrations-operator")
+
+
+@contextmanager
+def right_to_ingresses(kinds: Kinds, user: str) -> Iterator[None]:
+    kinds.kubectl("create", "role", "ingresses", "--verb=create", "--resource=ingresses.networking.k8s.io")
+    account = f"--serviceaccount={kinds.namespace}:integrations-operator"
+    kinds.kubectl("create", "rolebinding", "ingresses", "--role=ingresses", account)
+    try:
+        assert any(
+            kinds.kubectl("auth", "can-i", "create", "ingresses", f"--as={user}", check=False).returncode == 0
+            for _ in looks(60)
+        )
+        yield
+    finally:
+        kinds.kubectl("delete", "role,rolebinding", "ingresses")
+
+
+def lines(plumage: Plumage, pool: str) -> list[str]:
+    """Those of a report that are about these kinds."""
+    told = plumage("doctor", pool).stdout.splitlines()
+    about = ("Ingress", "HTTPRoute", "PodMonitor", "ingresses", "httproutes", "podmonitors")
+    return [line.strip() for line in told if any(word in line for word in about)]
+
+
+def test_where_no_pool_asks_nothing_is_said(plumage: Plumage, kinds: Kinds) -> None:
+    keep(kinds, "plain", SERVING, monitoring={"enabled": False, "labels": {"release": "prometheus"}})
+    with operator(kinds):
+        assert lines(plumage, "plain") == []
+
+
+def test_a_right_that_is_missing_is_told_with_the_switch_that_gives_it(
+    plumage: Plumage, kinds: Kinds, user: str
+) -> None:
+    keep(kinds, "asks", SERVING, router=INGRESS)
+    who = f"pool {kinds.namespace}/asks asks for"
+    with operator(kinds):
+        refused = f"bad  {user} may not create ingresses, which {who} → {REMEDY.format('ingress', 'router.ingress')}"
+        assert lines(plumage, "asks") == [refused]
+        assert plumage("doctor", "asks").returncode == 1
+        with right_to_ingresses(kinds, user):
+            (unwatched,) = lines(plumage, "asks")
+            assert unwatched.startswith(f"warn  {user} may create ingresses, and does not watch them")
+            assert unwatched.endswith("→ helm upgrade with integrations.ingress=true")
+    with operator(kinds, PLUMAGE_INTEGRATIONS="gatewayApi,ingress"), right_to_ingresses(kinds, user):
+        assert lines(plumage, "asks") == [f"ok  Ingress is known, and {user} may write it"]
+    with operator(kinds, PLUMAGE_WATCH_NAMESPACES="elsewhere"):
+        assert lines(plumage, "asks") == [], "it is not this one's pool"
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "field", "spec"),
+    [
+        ("HTTPRoute", "gateway.networking.k8s.io/v1", "router.httpRoute", {"router": ROUTE}),
+        ("PodMonitor", "monitoring.coreos.com/v1", "monitoring", {"monitoring": {"enabled": True}}),
+    ],
+)
+def test_a_kind_that_the_cluster_does_not_know_is_told(
+    plumage: Plumage, kinds: Kinds, kind: str, group: str, field: str, spec: dict[str, object]
+) -> None:
+    name = f"wants-{kind.lower()}"
+    keep(kinds, name, SERVING, **spec)
+    with operator(kinds):
+        what = f"bad  the cluster does not know {kind} ({group}), which pool {kinds.namespace}/{name} asks for"
+        remedy = f"install its definition, then restart the operator; or drop spec.{field}"
+        assert lines(plumage, name) == [f"{what} → {remedy}"]
+
+
+def test_several_pools_are_told_in_one_line(plumage: Plumage, kinds: Kinds) -> None:
+    names = [f"many-{number}" for number in range(5)]
+    for name in names:
+        keep(kinds, name, SERVING, monitoring={"enabled": True})
+    told = [line for line in plumage("doctor").stdout.splitlines() if "does not know PodMonitor" in line]
+    assert len(told) == 1
+    assert f"which pools {kinds.namespace}/many-0, " in told[0]
+    assert " more ask for → " in told[0]

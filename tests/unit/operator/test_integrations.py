@@ -1,0 +1,45 @@
+"""The list of kinds that are made on request is the chart's, and says of a pool what its children are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.operator_world import SITE, pool_object
+
+from plumage_operator.children import KINDS, Scene, build_children
+from plumage_operator.integrations import INTEGRATIONS, Integration
+from plumage_operator.plan import read_pool
+
+VALUES = Path(__file__).parents[3] / "charts" / "plumage" / "values.yaml"
+BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
+SPECS: tuple[dict[str, Any], ...] = (
+    {},
+    {"router": {"replicas": 1}},
+    {"router": {"ingress": {"host": "chat.example"}}},
+    {"router": {"httpRoute": {"parentRefs": [{"name": "edge"}]}}},
+    {"monitoring": {"enabled": True}},
+    {"monitoring": {"enabled": False, "labels": {"release": "prometheus"}}},
+    {"router": {"gatewayRef": {"name": "front"}}, "monitoring": {"enabled": True}},
+)
+
+
+def test_each_has_a_switch_and_each_switch_a_kind() -> None:
+    switches = yaml.safe_load(VALUES.read_text())["integrations"]
+    assert {one.switch for one in INTEGRATIONS} == set(switches)
+    for one in INTEGRATIONS:
+        assert KINDS[one.kind] == (f"{one.group}/{one.version}", one.plural)
+
+
+@pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda one: one.kind)
+def test_a_pool_asks_for_what_it_gets(integration: Integration) -> None:
+    answers = set()
+    for spec in SPECS:
+        pool = read_pool(pool_object({**BASE, **spec}))
+        made = {child["kind"] for child in build_children(Scene(pool, SITE, 2))}
+        asked = integration.asked_by({**BASE, **spec})
+        assert asked is (integration.kind in made), spec
+        answers.add(asked)
+    assert answers == {True, False}
