@@ -29,10 +29,19 @@ class Integration:
 
     @property
     def remedy(self) -> str:
-        """What to do where the right is missing."""
-        return (
-            f"The chart gives the right: helm upgrade with integrations.{self.switch}=true. Or drop spec.{self.field}."
-        )
+        """What to do where the right to make one is missing. One that was made before the right was taken away stays,
+        and the operator does not even see it: dropping the field alone would leave a pool open to the outside."""
+        drop = f"Or drop spec.{self.field}, and delete what was made for it before."
+        return f"The chart gives the right: {self._upgrade}. {drop}"
+
+    @property
+    def removal(self) -> str:
+        """What to do where the right to delete one is missing that no spec asks for any more."""
+        return f"The pool no longer asks for it: delete it, or give the operator the right: {self._upgrade}."
+
+    @property
+    def _upgrade(self) -> str:
+        return f"helm upgrade with integrations.{self.switch}=true"
 
     def asked_by(self, spec: Mapping[str, Any]) -> bool:
         """spec: a pool's, as an API server keeps it, with its defaults."""

@@ -120,7 +120,7 @@ def _pools(cluster: Cluster, name: str | None, everywhere: bool) -> Iterator[Fin
         yield Finding(Verdict.GOOD, f"no pool in {place}")
     for pool in found:
         yield from _pool(pool)
-    yield from _seen("what pools ask for beside", lambda: check_integrations(cluster, found))
+    yield from _seen("what pools ask for beside", lambda: check_integrations(cluster, found, everywhere))
     yield from _seen("the nodes", lambda: _gpus(cluster, found))
 
 

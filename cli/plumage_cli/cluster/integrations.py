@@ -1,13 +1,16 @@
 """Ingresses, HTTPRoutes and PodMonitors that pools ask for: whether the cluster knows the kind, and whether the
-operator may write it. Of a kind that no pool asks for nothing is said."""
+operator may write it. Of a kind that no pool asks for nothing is said but what was made before and no operator may
+remove: it leads to its pool still."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
+from plumage.cluster import OURS_SELECTOR, pool_of
 from plumage_cli.checks import Finding, Verdict
-from plumage_cli.cluster.client import Cluster
+from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.operators import operators, user_of, words
 from plumage_cli.cluster.pools import name_of
 from plumage_cli.cluster.rights import may
@@ -19,10 +22,10 @@ _SHOWN = 3
 _Thing = Mapping[str, Any]
 
 
-def check_integrations(cluster: Cluster, pools: Sequence[_Thing]) -> Iterator[Finding]:
-    """Of these pools."""
+def check_integrations(cluster: Cluster, pools: Sequence[_Thing], everywhere: bool) -> Iterator[Finding]:
+    """Of these pools, which are all of the cluster's, or some of its namespace."""
     asked = {one: asking for one in INTEGRATIONS if (asking := [pool for pool in pools if one.asked_by(pool["spec"])])}
-    there = operators(cluster) if asked else []
+    there = operators(cluster) if pools else []
     for integration, asking in asked.items():
         if not _is_served(cluster, integration):
             what = f"the cluster does not know {integration.kind} ({_group_version(integration)}), which {_who(asking)}"
@@ -31,15 +34,19 @@ def check_integrations(cluster: Cluster, pools: Sequence[_Thing]) -> Iterator[Fi
             continue
         for operator in there:
             yield from _operator(cluster, integration, operator, asking)
+    for integration in INTEGRATIONS if there else ():
+        idle = {name_of(pool) for pool in pools if not integration.asked_by(pool["spec"])}
+        for thing in _made(cluster, integration, everywhere):
+            if (name_of(thing)[0], pool_of(thing["metadata"].get("labels") or {})) in idle:
+                yield from _left(cluster, integration, thing, there)
 
 
 def _operator(
     cluster: Cluster, integration: Integration, operator: _Thing, asking: Sequence[_Thing]
 ) -> Iterator[Finding]:
     """Of the pools that it looks after."""
-    watched, user = words(operator, "PLUMAGE_WATCH_NAMESPACES"), user_of(operator)
-    own = [pool for pool in asking if not watched or name_of(pool)[0] in watched]
-    kind, plural = integration.kind, integration.plural
+    kind, plural, user = integration.kind, integration.plural, user_of(operator)
+    own = [pool for pool in asking if _looks_after(operator, name_of(pool)[0])]
     spaces = sorted({name_of(pool)[0] for pool in own})
     lacking = [one for one in spaces if not may(cluster, user, integration.group, plural, "create", one)]
     if lacking:
@@ -50,6 +57,38 @@ def _operator(
         yield Finding(Verdict.WARNING, what, f"helm upgrade with integrations.{integration.switch}=true")
     elif own:
         yield Finding(Verdict.GOOD, f"{kind} is known, and {user} may write it")
+
+
+def _made(cluster: Cluster, integration: Integration, everywhere: bool) -> list[dict[str, Any]]:
+    """All that operators ever made of a kind and that is there; nothing where one may not see it."""
+    place = "" if everywhere else f"/namespaces/{quote(cluster.namespace)}"
+    path = f"/apis/{_group_version(integration)}{place}/{integration.plural}"
+    try:
+        return list(cluster.get(path, {"labelSelector": OURS_SELECTOR})["items"])
+    except ApiError as error:
+        if error.status in (401, 403, 404):
+            return []
+        raise
+
+
+def _left(cluster: Cluster, integration: Integration, thing: _Thing, there: Sequence[_Thing]) -> Iterator[Finding]:
+    """Of what its pool does not ask for. An operator that sees it and may delete it is about to."""
+    space, name = name_of(thing)
+    if any(_removes(cluster, integration, operator, space) for operator in there):
+        return
+    what = f"{integration.kind} {space}/{name} is there, its pool does not ask for it, and no operator removes it"
+    yield Finding(Verdict.WARNING, what, f"kubectl -n {space} delete {integration.plural}.{integration.group} {name}")
+
+
+def _removes(cluster: Cluster, integration: Integration, operator: _Thing, space: str) -> bool:
+    sees = _looks_after(operator, space) and integration.switch in words(operator, "PLUMAGE_INTEGRATIONS")
+    return sees and may(cluster, user_of(operator), integration.group, integration.plural, "delete", space)
+
+
+def _looks_after(operator: _Thing, space: str) -> bool:
+    """No namespace is all."""
+    watched = words(operator, "PLUMAGE_WATCH_NAMESPACES")
+    return not watched or space in watched
 
 
 def _is_served(cluster: Cluster, integration: Integration) -> bool:

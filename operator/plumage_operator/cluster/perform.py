@@ -170,15 +170,16 @@ def _refusal(pool: Object, action: Action, error: RefusedError) -> Refusal:
     if "exceeded quota" in str(error):
         told = f"{kind} {name} is refused by a quota: {error}. Raise the quota."
         return Refusal(kind, name, Reason.QUOTA_EXCEEDED, told)
-    told = f"the API server refuses {kind} {name}: {error}{_remedy(kind, error)}"
+    told = f"the API server refuses {kind} {name}: {error}{_remedy(kind, action, error)}"
     return Refusal(kind, name, Reason.CHILD_REFUSED, told)
 
 
-def _remedy(kind: str, error: RefusedError) -> str:
-    """What gives the operator a right that it has on request only; empty for any other refusal."""
+def _remedy(kind: str, action: Action, error: RefusedError) -> str:
+    """What to do where the operator lacks a right that it has on request only; empty for any other refusal."""
     if kind not in _ON_REQUEST or _NO_RIGHT.search(str(error)) is None:
         return ""
-    return f". {_ON_REQUEST[kind].remedy}"
+    one = _ON_REQUEST[kind]
+    return f". {one.removal if isinstance(action, Delete) else one.remedy}"
 
 
 def _about(pool: Object, action: Action) -> tuple[str, str]:

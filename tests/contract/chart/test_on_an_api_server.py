@@ -21,6 +21,8 @@ from cryptography import x509
 from support.charts import CHART, pod_specs
 from support.needs import missing
 
+from plumage_operator.integrations import INTEGRATIONS
+
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
 
@@ -193,6 +195,22 @@ def test_the_charts_certificate_stays_over_an_upgrade_unless_it_was_deleted(serv
     assert trusted() == of_secret("ca\\.crt") != before
     certificate, authority = map(x509.load_pem_x509_certificate, (of_secret("tls\\.crt"), trusted()))
     certificate.verify_directly_issued_by(authority)
+
+
+def test_a_switch_that_goes_off_tells_how_to_find_what_it_leaves(server: ApiServer, release: Any) -> None:
+    kinds = {one.switch: f"{one.plural}.{one.group}" for one in INTEGRATIONS}
+    assert "is off now" not in release.install(CHART, "plumage", {"integrations": dict.fromkeys(kinds, True)})["notes"]
+    wanted = dict.fromkeys(kinds, True)
+    for switch, kind in kinds.items():
+        wanted[switch] = False
+        notes = release.upgrade(CHART, "plumage", {"integrations": wanted})["notes"]
+        assert notes.count("is off now") == 1, "the others were so before, or are not"
+        assert f"\nintegrations.{switch} was on and is off now." in notes
+        command = f"  kubectl get {kind} --all-namespaces --selector app.kubernetes.io/managed-by=plumage\n"
+        assert command in notes
+        known = server.kubectl(*command.split()[1:], check=False)
+        assert known.returncode == 0 or "the server doesn't have a resource type" in known.stderr
+    assert "is off now" not in release.upgrade(CHART, "plumage", {"integrations": wanted})["notes"]
 
 
 def _deployment(server: ApiServer) -> Any:

@@ -13,7 +13,10 @@ from support.crds import Kinds
 from support.waiting import looks
 
 LABELS = {"app.kubernetes.io/name": "plumage", "app.kubernetes.io/component": "operator"}
-REMEDY = "The chart gives the right: helm upgrade with integrations.{}=true. Or drop spec.{}."
+REMEDY = (
+    "The chart gives the right: helm upgrade with integrations.{}=true. "
+    "Or drop spec.{}, and delete what was made for it before."
+)
 INGRESS = {"ingress": {"host": "chat.example.com"}}
 ROUTE = {"httpRoute": {"parentRefs": [{"name": "edge"}]}}
 
@@ -44,7 +47,7 @@ def operator(kinds: Kinds, **told: str) -> Iterator[None]:
 
 @contextmanager
 def right_to_ingresses(kinds: Kinds, user: str) -> Iterator[None]:
-    kinds.kubectl("create", "role", "ingresses", "--verb=create", "--resource=ingresses.networking.k8s.io")
+    kinds.kubectl("create", "role", "ingresses", "--verb=create,delete", "--resource=ingresses.networking.k8s.io")
     account = f"--serviceaccount={kinds.namespace}:integrations-operator"
     kinds.kubectl("create", "rolebinding", "ingresses", "--role=ingresses", account)
     try:
@@ -115,3 +118,29 @@ def test_several_pools_are_told_in_one_line(plumage: Plumage, kinds: Kinds) -> N
     assert len(told) == 1
     assert f"which pools {kinds.namespace}/many-0, " in told[0]
     assert " more ask for → " in told[0]
+
+
+def test_what_was_made_before_the_switch_went_off_is_named(plumage: Plumage, kinds: Kinds, user: str) -> None:
+    for name in ("closed", "other"):
+        keep(kinds, name, SERVING)
+    backend = {"service": {"name": "closed-router", "port": {"name": "http"}}}
+    ours = {"app.kubernetes.io/managed-by": "plumage", "inference.plumage.dev/pool": "closed"}
+    left = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "closed-router", "labels": ours},
+        "spec": {"defaultBackend": backend},
+    }
+    theirs = {**left, "metadata": {"name": "theirs"}}
+    for thing in (left, theirs):
+        kinds.kubectl("create", "-f", "-", stdin=json.dumps(thing))
+    place = f"{kinds.namespace}/closed-router"
+    what = f"warn  Ingress {place} is there, its pool does not ask for it, and no operator removes it"
+    remedy = f"kubectl -n {kinds.namespace} delete ingresses.networking.k8s.io closed-router"
+    with operator(kinds):
+        assert lines(plumage, "closed") == [f"{what} → {remedy}"]
+        assert lines(plumage, "other") == []
+    with operator(kinds, PLUMAGE_INTEGRATIONS="ingress"):
+        assert lines(plumage, "closed") == [f"{what} → {remedy}"], "it is told to, and may not"
+        with right_to_ingresses(kinds, user):
+            assert lines(plumage, "closed") == [], "it is about to"

@@ -1,4 +1,5 @@
-"""HTTPRoutes and PodMonitors of a pool, by an operator's process with the rights that the chart gives it.
+"""HTTPRoutes and PodMonitors of a pool, by an operator's process with the rights that the chart gives it; and what is
+left of an Ingress where such a right is taken away again.
 
 The cluster is of this file's own: it knows those kinds, by their projects' own definitions, before the operator starts.
 Nobody acts on them here; what a gateway's controller would write, the test does.
@@ -39,6 +40,7 @@ ANSWER = {
 }
 """Of a gateway's controller, in the route's status."""
 PLAIN = "  replicas: 1"
+EXPOSED = "  replicas: 1\n  router: {ingress: {host: chat.example}}"
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,22 @@ def test_a_route_and_monitors_are_made_changed_put_back_and_removed(fleet: Fleet
     assert condition(fleet, namespace, "Accepted")["status"] == "True"
     assert fleet.get(namespace, f"{ROUTE},{MONITOR}")["items"] == []
     assert "forbidden" not in fleet.log()
+
+
+@pytest.mark.timeout(300)
+def test_a_right_that_is_taken_away_leaves_what_it_made_until_it_is_back(fleet: Fleet, namespace: str) -> None:
+    upgrade(fleet, "ingress")
+    apply(fleet, namespace, EXPOSED)
+    assert spec_of(fleet, namespace, "ingress", "chat-router")
+
+    upgrade(fleet)
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "ChildRefused")
+    said = condition(fleet, namespace, "Ready")["message"]
+    assert "helm upgrade with integrations.ingress=true" in said
+    assert "Or drop spec.router.ingress, and delete what was made for it before." in said
+    apply(fleet, namespace, PLAIN)
+    fleet.until(lambda: condition(fleet, namespace, "Accepted").get("status") == "True")
+    assert spec_of(fleet, namespace, "ingress", "chat-router"), "as docs/install.md warns"
+
+    upgrade(fleet, "ingress")
+    fleet.until(lambda: not spec_of(fleet, namespace, "ingress", "chat-router"))

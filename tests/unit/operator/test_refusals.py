@@ -15,7 +15,8 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 from support.operator_world import NOW, SITE, pool_object
 
-from plumage_operator.actions import Apply
+from plumage_operator import integrations
+from plumage_operator.actions import Apply, Delete
 from plumage_operator.children import KINDS
 from plumage_operator.cluster.api import Api
 from plumage_operator.cluster.events import Recorder
@@ -183,8 +184,21 @@ async def test_a_right_that_the_chart_gives_on_request_is_told_with_its_switch(
     kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
     told = await refusal_of(kind, server, performer, NO_RIGHT)
     assert f"helm upgrade with integrations.{switch}=true" in told
+    assert "and delete what was made for it before" in told
     policy = 'admission webhook "policy.example" denied the request: no {0} here'
     assert "integrations" not in await refusal_of(kind, server, performer, policy)
+
+
+@pytest.mark.parametrize("integration", integrations.INTEGRATIONS, ids=lambda one: one.kind)
+async def test_one_that_is_no_longer_asked_for_and_can_not_be_removed_is_told_as_that(
+    integration: integrations.Integration, server: Server, performer: Performer
+) -> None:
+    """As where somebody's own role lets the operator see them and no more: to drop the field would do nothing."""
+    server.refused, server.says = f"/{integration.plural}", NO_RIGHT.replace("create", "delete").format("a", "b")
+    (refusal,) = await performer.perform(pool_object(), [Delete(integration.kind, "chat-router", "uid")])
+    assert "The pool no longer asks for it: delete it, or give" in refusal.message
+    assert f"helm upgrade with integrations.{integration.switch}=true" in refusal.message
+    assert "drop spec" not in refusal.message
 
 
 async def test_no_other_kind_has_a_switch(server: Server, performer: Performer) -> None:
