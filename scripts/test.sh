@@ -5,7 +5,7 @@
 # Arguments go to pytest and replace the parts; tests/vllm among them runs where vLLM is.
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
-lanes=(faults e2e_cluster "integration e2e" vllm)  # beside those that are shown as they run
+lanes=(faults e2e_cluster integration vllm)  # beside those that are shown as they run
 story=tests/e2e_cluster/test_faults_under_load.py  # has a cluster of its own: it kills the operator and freezes a node
 exec 3>&1
 
@@ -122,7 +122,7 @@ for names in "${lanes[@]}"; do
 done
 set +m
 [ ! -t 1 ] || export PY_COLORS=1  # pytest writes into a pipe
-for name in unit contract; do
+for name in unit contract e2e; do
   [ -n "$(places "$name")" ] || continue
   echo "== test: $name"
   told "$name" 2>&1 | tee "$logs/$name"

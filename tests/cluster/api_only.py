@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from support.ports import free_ports
 from cluster import certificates, programs
 from cluster.ask import is_ready
 from cluster.control_plane import ControlPlane
+from cluster.errors import ClusterError
 from cluster.processes import Group
 from cluster.runs import run_folder
 
@@ -23,6 +24,7 @@ __all__ = ["ApiServer", "api_server"]
 
 _LOOPBACK = "127.0.0.1"
 _READY_S = 180.0
+_NUDGES, _NUDGE_S = 4, 15.0
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,19 @@ class ApiServer:
         self.processes.until("all kinds are served", asked, _READY_S)
 
     def forget_kinds(self) -> None:
-        """Removes all definitions of kinds, with their objects. kubectl's own waiting does not say what it waits
-        for; here the API server's log is told."""
-        self.kubectl("delete", "crd", "--all", "--wait=false")
+        """Removes all definitions of kinds, with their objects. The API server's finalizer may drop a definition whose
+        status somebody else writes at that moment; it comes back after five minutes, or once the definition changes."""
 
         def gone() -> bool:
             return not self.kubectl("get", "crd", "-o", "name").stdout
 
-        self.processes.until("all kinds are gone", gone, _READY_S)
+        self.kubectl("delete", "crd", "--all", "--wait=false")
+        for attempt in range(_NUDGES):
+            with suppress(ClusterError):
+                self.processes.until("all kinds are gone", gone, _NUDGE_S)
+                return
+            self.kubectl("annotate", "crd", "--all", "--overwrite", f"nudged={attempt}", check=False)
+        self.processes.until("all kinds are gone", gone, _NUDGE_S)
 
     def restart(self) -> None:
         """Ends the API server and starts it on the same port; what etcd holds stays."""

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from support.pool import Pool, directory_down, leftovers, load, lost, prompts, whole
+from support.pool import Pool, busiest, directory_down, leftovers, load, lost, prompts, status, whole
 from support.requests import Sender, sending
 
 from plumage_cli.demo.load import Session
@@ -42,19 +41,10 @@ def process(view: dict[str, Any], replica: str, kind: str) -> dict[str, Any]:
     return found
 
 
-def busiest(pool: Pool) -> dict[str, Any]:
-    """The replica that the router has sent most to."""
-    view = pool.view()
-    flying = {replica["id"]: replica["inFlight"] for replica in status(pool)["replicas"]}
-    return max(view["replicas"], key=lambda replica: flying[replica["id"]])
-
-
-def status(pool: Pool) -> dict[str, Any]:
-    """The router's own word, not the supervisor's copy of the last second."""
-    key = (pool.folder / "admin.key").read_text().strip()
-    reply = httpx.get(f"{pool.url}/plumage/v1/status", headers={"Authorization": f"Bearer {key}"}, timeout=10.0)
-    document: dict[str, Any] = reply.raise_for_status().json()
-    return document
+def another(victim: dict[str, Any], kind: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether a pool of four is whole with another process in place of the victim's. Asked of the view: right after a
+    kill the whole pool may be told as it was."""
+    return lambda view: whole(4)(view) and bool(process(view, victim["id"], kind)["pid"] != victim[kind]["pid"])
 
 
 async def until(holds: Callable[[], bool], seconds: float = 90.0) -> None:
@@ -74,11 +64,7 @@ async def test_an_engine_is_killed(pool: Pool) -> None:
     assert lost(outcomes) == []
     assert len(outcomes) == 40
 
-    def is_another(view: dict[str, Any]) -> bool:
-        """Asked of the view: right after a kill the whole pool may be told as it was."""
-        return whole(4)(view) and bool(process(view, victim["id"], "engine")["pid"] != victim["engine"]["pid"])
-
-    again = process(await pool.until(is_another), victim["id"], "engine")
+    again = process(await pool.until(another(victim, "engine")), victim["id"], "engine")
     assert again["restarts"] == victim["engine"]["restarts"] + 1
     before = status(pool)["totals"]
     for prompt in prompts(40, seed=1):  # one by one: a full cache may drop what a waiting request was promised
@@ -99,7 +85,7 @@ async def test_an_agent_is_killed_and_its_replica_serves_on(pool: Pool) -> None:
     outcomes = await load(pool, prompts(40, seed=2), kill)
     assert lost(outcomes) == []
     assert sum(outcome.cut for outcome in outcomes) == 0, "a lost agent costs cache knowledge only"
-    view = await pool.until(whole(4))
+    view = await pool.until(another(victim, "agent"))
     assert process(view, victim["id"], "agent")["restarts"] == victim["agent"]["restarts"] + 1
     assert process(view, victim["id"], "engine")["pid"] == victim["engine"]["pid"]
     after = {replica["id"]: replica["finished"] for replica in status(pool)["replicas"]}

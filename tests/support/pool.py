@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from support.ports import free_port
 
@@ -224,3 +225,18 @@ async def load(
 
 def lost(outcomes: list[Outcome]) -> list[str]:
     return [outcome.error for outcome in outcomes if outcome.error is not None]
+
+
+def busiest(pool: Pool) -> dict[str, Any]:
+    """The replica that the router has sent most to."""
+    view = pool.view()
+    flying = {replica["id"]: replica["inFlight"] for replica in status(pool)["replicas"]}
+    return max(view["replicas"], key=lambda replica: flying[replica["id"]])
+
+
+def status(pool: Pool) -> dict[str, Any]:
+    """The router's own word, not the supervisor's copy of the last second."""
+    key = (pool.folder / "admin.key").read_text().strip()
+    reply = httpx.get(f"{pool.url}/plumage/v1/status", headers={"Authorization": f"Bearer {key}"}, timeout=10.0)
+    document: dict[str, Any] = reply.raise_for_status().json()
+    return document
