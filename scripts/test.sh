@@ -41,12 +41,12 @@ places() {
   esac 2>/dev/null
 }
 
-# One part's tests, with pytest's arguments; each part remembers by itself what failed. Those that compute give way to
-# those that look at clocks: side by side as equals, with a load of 50, all took a third longer.
+# One part's tests, with pytest's arguments; each part remembers by itself what failed. Unit tests, which look at no
+# clock, give way to those that do: side by side as equals, with a load of 50, all took a third longer.
 tests() (
   name=$1; shift
   set -- -q -o "cache_dir=$logs/cache-$name" $(places "$name") "$@"  # split into words
-  case "$name" in unit | vllm) renice -n 5 "$BASHPID" >/dev/null ;; esac
+  [ "$name" != unit ] || renice -n 5 "$BASHPID" >/dev/null
   if [ "$name" = vllm ]; then with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
 )
 
