@@ -37,6 +37,7 @@ places() {
   case "$1" in
     faults) ls "$story" ;;
     e2e_cluster) [ ! -d tests/e2e_cluster ] || echo "tests/e2e_cluster --ignore=$story" ;;
+    vllm) ls -d tests/vllm/[!_]*/ | grep -v /fleet/; ls -d tests/vllm/fleet/ ;;  # fleets last, when less runs beside
     *) ls -d "tests/$1" ;;
   esac 2>/dev/null
 }

@@ -19,25 +19,32 @@ TABLE = b'{"fingerprint": "f", "policy": "Bandit", "rows": [[1, 1, 1, "add", "ma
 
 
 @contextmanager
-def streams(url: str, count: int, tokens: int) -> Iterator[list[int]]:
-    """So many answers under way; the list gets the bytes of each at its end."""
+def streams(url: str, count: int, tokens: int) -> Iterator[tuple[list[int], threading.Event]]:
+    """So many answers under way, one after another until the event is set; the list gets the bytes of each. Two of them
+    are streamed: more would leave no time to this process' main thread."""
     ended: list[int] = []
-    body = {"model": "tiny", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    enough = threading.Event()
+    body = {"model": "tiny", "max_tokens": tokens, "ignore_eos": True}
 
     def run(number: int) -> None:
-        prompt = [number % 3] * 100
-        headers = {"Authorization": f"Bearer {CLIENT}"}
-        asked = {**body, "prompt": prompt}
-        with httpx.stream("POST", f"{url}/v1/completions", json=asked, headers=headers, timeout=300) as answer:
-            assert answer.status_code == 200
-            ended.append(sum(map(len, answer.iter_bytes())))
+        asked = {**body, "prompt": [number % 3] * 100, "stream": number < 2}
+        with httpx.Client(headers={"Authorization": f"Bearer {CLIENT}"}, timeout=300) as client:
+            while True:
+                with client.stream("POST", f"{url}/v1/completions", json=asked) as answer:
+                    assert answer.status_code == 200
+                    ended.append(sum(map(len, answer.iter_bytes())))
+                if enough.is_set():
+                    return
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
-    yield ended
-    for thread in threads:
-        thread.join(300)
+    try:
+        yield ended, enough
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join(300)
 
 
 def metrics(url: str) -> dict[tuple[str, str], float]:
@@ -60,10 +67,10 @@ def test_the_routes(with_plugin: Served) -> None:
         assert (before["running"], before["waiting"], before["draining"]) == (0, 0, False)
         assert all(state["on"] for state in before["features"].values()), before["features"]
         assert {"feather", "record"} <= set(before["features"])
-        with streams(server.url, 12, 1800) as ended:
+        with streams(server.url, 12, 600) as (ended, enough):
             tells_of_the_middle(fleet)
-            waits_for_streams(fleet, ended)
-        assert len(ended) == 12
+            waits_for_streams(fleet, enough)
+        assert len(ended) >= 12
         tells_what_it_was_taught(fleet, before)
         tells_in_vllms_own_metrics(server.url, before)
 
@@ -136,15 +143,13 @@ def tells_of_the_middle(fleet: httpx.Client) -> None:
     assert seen >= 12
 
 
-def waits_for_streams(fleet: httpx.Client, ended: list[int]) -> None:
+def waits_for_streams(fleet: httpx.Client, enough: threading.Event) -> None:
     short = fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 0}).json()
     assert not short["drained"]
     assert short["inFlight"] > 0
+    enough.set()
     assert fleet.post("/v1/plumage/drain", json={"timeoutSeconds": 250}).json() == {"drained": True, "inFlight": 0}
     assert fleet.get("/v1/plumage/stats").json()["draining"]
-    for _ in looks(60.0):
-        if len(ended) == 12:
-            break
 
 
 def tells_what_it_was_taught(fleet: httpx.Client, before: dict[str, Any]) -> None:
