@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kubernetes.aio.client.configuration import Configuration
+from support.kube_double import answered_by
 from support.operator_world import SITE, pool_object
 
 from plumage_operator import running
@@ -41,13 +40,8 @@ def server() -> Server:
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[Api]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as serving:
-        configuration = Configuration()
-        configuration.host = str(serving.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
-            yield api
+    async with answered_by(server.answer) as api:
+        yield api
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kubernetes.aio.client.configuration import Configuration
+from support.kube_double import answered_by
 from support.operator_world import SITE, World
 
 from plumage_operator.actions import Apply
-from plumage_operator.cluster.api import Api
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.perform import Performer
 from plumage_operator.conditions import Reason
@@ -77,13 +75,8 @@ def server() -> Server:
 
 @pytest.fixture
 async def performer(server: Server) -> AsyncIterator[Performer]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as serving:
-        configuration = Configuration()
-        configuration.host = str(serving.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
-            yield Performer(api, Recorder(api, lambda: 0.0, "one"), Store())
+    async with answered_by(server.answer) as api:
+        yield Performer(api, Recorder(api, lambda: 0.0, "one"), Store())
 
 
 def creation() -> tuple[dict[str, Any], list[Apply]]:

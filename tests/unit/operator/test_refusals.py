@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kubernetes.aio.client.configuration import Configuration
+from support.kube_double import answered_by
 from support.operator_world import NOW, SITE, pool_object
 
 from plumage_operator import integrations
@@ -75,13 +74,8 @@ def store() -> Store:
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[Api]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as serving:
-        configuration = Configuration()
-        configuration.host = str(serving.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
-            yield api
+    async with answered_by(server.answer) as api:
+        yield api
 
 
 @pytest.fixture

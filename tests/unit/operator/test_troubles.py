@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
-from kubernetes.aio.client.configuration import Configuration
+from support.kube_double import answered_by
 
 from plumage_operator.actions import Tell
 from plumage_operator.cluster.api import Api
@@ -57,13 +56,8 @@ def server() -> Server:
 
 @pytest.fixture
 async def api(server: Server) -> AsyncIterator[Api]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.answer)
-    async with TestServer(app) as serving:
-        configuration = Configuration()
-        configuration.host = str(serving.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
-            yield api
+    async with answered_by(server.answer) as api:
+        yield api
 
 
 def reasons(troubles: Iterable[Any]) -> list[tuple[str, str]]:
