@@ -66,7 +66,7 @@ def test_a_full_disk_is_seen_before_anything_is_installed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("more", [{}, {"CI": "1"}], ids=["here", "in CI"])
 def test_what_can_not_be_set_up_is_skipped_loudly(tmp_path: Path, more: dict[str, str]) -> None:
     programs = {"make": "echo 'the disk is full' >&2; echo 'make: *** [setup-vllm] Error 1' >&2; exit 2"}
-    (tmp_path / "work" / "tests" / "vllm").mkdir(parents=True)
+    (tmp_path / "work" / "tests" / "vllm" / "fleet").mkdir(parents=True)
     (tmp_path / "work").rename(tmp_path / "kept")
     script = tmp_path / "test.sh"
     script.write_text(f"cd '{tmp_path}/kept'\n" + (ROOT / "scripts" / "test.sh").read_text())
