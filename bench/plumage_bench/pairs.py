@@ -20,7 +20,8 @@ _DRAWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """Geometric mean of the pairs' ratios, and the interval that holds it in 95 of 100 such experiments."""
+    """Geometric mean of the pairs' ratios, and the interval that holds it in 95 of 100 such experiments; of one pair
+    there is none."""
 
     ratio: float
     low: float
@@ -28,6 +29,8 @@ class PairedRatio:
     pairs: int
 
     def __str__(self) -> str:
+        if self.pairs == 1:
+            return f"{self.ratio:.3f} (one pair)"
         return f"{self.ratio:.3f} (95 %: {self.low:.3f} to {self.high:.3f}, {self.pairs} pairs)"
 
 

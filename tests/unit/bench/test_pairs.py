@@ -32,6 +32,10 @@ def test_a_thing_to_itself_is_one() -> None:
     assert str(paired_ratio([3.0, 5.0], [3.0, 5.0], random.Random(3))) == "1.000 (95 %: 1.000 to 1.000, 2 pairs)"
 
 
+def test_one_pair_has_no_interval() -> None:
+    assert str(paired_ratio([3.0], [2.0], random.Random(3))) == "1.500 (one pair)"
+
+
 @pytest.mark.parametrize(("over", "under"), [([], []), ([1.0], [1.0, 2.0])])
 def test_refuses_what_are_no_pairs(over: list[float], under: list[float]) -> None:
     with pytest.raises(ValueError, match="as many"):
