@@ -155,8 +155,9 @@ def _plot(
     contenders: Sequence[Contender],
     played: Mapping[str, Mapping[str, Sequence[Played]]],
 ) -> None:
-    axes, width = figure.subplots(), 0.8 / len(contenders)
-    for index, contender in enumerate(contenders):
+    served = [one for one in contenders if any(one.label in runs for runs in played.values())]
+    axes, width = figure.subplots(), 0.8 / len(served)
+    for index, contender in enumerate(served):
         places = [place for place, cell in enumerate(cells) if contender.label in played[cell.name]]
         means = [
             fmean(one.rate for one in played[cells[place].name][contender.label])

@@ -233,7 +233,7 @@ async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: open
     third = next(one for one in seen["replicas"] if one["id"] == "chat-2")
     print(f"of 18 hot prompts the third engine answered {third['finished']}, with {third['hitTokens']} tokens cached")
     assert third["finished"] > 0
-    assert third["hitTokens"] > 1000 * third["finished"]
+    assert third["hitTokens"] > 1300 * third["finished"], "each found its 1,344, the first one too"
 
 
 async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None:
