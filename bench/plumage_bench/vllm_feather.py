@@ -4,9 +4,10 @@ A model of 8 layers, 512 hidden, in bf16, one thread; prompts of a shared prefix
 of a fixed length. One engine serves all policies of a cell in turn, each with its own queue and what it has learned so
 far, so that a pair of runs sees the same machine a minute apart; before the pairs each policy serves the load once.
 `FCFS` is vLLM as it is: its own queue and batch. `tree` is ChtOrder, the tree's order without STOP. `one group` is the
-homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix. `FCFS again` ÷ FCFS is
-the noise. All of these have an ageing limit that a slow device does not reach, so that ratios compare orders; `bandit,
-10 s` has the product's, and shows what that bound costs where requests wait for longer than that anyhow.
+homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix, in each of the orders.
+`FCFS again` ÷ FCFS and `tree again` ÷ tree are the noise. All of these have an ageing limit that a slow device does not
+reach, so that ratios compare orders; `bandit, 10 s` has the product's, and shows what that bound costs where requests
+wait for longer than that anyhow.
 
 Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
 Figures are output tokens a second of the device's time: on a CPU the process' own CPU time, which is what one thread's
