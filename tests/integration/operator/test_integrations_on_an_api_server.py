@@ -128,6 +128,13 @@ def test_a_route_and_monitors_are_made_changed_put_back_and_removed(fleet: Fleet
     fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=merge", "-p", theirs)
     fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["hostnames"] == ["new.example"])
     fleet.until(lambda: told(fleet, namespace, "ChildRepaired", "HTTPRoute chat-router"))
+    path, other = "/spec/rules/0/backendRefs/-", {"name": "theirs", "port": 80}
+    added = json.dumps([{"op": "add", "path": path, "value": other}])
+    fleet.kubectl("-n", namespace, "patch", ROUTE, "chat-router", "--type=json", "-p", added)
+    fleet.until(lambda: spec_of(fleet, namespace, ROUTE, "chat-router")["rules"][0]["backendRefs"] == [backend])
+    added = json.dumps({"spec": {"selector": {"matchLabels": {"theirs": "1"}}}})
+    fleet.kubectl("-n", namespace, "patch", MONITOR, "chat-router", "--type=merge", "-p", added)
+    fleet.until(lambda: told(fleet, namespace, "ChildRepaired", "spec.selector.matchLabels.theirs"))
     fleet.kubectl("-n", namespace, "delete", MONITOR, "chat-engine")
     fleet.until(lambda: spec_of(fleet, namespace, MONITOR, "chat-engine"))
     fleet.until(lambda: told(fleet, namespace, "ChildRecreated", "PodMonitor chat-engine"))

@@ -39,7 +39,15 @@ def test_what_was_applied_is_not_drift(thing: dict[str, Any]) -> None:
         ({"env": [{"name": "A", "value": "1"}]}, {"env": [{"name": "A", "value": "2"}]}, ["env[A].value"]),
         ({"env": [{"name": "A", "value": "1"}]}, {"env": []}, ["env[A]"]),
         ({"ports": [{"port": 1}]}, {"ports": [{"port": 1, "protocol": "TCP"}]}, []),
+        ({"selector": {"app": "a"}}, {"selector": {"app": "a", "b": "c"}}, ["selector.b"]),
+        ({"labels": {"app": "a"}}, {"labels": {"app": "a", "b": "c"}}, []),
+        ({"selector": {"matchLabels": {}}}, {"selector": {}}, []),
+        ({"subjects": [{"name": "a"}]}, {"subjects": [{"name": "a"}, {"name": "b"}]}, ["subjects"]),
+        ({"ingress": [{"ports": [{"port": 1}]}]}, {"ingress": [{"ports": [{"port": 1, "endPort": 9}]}]},
+         ["ingress[0].ports[0].endPort"]),
+        ({"backendRefs": [{"name": "a"}]}, {"backendRefs": [{"name": "a"}, {"name": "b"}]}, ["backendRefs"]),
+        ({"backendRefs": [{"name": "a"}]}, {"backendRefs": [{"name": "a", "weight": 1}]}, []),
     ],
-)
+)  # fmt: skip
 def test_drift(wanted: dict[str, Any], live: dict[str, Any], paths: list[str]) -> None:
     assert drift(wanted, live) == paths
