@@ -181,7 +181,7 @@ def progress_fact(observed: Observed, scene: Scene) -> Fact:
     if not found.settled or (found.total == 0 and wanted):
         cause = _cause(observed, scene, "engine")
         if cause is None or cause.passes:
-            return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, f"{replaced} of {wanted} replicas are up to date")
+            return _rolling(observed, scene, replaced)
     if found.updated == found.total == found.ready == wanted:
         return Fact(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
     cause = _cause(observed, scene, "engine")
@@ -191,8 +191,17 @@ def progress_fact(observed: Observed, scene: Scene) -> Fact:
             return Fact(Type.PROGRESSING, "False", Reason.DEGRADED, told)
         return _halted(found, cause)
     if found.total > found.updated:
-        return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, f"{replaced} of {wanted} replicas are up to date")
+        return _rolling(observed, scene, replaced)
     return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready")
+
+
+def _rolling(observed: Observed, scene: Scene, replaced: int) -> Fact:
+    """A Deployment that somebody halted is put back, but not while the pool is paused."""
+    halted = (_deployment(observed, scene, "engine").get("spec") or {}).get("paused")
+    name = scene.name("engine")
+    why = f". Deployment {name} is paused: kubectl rollout resume deployment {name}" if halted else ""
+    told = f"{replaced} of {scene.replicas} replicas are up to date{why}"
+    return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, told)
 
 
 def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:

@@ -39,6 +39,9 @@ IDENTITY_MOUNT: Final = {"name": "identity", "mountPath": TOKEN_FOLDER, "readOnl
 API_MOUNT: Final = {"name": "api", "mountPath": _API_FOLDER, "readOnly": True}
 TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}
 POD_NAME: Final = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+_OFF_ITS_NODE: Final = {"hostNetwork": False, "hostPID": False, "hostIPC": False}
+"""Sent so that they are ours, and put back where somebody sets one: no NetworkPolicy holds a pod in its node's network.
+The API server stores none of them, so they are no part of a template's hash, nor of ours."""
 
 
 def pod_security() -> dict[str, Any]:
@@ -120,15 +123,17 @@ def deployment(
     deadline: int = 600,
 ) -> Child:
     """A Deployment of one part. restarts: settings outside of the template that a pod reads at start only, so that
-    pods are replaced when they change. deadline: seconds without progress after which Kubernetes says so."""
+    pods are replaced when they change. deadline: seconds without progress after which Kubernetes says so. `paused` is
+    sent for the same reason as what is off in a pod: a rollout that somebody else halts goes on."""
     annotations = {CONFIG_HASH: digest([pod, *restarts])}
-    template = {"metadata": {"labels": owner.labels(component), "annotations": annotations}, "spec": pod}
+    metadata = {"labels": owner.labels(component), "annotations": annotations}
     spec = {
+        "paused": False,
         "replicas": replicas,
         "selector": {"matchLabels": owner.selector(component)},
         "strategy": strategy,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": deadline,
-        "template": template,
+        "template": {"metadata": metadata, "spec": {**pod, **_OFF_ITS_NODE}},
     }
     return owner.child("apps/v1", "Deployment", component, {"spec": spec})
