@@ -13,6 +13,7 @@ import yaml
 __all__ = ["Audit"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_WRITES = ("create", "update", "patch", "delete")
 _PARTS = {
     "namespace": "namespace", "group": "apiGroup", "version": "apiVersion", "resource": "resource",
     "subresource": "subresource", "name": "name",
@@ -47,6 +48,15 @@ class Audit:
     def forbidden(self) -> list[str]:
         """Verb and address of each request that was. A quota's refusal is none of them."""
         return [_told(one) for one in self._refused()]
+
+    def written(self, namespace: str) -> list[str]:
+        """Resources and names that it wrote there, in their order; events are none of them."""
+        about = [one["objectRef"] for one in self._entries() if one["verb"] in _WRITES and "objectRef" in one]
+        return [
+            f"{one['resource']}/{one.get('name', '')}"
+            for one in about
+            if one.get("namespace") == namespace and one["resource"] != "events"
+        ]
 
     def lacking(self, kubectl: Callable[..., str]) -> list[str]:
         """Of `forbidden` what the user has no right for even now, each kind of request once. An API server that was
