@@ -41,12 +41,20 @@ def _counts_only_the_right_ones(line: Any) -> bool:
 
 
 def _line(model: type[BaseModel], line: Any) -> str:
-    path = _path(line["loc"])
+    if _is_long_key(line):
+        bound = f"must have keys of at most {line['ctx']['max_length']:,} characters"
+        return f"{_path(model, line['loc'][:-2])}: {bound}, got {_got(line['input'])}"
+    path = _path(model, line["loc"])
     if line["type"] == "extra_forbidden":
         return f"{path}: may not be set: there is no such field{_guess(model, line['loc'])}"
     if line["type"] == "missing":
         return f"{path}: must be set, got nothing"
     return f"{path}: {_must(line['type'], line['msg'], line.get('ctx', {}))}, got {_got(line['input'])}"
+
+
+def _is_long_key(line: Any) -> bool:
+    """Of a mapping: told of the whole, as an API server does. A key may be called `[key]` itself."""
+    return bool(line["type"] == "string_too_long" and line["loc"][-2:] == (line["input"], "[key]"))
 
 
 def _must(kind: str, message: str, context: dict[str, Any]) -> str:
@@ -73,12 +81,18 @@ def _length(bound: str, length: int, kind: str) -> str:
     return f"must have {bound} {length:,} {thing if length == 1 else many}"
 
 
-def _path(loc: Sequence[int | str]) -> str:
+def _path(model: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """As an API server writes it: fields after dots, keys of mappings and places in lists in brackets."""
     path = ""
+    struct: type[BaseModel] | None = model
     for part in loc:
         if part == "[key]":
             continue
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        if isinstance(part, int) or struct is None:
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+            struct = _below(struct, part)
     return path or "the manifest"
 
 
@@ -106,8 +120,13 @@ def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     for part in loc:
         if isinstance(part, int) or found is None:
             continue
-        found = next((_struct(f.annotation) for n, f in found.model_fields.items() if (f.alias or n) == part), None)
+        found = _below(found, part)
     return [field.alias or name for name, field in found.model_fields.items()] if found else []
+
+
+def _below(struct: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The struct in the field of that name in a manifest, if it holds one."""
+    return next((_struct(f.annotation) for n, f in struct.model_fields.items() if (f.alias or n) == name), None)
 
 
 def _struct(annotation: Any) -> type[BaseModel] | None:
