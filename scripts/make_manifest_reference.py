@@ -25,9 +25,11 @@ same rules ([crds.md](crds.md)).
 
 A field without a default must be set, unless its form says *optional*. A quantity is an integer or a string such as
 `16Gi`, `500m` or `"0.5"`; there are no floats. What the API server or the operator writes (`status`, most of
-`metadata`) is left out here.
+`metadata`) is left out here, and so is what is inside `affinity` and `topologySpreadConstraints`: these are Kubernetes'
+own, and `kubectl explain ppool.spec.engine.affinity --recursive` lists them.
 """
 LEFT_OUT = {"status", "apiVersion", "kind", "metadata"}
+KUBERNETES_OWN = {"affinity", "topologySpreadConstraints"}
 
 
 def page() -> str:
@@ -50,7 +52,7 @@ def _sections(path: str, schema: dict[str, Any], defs: dict[str, Any], skip: set
         yield f"\n## {path}\n\n{_summary(schema)}\n\n{head}{lines}{_rules(schema['title'])}"
     for name, field in fields.items():
         inner, many = _struct(field, defs)
-        if inner is not None:
+        if inner is not None and name not in KUBERNETES_OWN:
             yield from _sections(f"{path}.{name}".lstrip(".") + ("[]" if many else ""), inner, defs, set())
 
 

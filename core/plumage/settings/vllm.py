@@ -8,6 +8,7 @@ from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.cache import HostMemorySpec
+from plumage.api.v1alpha1.engine import VLLM_PLUGIN
 from plumage.settings import policies
 from plumage.settings.meeting import Meeting
 
@@ -22,7 +23,7 @@ __all__ = [
 
 VLLM_READY_SECONDS = 900.0
 """A large model is loaded and compiled for minutes."""
-ROUTES = "plumage"
+ROUTES = VLLM_PLUGIN
 """What VLLM_PLUGINS must name for /v1/plumage."""
 
 # Probes, routers and the agent ask these several times a second: in the log they would bury what went wrong.

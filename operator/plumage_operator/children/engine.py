@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from plumage.api.v1alpha1.scheduling import as_written
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
 from plumage.newer import marked
 from plumage_operator.children import settings
@@ -181,8 +182,8 @@ def _scheduling(scene: Scene) -> dict[str, Any]:
     fields = {
         "nodeSelector": dict(engine.node_selector),
         "tolerations": [_toleration(one.model_dump(exclude_none=True, by_alias=True)) for one in engine.tolerations],
-        "affinity": dict(engine.affinity),
-        "topologySpreadConstraints": [dict(one) for one in engine.topology_spread_constraints],
+        "affinity": as_written(engine.affinity) if engine.affinity is not None else None,
+        "topologySpreadConstraints": [as_written(one) for one in engine.topology_spread_constraints],
         "priorityClassName": engine.priority_class_name,
         "runtimeClassName": engine.runtime_class_name,
         "schedulerName": engine.scheduler_name,

@@ -22,7 +22,7 @@ LAUGHS = "".join(
 
 REFUSED = {
     "billion laughs": LAUGHS + MODEL,
-    "billion laughs where anything goes": "  engine:\n    affinity:\n" + indent(LAUGHS, "    ") + MODEL,
+    "billion laughs in Kubernetes' own fields": "  engine:\n    affinity:\n" + indent(LAUGHS, "    ") + MODEL,
     "a key twice": MODEL + "  replicas: 1\n  replicas: 2\n",
     "a key twice, deep": "  model: {uri: 'hf://a/b', uri: 'hf://a/c'}\n",
     "a key merged in and set again": MODEL + "  engine: {env: [&e {name: A, value: x}, {<<: *e, name: B}]}\n",

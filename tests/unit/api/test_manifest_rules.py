@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.manifest_mistakes import FIELD_MISTAKES, GATEWAY_RULES, RULES, Mutation, gateway, pool, put
+from support.manifest_mistakes import FIELD_MISTAKES, GATEWAY_FIELD_MISTAKES, Mutation, gateway, pool, put
+from support.manifest_rules import GATEWAY_RULES, RULES
 
 from plumage.api.v1alpha1 import parse_manifest
 from plumage.errors import ManifestError
@@ -53,7 +54,7 @@ def test_a_document_of_another_group_is_refused_as_such() -> None:
     assert [line.partition(":")[0] for line in mistakes(document)] == ["apiVersion", "kind"]
 
 
-@pytest.mark.parametrize(("mutate", "message"), GATEWAY_RULES)
+@pytest.mark.parametrize(("mutate", "message"), GATEWAY_FIELD_MISTAKES + GATEWAY_RULES)
 def test_a_gateway_mistake_is_named(mutate: Mutation, message: str) -> None:
     document = gateway()
     mutate(document)

@@ -99,7 +99,9 @@ SAMPLES: dict[str, Any] = {
     "engine.node_selector": {"a": "b"},
     "engine.tolerations": [{"operator": "Exists"}],
     "engine.affinity": {"nodeAffinity": {}},
-    "engine.topology_spread_constraints": [{"maxSkew": 1}],
+    "engine.topology_spread_constraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
     "engine.priority_class_name": "high",
     "engine.runtime_class_name": "nvidia",
     "engine.scheduler_name": "other",

@@ -180,8 +180,6 @@ def _list(schema: Schema, definitions: _Definitions) -> Schema:
 
 def _map(schema: Schema, definitions: _Definitions) -> Schema:
     node = {**_described(schema), "type": "object", **_bounds(schema)}
-    if schema.get("additionalProperties") is True:  # of Kubernetes' own pod specification: the server there checks it
-        return {**node, "maxProperties": schema.get("maxProperties", 16), "x-kubernetes-preserve-unknown-fields": True}
     rule = {
         "rule": f"self.all(key, size(key) <= {KEY_LENGTH})",
         "message": f"must have keys of at most {KEY_LENGTH} characters",

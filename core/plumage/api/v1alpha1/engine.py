@@ -9,13 +9,14 @@ from pydantic import Field
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
-from plumage.api.v1alpha1.fields import FreeForm, Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
+from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
 from plumage.api.v1alpha1.gpus import GPU
 from plumage.api.v1alpha1.pods import EnvVar, Resources, Toleration
+from plumage.api.v1alpha1.scheduling import Affinity, TopologySpreadConstraint
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
-__all__ = ["OWNED_ARGS", "EngineSpec", "ModelCacheSpec"]
+__all__ = ["OWNED_ARGS", "OWNED_ENV", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
 
 # Plumage sets these itself: a second value would break routing, the directory or the drain.
 OWNED_ARGS = (
@@ -24,11 +25,20 @@ OWNED_ARGS = (
     "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--tensor-parallel-size", "--uds",
     "-tp",
 )  # fmt: skip
+# The same of the environment. All else that Plumage sets there is a default, which a person's own value replaces.
+OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME")
+VLLM_PLUGIN = "plumage"
+"""Among what VLLM_PLUGINS names, for vLLM loads nothing else then."""
 
 
 def _owned_args_left_alone(engine: Any) -> bool:
     """vLLM takes underscores for dashes."""
     return not any(arg.split("=", 1)[0].replace("_", "-") in OWNED_ARGS for arg in engine.args)
+
+
+def _plugin_is_loaded(engine: Any) -> bool:
+    named = [(variable.value or "").split(",") for variable in engine.env if variable.name == "VLLM_PLUGINS"]
+    return all(VLLM_PLUGIN in plugins for plugins in named)
 
 
 def _host_memory_fits(engine: Any) -> bool:
@@ -81,7 +91,7 @@ class EngineSpec(Struct):
         (),
         strict=False,
         max_length=64,
-        description="Further environment variables.",
+        description="Further environment variables; those that Plumage sets are refused.",
         json_schema_extra={LIST_KEY: "name"},
     )
     resources: Resources = Field(
@@ -113,8 +123,8 @@ class EngineSpec(Struct):
     simulator: SimulatorSpec = Field(SimulatorSpec(), description="Size and speed of a simulated engine.")
     node_selector: StringMap = Field({}, max_length=64, description="Labels that a node must have.")
     tolerations: tuple[Toleration, ...] = Field((), strict=False, max_length=32, description="Taints accepted.")
-    affinity: FreeForm = Field({}, max_length=3, description="A pod's affinity, handed on as it is.")
-    topology_spread_constraints: tuple[FreeForm, ...] = Field(
+    affinity: Affinity | None = Field(None, description="A pod's affinity, handed on as it is.")
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = Field(
         (), strict=False, max_length=16, description="A pod's topology spread constraints, handed on as they are."
     )
     priority_class_name: Subdomain | None = Field(None, description="Priority class of the pods.")
@@ -143,6 +153,22 @@ class EngineSpec(Struct):
             cel=entries_differ("env", "name"),
             reads=("env",),
             holds=lambda engine: len({variable.name for variable in engine.env}) == len(engine.env),
+        ),
+        Rule(
+            at="env",
+            must=f"may not set what Plumage sets itself ({', '.join(OWNED_ENV)}): feather, eviction, hostMemory and "
+            "batchLimit say what its plugin does",
+            cel=f"!has(self.env) || self.env.all(one, !(one.name in {list(OWNED_ENV)}))",
+            reads=("env",),
+            holds=lambda engine: not any(variable.name in OWNED_ENV for variable in engine.env),
+        ),
+        Rule(
+            at="env",
+            must=f"may not set VLLM_PLUGINS without {VLLM_PLUGIN} in its value: vLLM loads what is named there alone",
+            cel="!has(self.env) || self.env.all(one, one.name != 'VLLM_PLUGINS' || "
+            f"(has(one.value) && '{VLLM_PLUGIN}' in one.value.split(',')))",
+            reads=("env",),
+            holds=_plugin_is_loaded,
         ),
         Rule(
             at="imagePullSecrets",

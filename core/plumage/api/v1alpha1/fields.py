@@ -17,9 +17,9 @@ __all__ = [
     "WORDS",
     "ConfigMapKeyRef",
     "Fraction",
-    "FreeForm",
     "IntOrPercent",
     "Label",
+    "LabelName",
     "MapKey",
     "Memory",
     "ObjectRef",
@@ -55,8 +55,7 @@ Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=PATH)]
 KEY_LENGTH = 317  # characters: a prefix of 253, a slash, a name of 63
 MapKey = Annotated[str, Field(max_length=KEY_LENGTH)]
 StringMap = dict[MapKey, Annotated[str, Field(max_length=1024)]]
-# A field of Kubernetes' own pod specification: checked by the API server, handed on as it is.
-FreeForm = dict[str, object]
+LabelName = Annotated[str, Field(min_length=1, max_length=KEY_LENGTH)]
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
 Percent = Annotated[int, Field(ge=0, le=100)]
 Fraction = Annotated[Quantity, between("0", "1")]

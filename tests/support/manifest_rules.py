@@ -1,0 +1,251 @@
+"""What may not be between the fields of a manifest: every `Rule` with its exact message, and every `Change`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.manifest_mistakes import Mutation, gateway, pool, put
+
+__all__ = ["CHANGES", "GATEWAY_RULES", "RULES"]
+
+RULES: list[tuple[Mutation, str]] = [
+    (
+        put("spec.model.aliases", ["Qwen3-8B"]),
+        "spec.model: may not give one name to two of: the model, its aliases, its adapters, got 2 entries",
+    ),
+    (
+        put("spec.engine.feather.heuristic", {"lossThreshold": 9}),
+        "spec.engine.feather.heuristic.relaxedLossThreshold: must be at least lossThreshold, got nothing",
+    ),
+    (
+        put("spec.engine.env", [{"name": "A"}, {"name": "A"}]),
+        "spec.engine.env: may not name a variable twice, got 2 entries",
+    ),
+    *(
+        (
+            put("spec.engine.env", [{"name": name, "value": "{}"}]),
+            "spec.engine.env: may not set what Plumage sets itself (PLUMAGE_VLLM, POD_NAME): feather, eviction, "
+            "hostMemory and batchLimit say what its plugin does, got 1 entry",
+        )
+        for name in ("PLUMAGE_VLLM", "POD_NAME")
+    ),
+    *(
+        (
+            put("spec.engine.env", [{"name": "VLLM_PLUGINS", **told}]),
+            "spec.engine.env: may not set VLLM_PLUGINS without plumage in its value: vLLM loads what is named there "
+            "alone, got 1 entry",
+        )
+        for told in ({}, {"value": "other, plumages"}, {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})
+    ),
+    (
+        put("spec.engine.env", [{"name": "A", "valueFrom": {}}]),
+        "spec.engine.env[0].valueFrom: must set exactly one of secretKeyRef and configMapKeyRef, got 0 entries",
+    ),
+    (
+        put(
+            "spec.engine.env",
+            [{"name": "A", "value": "1", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        ),
+        "spec.engine.env[0].valueFrom: may not be set together with value, got 1 entry",
+    ),
+    (
+        put("spec.engine.resources", {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+        "spec.engine.resources.requests: may not be above limits, got 1 entry",
+    ),
+    (
+        put("spec.engine", {"hostMemory": {"capacity": "8Gi"}, "resources": {"limits": {"memory": "8Gi"}}}),
+        "spec.engine.hostMemory.capacity: must be below resources.limits.memory, got '8Gi'",
+    ),
+    (
+        put("spec.engine.hostMemory", {"minFrequency": 64, "filter": {"frequencyBits": 6}}),
+        "spec.engine.hostMemory.minFrequency: must be at most the highest count that filter.frequencyBits has room "
+        "for, got 64",
+    ),
+    (
+        put("spec.engine.eviction.hotness.filter", {"clockBits": 16}),
+        "spec.engine.eviction.hotness.filter: may not be changed where form is Adaptive, which has no filter, "
+        "got 1 entry",
+    ),
+    (
+        put("spec.engine.eviction.hotness.agingInterval", 7),
+        "spec.engine.eviction.hotness.agingInterval: may not be changed where form is Adaptive, which has no clocks, "
+        "got 7",
+    ),
+    (
+        put("spec.engine.eviction.hotness", {"form": "Adaptive", "priority": "clock"}),
+        "spec.engine.eviction.hotness.priority: may not be changed where form is Adaptive, which has no formula, "
+        "got 'clock'",
+    ),
+    (
+        put("spec.engine.simulator", {"seed": 1}),
+        "spec.engine.simulator: may not be set with runtime VLLM, got 1 entry",
+    ),
+    (
+        put("spec.engine", {"runtime": "Simulator", "args": ["--seed=1"]}),
+        "spec.engine.args: may not be set with runtime Simulator: its settings are under simulator, got 1 entry",
+    ),
+    (
+        put("spec.engine", {"runtime": "Simulator", "simulator": {"maxNumSeqs": 64, "maxBatchedTokens": 32}}),
+        "spec.engine.simulator.maxBatchedTokens: must be above maxNumSeqs: each running request takes a token of "
+        "a step, prompts need what is left, got 32",
+    ),
+    (put("spec", {**pool()["spec"], "replicas": 2, "autoscaling": {"maxReplicas": 3}}),
+     "spec.replicas: must be absent when autoscaling is set, got 2"),
+    (
+        put("spec.autoscaling", {"minReplicas": 5, "maxReplicas": 2}),
+        "spec.autoscaling.minReplicas: may not be above maxReplicas, got 5",
+    ),
+    (
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "CacheHitRatio"}]}),
+        "spec.autoscaling.metrics[0].targetPercent: must be set for CacheHitRatio and KvCacheUsage, and absent for "
+        "other types, got nothing",
+    ),
+    (
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "QueueWait"}]}),
+        "spec.autoscaling.metrics[0].targetMilliseconds: must be set for TimeToFirstToken and QueueWait, and absent "
+        "for other types, got nothing",
+    ),
+    (
+        put("spec.autoscaling",
+            {"maxReplicas": 2, "metrics": [{"type": "KvCacheUsage", "targetPercent": 80, "target": 3}]}),
+        "spec.autoscaling.metrics[0].target: must be set for TokensPerSecond and RequestsInFlight, and absent for "
+        "other types, got 3",
+    ),
+    (
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "TokensPerSecond", "target": 1}] * 2}),
+        "spec.autoscaling.metrics: may not name a type twice, got 2 entries",
+    ),
+    (
+        put("spec.router", {"gatewayRef": {"name": "front"}, "policy": "Lbgr"}),
+        "spec.router.gatewayRef: may not be set together with other fields of router: exactly one of an own router and "
+        "a gateway, got 1 entry",
+    ),
+    (
+        put("spec.router.slo", {"ttftMilliseconds": 3000, "latencyMilliseconds": 2000}),
+        "spec.router.slo.ttftMilliseconds: may not be above latencyMilliseconds, got 3000",
+    ),
+    (
+        put("spec.directory", {"managed": {}, "redisRef": {"url": "redis://host:6379"}}),
+        "spec.directory.redisRef: may not be set together with managed: exactly one directory, got 1 entry",
+    ),
+    (
+        put("spec.rollout", {"maxSurge": 0, "maxUnavailable": "0%"}),
+        "spec.rollout.maxSurge: may not be 0 when maxUnavailable is 0: nothing could ever be replaced, got 0",
+    ),
+    (
+        put("spec", {"model": {"uri": "builtin://nope"}, "engine": {"runtime": "Simulator"}}),
+        "spec.model.uri: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
+    ),
+    (
+        put("spec.model.tokenizer", "builtin://nope"),
+        "spec.model.tokenizer: must name a built-in model where it is builtin://: tiny-chat, tiny-llama, got 'builtin://nope'",
+    ),
+    (
+        put("spec.model.adapters", [{"name": "law", "uri": "builtin://law"}]),
+        "spec.model.adapters[0].uri: may not be builtin://: no adapter is built in, got 'builtin://law'",
+    ),
+    (
+        put("spec.model.uri", "builtin://tiny-chat"),
+        "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM, builtin://tiny-llama apart: it has no "
+        "weights, got 'builtin://tiny-chat'",
+    ),
+]  # fmt: skip
+
+RULES += [
+    (
+        put("metadata.name", "c" * 54),
+        "metadata.name: must be a name of at most 53 characters: lowercase letters, digits and '-', beginning with a "
+        f"letter, ending with a letter or digit, since Services are named after it, got '{'c' * 54}'",
+    ),
+    *(
+        (
+            put("metadata.name", wrong),
+            "metadata.name: must be a name of at most 53 characters: lowercase letters, digits and '-', beginning with "
+            f"a letter, ending with a letter or digit, since Services are named after it, got '{wrong}'",
+        )
+        for wrong in ("a.b", "4chat")
+    ),
+    (
+        put("spec.directory.redisRef", {"url": "redis://host:6379", "username": "plumage"}),
+        "spec.directory.redisRef.username: may not be set without passwordRef, got 'plumage'",
+    ),
+    (
+        put("spec.directory.redisRef", {"url": "redis+sentinel://a:1,b:1/main", "caRef": {"name": "ca", "key": "crt"}}),
+        "spec.directory.redisRef.caRef: may not be set where url is not rediss://: nothing is encrypted there, "
+        "got 2 entries",
+    ),
+    *(
+        (
+            put("spec.engine.args", [wrong]),
+            "spec.engine.args: may not set what Plumage sets itself (--additional-config, --api-key, --download-dir, "
+            "--enable-force-include-usage, --enable-prompt-tokens-details, --host, --kv-events-config, "
+            "--kv-transfer-config, --model, --port, --revision, --scheduler-cls, --served-model-name, "
+            "--shutdown-timeout, --tensor-parallel-size, --uds, -tp), got 1 entry",
+        )
+        for wrong in ("--model=x", "--served_model_name", "-tp")
+    ),
+    (
+        put("spec.engine", {"runtime": "Simulator", "tensorParallelSize": 2}),
+        "spec.engine.tensorParallelSize: must be 1 with runtime Simulator: it has no GPU, got 2",
+    ),
+    (
+        put("spec.engine", {"tensorParallelSize": 2, "resources": {"limits": {"nvidia.com/gpu": 1}}}),
+        "spec.engine.tensorParallelSize: may not be above nvidia.com/gpu of resources.limits, got 2",
+    ),
+    (
+        put("spec.engine.modelCache", {"claimName": "models", "sizeLimit": "1Gi"}),
+        "spec.engine.modelCache.sizeLimit: may not be set together with claimName: a claim has its own size, got '1Gi'",
+    ),
+    (
+        put("spec.engine.imagePullSecrets", [{"name": "a"}, {"name": "a"}]),
+        "spec.engine.imagePullSecrets: may not name a Secret twice, got 2 entries",
+    ),
+    (
+        put("spec.router.httpRoute", {"parentRefs": [{"name": "front"}], "hostnames": ["a.example", "a.example"]}),
+        "spec.router.httpRoute.hostnames: may not name a host twice, got 2 entries",
+    ),
+    *(
+        (
+            put("spec.networkPolicy", {field: ["a", "a"]}),
+            f"spec.networkPolicy.{field}: may not name a namespace twice, got 2 entries",
+        )
+        for field in ("clientNamespaces", "monitoringNamespaces")
+    ),
+]
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"spec": {"model": {"uri": "hf://Qwen/Qwen3-32B"}}},
+        "spec.model: may not change the name that clients ask for (name, or the last part of uri): engines of both "
+        "names would stand behind one router; keep the old one by setting name, or make a new pool, got 1 entry",
+    ),
+]
+"""Of a pool, which only a server can judge: a merge patch of the base object."""
+
+GATEWAY_RULES: list[tuple[Mutation, str]] = [
+    (
+        put("spec.listeners", [{"name": "a", "port": 443, "protocol": "HTTPS"}]),
+        "spec.listeners[0].certificateRef: must be set for HTTPS, and absent for HTTP, got nothing",
+    ),
+    (
+        put("spec.listeners", [{"name": "a", "port": 80}, {"name": "b", "port": 80}]),
+        "spec.listeners: may not repeat a name or a port, got 2 entries",
+    ),
+    (
+        put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}, "weight": 0}]}]),
+        "spec.models[0].pools: must have a weight above 0 somewhere, got 1 entry",
+    ),
+    (
+        put("spec.models", [{"name": "chat", "pools": [{"poolRef": {"name": "a"}}] * 2}]),
+        "spec.models[0].pools: may not name a pool twice, got 2 entries",
+    ),
+    (put("spec.models", gateway()["spec"]["models"] * 2),
+     "spec.models: may not give one name to two models, got 2 entries"),
+    (put("spec.flowControl", {"priorities": [{"name": "a"}, {"name": "a"}]}),
+     "spec.flowControl.priorities: may not name a level twice, got 2 entries"),
+    (
+        put("metadata.name", "a.b"),
+        "metadata.name: must be a name of at most 53 characters: lowercase letters, digits and '-', beginning with a "
+        "letter, ending with a letter or digit, since Services are named after it, got 'a.b'",
+    ),
+]  # fmt: skip
