@@ -37,10 +37,6 @@ def fingerprint(config: Any, settings: PluginSettings) -> str:
 
 def _device(parallel: Any) -> str:
     """The platform's name of its device. A backend of one's own that stands in for a device counts as well."""
-    from vllm.platforms import current_platform
+    from plumage_engine.vllm.compat.platform import device_name
 
-    try:
-        name = str(current_platform.get_device_name())
-    except Exception:  # some platforms raise, some know none
-        name = str(current_platform.device_type)
-    return f"{name} {parallel.distributed_executor_backend}"
+    return f"{device_name()} {parallel.distributed_executor_backend}"

@@ -1,5 +1,5 @@
-"""What the plugin reads of vLLM's objects, and the two methods that its entry point replaces. Only `make check-vllm`
-reads this module: at start there are no such objects yet to be looked at, and importing them would cost each process.
+"""What the plugin reads of vLLM's objects. Only `make check-vllm` reads this module: at start there are no such objects
+yet to be looked at, and importing them would cost each process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.block_table import BlockTable, MultiGroupBlockTable
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-from vllm.v1.worker.worker_base import WorkerBase
 
 from plumage_engine.vllm.compat.checks import Made, Read
 
@@ -72,7 +71,6 @@ __all__ = ["BATCH", "CONFIG", "HOST_TIER", "MADE", "SCHEDULER", "STEP"]
 
 CONFIG: Read = {
     SchedulerConfig: (
-        "get_scheduler_cls",
         "scheduler_cls",
         "async_scheduling",
         "max_num_seqs",
@@ -114,9 +112,8 @@ CONFIG: Read = {
     ),
     Platform: ("device_type", "get_device_name", "is_cuda_alike", "is_xpu"),
     EndpointPlugin: ("attach_router(app)", "init_state(engine_client, state, args)", "name", "required_tasks"),
-    WorkerBase: ("__init__(vllm_config, local_rank, rank)",),
 }
-"""Of the command line: by the entry point, the routes, the fingerprint and the virtual device."""
+"""Of the command line: by the routes, the fingerprint and the virtual device."""
 
 SCHEDULER: Read = {
     Request: ("block_hashes", "num_prompt_tokens", "request_id", "sampling_params", "status"),
