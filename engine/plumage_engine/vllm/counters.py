@@ -59,3 +59,10 @@ class Counters:
         """(name, label, count), sorted."""
         for (name, label), count in sorted(self._counts.items()):
             yield name, label, count
+
+    def told(self) -> dict[str, dict[str, int]]:
+        """By name and label, as stats have them."""
+        counts: dict[str, dict[str, int]] = {}
+        for name, label, count in self.rows():
+            counts.setdefault(name, {})[label] = count
+        return counts

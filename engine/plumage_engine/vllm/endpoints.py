@@ -31,6 +31,9 @@ from starlette.responses import JSONResponse, Response
 
 from plumage.errors import PlumageError, StateError
 from plumage_engine.configuration import is_loopback, read_secret
+from plumage_engine.vllm import plugin
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.metrics import PluginMetrics
 from plumage_engine.vllm.settings import read_settings
 
@@ -42,7 +45,6 @@ TOKEN_FILE = "PLUMAGE_ADMIN_TOKEN_FILE"
 """Environment variable that names the token's file, where the settings' `fleet.adminTokenFile` does not."""
 
 _PREFIX = "/v1/plumage/"
-_SCHEDULER = "plumage_engine.vllm.scheduler.make_scheduler"
 _MOST_BODY = 4 << 20
 _BODY_SECONDS = 10.0
 _ANSWER_SECONDS: Mapping[str, float] = {"snapshot": 60.0}
@@ -67,13 +69,19 @@ class _SlowError(_RefusedError):
     """The engine core is at work, on a long step it may be."""
 
 
+class _AbsentError(_RefusedError):
+    """The engine core, or the way to it, has nothing of ours."""
+
+
 class FleetRoutes:
-    """ASGI middleware. ask: None where the plugin is not configured, so that there is nothing to tell. The application
-    within, and the rest, come as vLLM makes them: see `PlumageEndpoints`."""
+    """ASGI middleware. ask: None where the plugin is not configured, so that there is nothing to tell. absent: the
+    feature for want of which there is nobody to ask. The application within, and the rest, come as vLLM makes them: see
+    `PlumageEndpoints`."""
 
     def __init__(self) -> None:
         self.app: App = _no_app
         self.ask: Ask | None = None
+        self.absent: Guard | None = None
         self.token: SecretStr | None = None
         self.metrics = PluginMetrics()
         self.draining = False
@@ -87,6 +95,11 @@ class FleetRoutes:
             ("POST", "promote"): self._promote,
             ("POST", "feather"): self._feather,
         }
+
+    def go_without(self, guard: Guard) -> None:
+        """Nobody is asked from now on: what runs stock does so until it is restarted. Stats and metrics tell why."""
+        self.absent = guard
+        self.metrics.stats = {"counters": guard.counters.told(), "features": {guard.feature: guard.told()}}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
@@ -166,14 +179,15 @@ class FleetRoutes:
         return JSONResponse({"drained": drained, "inFlight": self.in_flight})
 
     async def _rests(self) -> bool:
-        """Other API server processes may have requests in the same engine: so the engine is asked as well."""
+        """Other API server processes may have requests in the same engine: so the engine is asked as well, where there
+        is somebody to ask."""
         if self.in_flight:
             return False
         try:
             stats = await self._pulled()
         except _SlowError:
             return False
-        return not stats["running"] + stats["waiting"]
+        return not stats.get("running", 0) + stats.get("waiting", 0)
 
     # -- the engine core ---------------------------------------------------------------------------------------------
 
@@ -182,13 +196,17 @@ class FleetRoutes:
         return Response(content, status, media_type=media_type if status == 200 else "application/json")
 
     async def _pulled(self) -> dict[str, Any]:
-        status, content = await self._asked("stats", b"")
+        try:
+            status, content = await self._asked("stats", b"")
+        except _AbsentError:
+            return dict(self.metrics.stats)
         if status != 200:
             raise _RefusedError(status, content.decode(errors="replace"))
         stats: dict[str, Any] = json.loads(content)
         return stats
 
     async def _asked(self, name: str, body: bytes, seconds: float | None = None) -> tuple[int, bytes]:
+        self._refuse_if_absent()
         if self.ask is None:
             raise _RefusedError(404, "the plugin is off: PLUMAGE_VLLM or --additional-config switches it on")
         try:
@@ -197,8 +215,13 @@ class FleetRoutes:
         except TimeoutError:
             raise _SlowError(503, "the engine core did not answer in time") from None
         except Exception as error:  # dead, shutting down, or without our method
+            self._refuse_if_absent()
             raise _RefusedError(503, f"the engine core did not answer: {type(error).__name__}") from error
         return status, content
+
+    def _refuse_if_absent(self) -> None:
+        if self.absent is not None:
+            raise _AbsentError(503, f"{self.absent.feature} is off: {self.absent.reason}")
 
     async def _refresh(self) -> None:
         """Before a scrape. An engine core that is away leaves the numbers as they were."""
@@ -230,26 +253,41 @@ class PlumageEndpoints:
         app.build_middleware_stack = build
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        """ConfigurationError, which ends the server, for settings or a token file that can't work."""
-        from plumage_engine.vllm.compat import entrypoints
-
-        if reasons := entrypoints.complaints(engine_client):
-            _log.error("plumage: nothing is told under %s: %s", _PREFIX, "; ".join(reasons))
-            return
-        config, core = engine_client.vllm_config, engine_client.engine_core
-        settings = read_settings(config.additional_config, os.environ)
+        """ConfigurationError, which ends the server, for settings or a token file that can't work. What vLLM has moved
+        ends nothing."""
+        config = getattr(engine_client, "vllm_config", None)
+        settings = read_settings(getattr(config, "additional_config", None), os.environ)
         file = settings.fleet.admin_token_file if settings is not None else None
         self.routes.token = read_secret(file or _path(os.environ.get(TOKEN_FILE)))
-        if settings is None and config.scheduler_config.scheduler_cls != _SCHEDULER:
+        scheduler = getattr(config, "scheduler_config", None)
+        if settings is None and config is not None and getattr(scheduler, "scheduler_cls", None) != plugin.SCHEDULER:
             return
+        guard = Guard("fleet", Counters())
+        attempt(guard, lambda: self._begin(engine_client, guard, scheduler))
+        if not guard.on:
+            self.routes.go_without(guard)
+        self.routes.metrics.ignored = 0 if settings is None else len(settings.ignored)
+
+    def _begin(self, engine_client: Any, guard: Guard, scheduler: Any) -> None:
+        """scheduler: vLLM's SchedulerConfig."""
+        from plumage_engine.vllm.compat import entrypoints
+
+        _register(self.routes.metrics, entrypoints)
+        if reasons := entrypoints.complaints(engine_client):
+            guard.refuse(reasons)
+            return
+        core = engine_client.engine_core
 
         async def ask(name: str, body: bytes) -> tuple[int, bytes]:
-            status, content = await core.call_utility_async("plumage", name, body)
+            try:
+                status, content = await core.call_utility_async("plumage", name, body)
+            except Exception as error:
+                if entrypoints.lacks(error, "plumage"):
+                    self.routes.go_without(plugin.absent(scheduler))
+                raise
             return status, bytes(content)
 
         self.routes.ask = ask
-        self.routes.metrics.ignored = 0 if settings is None else len(settings.ignored)
-        _register(self.routes.metrics, entrypoints)
 
 
 async def _no_app(scope: Scope, receive: Any, send: Any) -> None:

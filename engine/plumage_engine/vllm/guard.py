@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.counters import Counters
@@ -24,18 +24,23 @@ _log = logging.getLogger("vllm.plumage")
 
 
 class Guard:
-    """`on` until the first failure of `feature`. fall_back: brings vLLM's own behaviour back; called once."""
+    """`on` until the first failure of `feature`. counters: where failures are counted. fall_back: brings vLLM's own
+    behaviour back; called once."""
 
     def __init__(self, feature: str, counters: Counters, fall_back: Callable[[], None] = lambda: None) -> None:
         self.feature = feature
         self.on = True
         self.reason = ""
         self.fall_back = fall_back
-        self._counters = counters
+        self.counters = counters
+
+    def told(self) -> dict[str, Any]:
+        """As stats have it."""
+        return {"on": self.on, "reason": self.reason}
 
     def failed(self, error: Exception) -> None:
         """Switch the feature off, loudly, and give vLLM's own behaviour back."""
-        self._counters.add("failures", label=self.feature)
+        self.counters.add("failures", label=self.feature)
         if not self.on:
             return
         self.on = False
@@ -47,7 +52,7 @@ class Guard:
         try:
             self.fall_back()
         except Exception as second:
-            self._counters.add("failures", label=self.feature)
+            self.counters.add("failures", label=self.feature)
             _log.error("plumage: %s: vLLM's own way could not be taken up whole", self.feature, exc_info=second)
 
     def refuse(self, reasons: list[str]) -> None:

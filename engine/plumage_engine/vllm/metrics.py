@@ -20,8 +20,8 @@ _LABELS: Mapping[str, str] = {"failures": "feature", "evictions": "policy"}
 
 
 class PluginMetrics:
-    """A collector over the stats that were pulled last. Every counter is there from the start, at 0. `ignored`: fields
-    of a newer operator's settings that are passed over."""
+    """A collector over the stats that were pulled last. Every counter is there from the start, at 0; a gauge that the
+    engine can't tell is not. `ignored`: fields of a newer operator's settings that are passed over."""
 
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] = {}
@@ -44,7 +44,8 @@ class PluginMetrics:
             ("missing_blocks", "missingBlocks", "Cached blocks that no event described: a snapshot leaves them out"),
             ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent has told of late"),
         ):
-            yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
+            if field in self.stats or not self.stats:
+                yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
         text = "Settings of a newer operator, passed over"
         yield GaugeMetricFamily("plumage_engine_config_ignored_fields", text, value=self.ignored)
 

@@ -5,7 +5,7 @@ workers sort their batches. The way by flag is `--scheduler-cls plumage_engine.v
 no entry point; it reaches the batch of a worker in the engine core's own process only.
 
 vLLM calls it without a safety net: where vLLM has moved what is patched here, the log says so and vLLM goes on
-without.
+without. An engine core without our scheduler has nobody who could tell of it, so the API server does (`absent`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,54 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import ENVIRONMENT, read_settings
 
-__all__ = ["register"]
+__all__ = ["GUARD", "SCHEDULER", "absent", "register"]
+
+SCHEDULER = "plumage_engine.vllm.scheduler.make_scheduler"
+"""As `--scheduler-cls` names it."""
+
+GUARD = Guard("scheduler", Counters())
+"""Of this process: off where our scheduler can't be offered to vLLM, or can't be imported."""
 
 
 def register() -> None:
     """Idempotent, as vLLM asks. ConfigurationError stops vLLM before it loads a model."""
-    if not os.environ.get(ENVIRONMENT, "").strip():
+    if not _wanted():
         return
     settings = read_settings(None, os.environ)
-    attempt(Guard("scheduler", Counters()), _offer_scheduler)
+    attempt(GUARD, _offer_scheduler)
     if settings is not None and settings.feather is not None and settings.feather.order_batch:
         attempt(Guard("batchOrder", Counters()), _order_batches)
 
 
-def _offer_scheduler() -> None:
-    from vllm.config import SchedulerConfig
+def absent(config: Any) -> Guard:
+    """Of the feature that is off where the engine core has nothing of ours that answers. The reason is what this
+    process, which was started in the same way, comes to by itself. config: vLLM's SchedulerConfig."""
+    named = getattr(config, "scheduler_cls", None)
+    if named not in (None, SCHEDULER):
+        return _refused("scheduler", f"--scheduler-cls names another one, {named}")
+    if named is None and not _wanted():
+        return _refused("scheduler", f"nothing asks for it: set {ENVIRONMENT}, or --scheduler-cls {SCHEDULER}")
+    if not GUARD.on or attempt(GUARD, _ours) is None:
+        return GUARD
+    return _refused("fleet", "the engine core's log says what its half lacks")
 
+
+def _refused(feature: str, reason: str) -> Guard:
+    guard = Guard(feature, Counters())
+    guard.refuse([reason])
+    return guard
+
+
+def _wanted() -> bool:
+    return bool(os.environ.get(ENVIRONMENT, "").strip())
+
+
+def _offer_scheduler() -> None:
+    from plumage_engine.vllm.compat.config import SchedulerConfig, complaints
+
+    if reasons := complaints():
+        GUARD.refuse(reasons)
+        return
     own = SchedulerConfig.get_scheduler_cls
     if getattr(own, "plumage", False):
         return
@@ -40,7 +72,7 @@ def _offer_scheduler() -> None:
     def get_scheduler_cls(config: Any) -> Any:
         if getattr(config, "scheduler_cls", None) is not None:
             return own(config)
-        return attempt(Guard("scheduler", Counters()), _ours) or own(config)
+        return attempt(GUARD, _ours) or own(config)
 
     get_scheduler_cls.plumage = True  # type: ignore[attr-defined]
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls
@@ -54,7 +86,7 @@ def _ours() -> Any:
 
 def _order_batches() -> None:
     """Reach the runner once a worker is made: importing it costs seconds that the other processes need not spend."""
-    from vllm.v1.worker.worker_base import WorkerBase
+    from plumage_engine.vllm.compat.worker import WorkerBase
 
     own = WorkerBase.__init__
     if getattr(own, "plumage", False):

@@ -14,7 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from plumage_engine.vllm import endpoints
+from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.endpoints import FleetRoutes
+from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.pooled import LIFETIME, PooledHeats
 
 STATS = {"running": 0, "waiting": 0, "counters": {"failures": {"record": 2}}, "features": {}}
@@ -102,6 +104,37 @@ async def test_an_engine_core_that_does_not_answer(ask: Any, expected: int, monk
         assert answer.status_code == expected
         assert answer.json()["error"]["message"]
         assert (await http.get("/metrics")).text == "vllm"  # a scrape never fails for our sake
+
+
+async def test_an_engine_core_without_our_scheduler_is_told_of_and_asked_no_more() -> None:
+    guard = Guard("scheduler", Counters())
+    guard.failed(AttributeError("made to fail"))
+    asked: list[str] = []
+
+    async def stock(name: str, body: bytes) -> tuple[int, bytes]:
+        asked.append(name)
+        routes.go_without(guard)
+        raise RuntimeError("Call to plumage method failed")
+
+    routes = made(stock)
+    async with client(routes) as http:
+        for _ in range(2):
+            told = (await http.get("/v1/plumage/stats")).raise_for_status().json()
+            assert told["features"] == {"scheduler": {"on": False, "reason": "AttributeError: made to fail"}}
+            assert told["counters"] == {"failures": {"scheduler": 1}}
+            assert (await http.get("/v1/plumage/tables")).status_code == 503
+            assert (await http.get("/metrics")).text == "vllm"
+        drained = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 0})
+    assert asked == ["stats"]
+    assert drained.json() == {"drained": True, "inFlight": 0}
+    samples = {
+        (sample.name, sample.labels.get("feature")): sample.value
+        for family in routes.metrics.collect()
+        for sample in family.samples
+    }
+    assert samples["plumage_engine_feature_on", "scheduler"] == 0
+    assert samples["plumage_engine_failures_total", "scheduler"] == 1
+    assert ("plumage_engine_batch_limit", None) not in samples
 
 
 async def test_a_body_beyond_its_bound_is_refused_before_it_is_read_whole() -> None:

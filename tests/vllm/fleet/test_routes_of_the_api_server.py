@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.waiting import looks
 from tests.vllm.fleet.conftest import ADMIN, CLIENT, Served
 
+from plumage_bench.vllm_server import Server
 from plumage_engine.agent.wire import decode_snapshot
 from plumage_engine.vllm.counters import MEANINGS
 
@@ -178,6 +181,26 @@ def tells_in_vllms_own_metrics(url: str, before: dict[str, Any]) -> None:
     assert samples["plumage_engine_batch_limit", ""] == before["batchLimit"] > 0
     assert samples["plumage_engine_recorded_blocks", ""] >= 12
     assert samples["plumage_engine_missing_blocks", ""] == 0
+
+
+def test_an_engine_that_runs_vllms_own_scheduler_says_so(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    """As where this vLLM has moved what ours is made of: configured, and nothing of it in the engine core."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text('import sys\nsys.modules["plumage_engine.vllm.scheduler"] = None\n')
+    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    server = start_server(environment={"PYTHONPATH": path, "PLUMAGE_VLLM": "{}", "VLLM_PLUGINS": "plumage"})
+    body = {"model": "tiny", "prompt": [1, 2, 3] * 30, "max_tokens": 2}
+    assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
+    for _ in range(2):
+        stats = httpx.get(f"{server.url}/v1/plumage/stats", timeout=30).raise_for_status().json()
+        state = stats["features"].pop("scheduler")
+        assert (state["on"], stats["features"]) == (False, {})
+        assert "plumage_engine.vllm.scheduler" in state["reason"]
+        assert metrics(server.url)["plumage_engine_feature_on", "scheduler"] == 0
+    log = server.log.read_text()
+    assert "plumage: scheduler stays off" in log
+    assert log.count("Invocation of plumage method failed") == 1
 
 
 def test_without_configuration_it_is_as_if_the_plugin_were_not_there(stock: Served) -> None:

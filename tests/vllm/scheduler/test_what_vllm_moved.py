@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,12 +236,50 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
 def test_the_entry_point_lets_vllm_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from vllm.config import SchedulerConfig
 
+    monkeypatch.setattr(plugin, "GUARD", Guard("scheduler", Counters()))
     monkeypatch.setenv(ENVIRONMENT, "{}")
     monkeypatch.delattr(SchedulerConfig, "get_scheduler_cls")
+    monkeypatch.delitem(sys.modules, "plumage_engine.vllm.compat.worker", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", None)
     plugin.register()
-    assert "scheduler failed and is off" in caplog.text
+    assert "SchedulerConfig has no get_scheduler_cls" in plugin.absent(SimpleNamespace(scheduler_cls=None)).reason
+    assert "scheduler stays off" in caplog.text
     assert "batchOrder stays off" in caplog.text
     monkeypatch.setenv(ENVIRONMENT, '{"feather": {"policy": "None such"}}')
     with pytest.raises(ConfigurationError):
         plugin.register()
+
+
+def test_without_our_scheduler_vllm_takes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.config import SchedulerConfig
+
+    guard = Guard("scheduler", Counters())
+    monkeypatch.setattr(plugin, "GUARD", guard)
+    monkeypatch.setattr(SchedulerConfig, "get_scheduler_cls", SchedulerConfig.get_scheduler_cls)  # put back in the end
+    monkeypatch.setenv(ENVIRONMENT, '{"feather": null}')
+    plugin.register()
+    config = SchedulerConfig(max_model_len=64, is_encoder_decoder=False)
+    assert config.get_scheduler_cls().__name__ == "make_scheduler"
+    monkeypatch.setitem(sys.modules, "plumage_engine.vllm.scheduler", None)
+    assert config.get_scheduler_cls().__module__.startswith("vllm.")
+    assert (plugin.absent(config), guard.on) == (guard, False)
+    assert "plumage_engine.vllm.scheduler" in guard.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "scheduler_cls", "feature", "reason"),
+    [
+        ("{}", "vllm.v1.core.sched.scheduler.Scheduler", "scheduler", "names another one, vllm.v1"),
+        ("", None, "scheduler", "nothing asks for it: set PLUMAGE_VLLM"),
+        ("{}", None, "fleet", "the engine core's log says"),
+        ("", plugin.SCHEDULER, "fleet", "the engine core's log says"),
+    ],
+)
+def test_why_the_engine_core_has_nothing_of_ours(
+    monkeypatch: pytest.MonkeyPatch, settings: str, scheduler_cls: str | None, feature: str, reason: str
+) -> None:
+    monkeypatch.setattr(plugin, "GUARD", Guard("scheduler", Counters()))
+    monkeypatch.setenv(ENVIRONMENT, settings)
+    found = plugin.absent(SimpleNamespace(scheduler_cls=scheduler_cls))
+    assert (found.feature, found.on) == (feature, False)
+    assert reason in found.reason

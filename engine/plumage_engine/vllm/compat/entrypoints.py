@@ -11,7 +11,7 @@ from vllm.v1.metrics.prometheus import get_prometheus_registry
 
 from plumage_engine.vllm.compat.checks import Live, Surface, missing, missing_live
 
-__all__ = ["LIVE", "SURFACE", "complaints", "get_prometheus_registry", "registry_is_shared"]
+__all__ = ["LIVE", "SURFACE", "complaints", "get_prometheus_registry", "lacks", "registry_is_shared"]
 
 SURFACE: Surface = {AsyncMPClient: ("call_utility_async(method)",)}
 LIVE: Live = {AsyncLLM: ("engine_core", "vllm_config")}
@@ -22,6 +22,12 @@ def complaints(engine_client: Any) -> list[str]:
     if not isinstance(engine_client, AsyncLLM):
         return [f"its engine client is a {type(engine_client).__name__}, not vLLM's AsyncLLM"]
     return missing(SURFACE) + missing_live(LIVE, engine_client)
+
+
+def lacks(error: Exception, method: str) -> bool:
+    """Whether a utility call failed because the engine core has no such method. Of an exception that is raised there
+    vLLM passes on the text, and nothing else."""
+    return f"has no attribute '{method}'" in str(error)
 
 
 def registry_is_shared(registry: CollectorRegistry) -> bool:
