@@ -139,14 +139,18 @@ class Features:
 
     def _adapt_limit(self) -> None:
         guard = self._guard("batchLimit")
-        limit = attempt(guard, self._make_limit)
+        limit = attempt(guard, lambda: self._make_limit(guard))
         if limit is not None:
             guard.fall_back = limit.lift
             self._at_schedule.append((guard, limit.scheduled))
 
-    def _make_limit(self) -> AdaptiveLimit:
+    def _make_limit(self, guard: Guard) -> AdaptiveLimit | None:
+        from plumage_engine.vllm.compat.limit import complaints
         from plumage_engine.vllm.pressure import AdaptiveLimit
 
+        if reasons := complaints(self._scheduler):
+            guard.refuse(reasons)
+            return None
         return AdaptiveLimit(self._scheduler)
 
     def _order_eviction(self, config: PluginEviction) -> None:
@@ -160,7 +164,7 @@ class Features:
         attempt(guard, install)
 
     def make_fleet(self) -> Fleet | None:
-        """What answers the fleet's routes; None where this vLLM has no place for it: they, /stats too, fail."""
+        """What answers the fleet's routes; None where this vLLM has no place for it: the API server says so then."""
         guard = Guard("fleet", self.counters)
 
         def make() -> Fleet:
@@ -177,9 +181,14 @@ class Features:
         """Configure host memory, where `--kv-transfer-config` names our tier. prior: the pool's word on hotness."""
         if (refused := _refused_tier(self._scheduler)) is not None:
             self.guards["hostTier"] = refused
-        if refused is not None or not _has_our_tier(self._scheduler):
             return
         guard, promotion = Guard("hostTier", self.counters), Guard("promotion", self.counters)
+        if attempt(guard, lambda: _has_our_tier(self._scheduler)):
+            self._begin_tier(guard, promotion, prior)
+        elif not guard.on:
+            self.guards["hostTier"] = guard
+
+    def _begin_tier(self, guard: Guard, promotion: Guard, prior: Prior | None) -> None:
         tier = attempt(guard, lambda: self._install_tier(promotion, prior))
         if tier is None:
             self.guards["hostTier"] = guard
@@ -211,17 +220,25 @@ class Features:
 
 def _refused_tier(scheduler: Any) -> Guard | None:
     """Its guard, where our tier is asked for and this vLLM has moved what it is made of."""
-    transfer = getattr(getattr(scheduler, "vllm_config", None), "kv_transfer_config", None)
-    if (getattr(transfer, "kv_connector_extra_config", None) or {}).get("spec_module_path") != _TIER:
+    if not _wants_our_tier(scheduler):
         return None
     from plumage_engine.vllm.offload.spec import GUARD
 
     return None if GUARD.on else GUARD
 
 
+def _wants_our_tier(scheduler: Any) -> bool:
+    transfer = getattr(getattr(scheduler, "vllm_config", None), "kv_transfer_config", None)
+    return (getattr(transfer, "kv_connector_extra_config", None) or {}).get("spec_module_path") == _TIER
+
+
 def _has_our_tier(scheduler: Any) -> bool:
-    """Asked of the manager itself: without our tier nothing of it is imported."""
-    tiers = getattr(getattr(scheduler.connector, "connector_scheduler", None), "manager", None)
+    """Asked of the manager itself: without our tier nothing of it is imported. AttributeError where it is asked for and
+    this vLLM has moved the way to it."""
+    if _wants_our_tier(scheduler):
+        tiers = scheduler.connector.connector_scheduler.manager
+    else:
+        tiers = getattr(getattr(getattr(scheduler, "connector", None), "connector_scheduler", None), "manager", None)
     return type(tiers).__module__.startswith("plumage_engine.")
 
 

@@ -36,6 +36,17 @@ _LONGEST_MESSAGE = 2_000  # characters
 
 Answer = tuple[int, bytes]
 
+_FIGURES: Mapping[str, Callable[[Any], float]] = {
+    "running": lambda scheduler: len(scheduler.running),
+    "waiting": lambda scheduler: scheduler.get_num_unfinished_requests() - len(scheduler.running),
+    "batchLimit": lambda scheduler: scheduler.max_num_active_reqs,
+    "kvUsage": lambda scheduler: scheduler.kv_cache_manager.usage,
+    "cachedBlocks": lambda scheduler: len(scheduler.kv_cache_manager.block_pool.cached_block_hash_to_block),
+    "cacheBlocks": lambda scheduler: scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1,
+    "blockSize": lambda scheduler: scheduler.block_size,
+    "maxModelLen": lambda scheduler: scheduler.max_model_len,
+}
+
 
 class _RefusedError(PlumageError):
     """status: HTTP's."""
@@ -72,6 +83,7 @@ class Fleet:
         }
         if events.publishes(scheduler):
             self._follow_events(Guard("record", features.counters, self._forget))
+        self._figures()
         if getattr(events.EngineCore, "plumage", None) is None:
             events.EngineCore.plumage = _asked
 
@@ -171,32 +183,34 @@ class Fleet:
         return snapshot
 
     def _tell_stats(self, _: bytes) -> Answer:
-        scheduler, features = self._scheduler, self._features
-        pool = scheduler.kv_cache_manager.block_pool
-        counters: dict[str, dict[str, int]] = {}
-        for name, label, count in features.counters.rows():
-            counters.setdefault(name, {})[label] = count
-        waiting = scheduler.get_num_unfinished_requests() - len(scheduler.running)
+        features = self._features
         return _json(
             {
-                "running": len(scheduler.running),
-                "waiting": waiting,
+                **self._figures(),
                 "heldBack": features.held_back,
-                "batchLimit": scheduler.max_num_active_reqs,
-                "kvUsage": scheduler.kv_cache_manager.usage,
-                "cachedBlocks": len(pool.cached_block_hash_to_block),
-                "cacheBlocks": pool.num_gpu_blocks - 1,
-                "blockSize": scheduler.block_size,
-                "maxModelLen": scheduler.max_model_len,
                 "secondsSinceStep": self._clock() - self._last_step,
                 "nextSequence": self.next_sequence,
                 "recordedBlocks": len(self.record) if self.record is not None else 0,
                 "missingBlocks": self.record.missing if self.record is not None else 0,
                 "rankedChunks": len(self.heats),
-                "counters": counters,
-                "features": {n: {"on": guard.on, "reason": guard.reason} for n, guard in features.guards.items()},
+                "counters": features.counters.told(),
+                "features": {name: guard.told() for name, guard in features.guards.items()},
             }
         )
+
+    def _figures(self) -> dict[str, float]:
+        """vLLM's own. One that it has moved is left out, which costs none of the others; told once, at start."""
+        told: dict[str, float] = {}
+        gone: list[str] = []
+        for name, read in _FIGURES.items():
+            try:
+                told[name] = read(self._scheduler)
+            except Exception as error:
+                gone.append(f"without {name}: {type(error).__name__}: {error}")
+        if gone and "stats" not in self._features.guards:
+            guard = self._features.guards["stats"] = Guard("stats", self._features.counters)
+            guard.refuse(gone)
+        return told
 
     def _tell_tables(self, _: bytes) -> Answer:
         learner = self._learner()

@@ -62,7 +62,10 @@ LIVE: Live = {
 
 def complaints(scheduler: Any) -> list[str]:
     """What the order of eviction needs and this scheduler's pool does not have."""
-    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    try:
+        pool = scheduler.kv_cache_manager.block_pool
+    except AttributeError as error:
+        return [f"its block pool is not where it was: {error}"]
     if type(pool) is not BlockPool:
         return [f"its block pool is a {type(pool).__name__}, not vLLM's BlockPool"]
     known = getattr(pool, "cached_block_hash_to_block", None)

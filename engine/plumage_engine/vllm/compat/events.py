@@ -107,5 +107,9 @@ def _serving(path: str) -> int | None:
 
 
 def publishes(scheduler: Any) -> bool:
-    """Whether this engine sends KV events to anybody."""
-    return isinstance(getattr(scheduler, "kv_event_publisher", None), ZmqEventPublisher)
+    """Whether this engine sends KV events to anybody. Where its publisher has moved the options tell, so that
+    `complaints` is asked."""
+    if hasattr(scheduler, "kv_event_publisher"):
+        return isinstance(scheduler.kv_event_publisher, ZmqEventPublisher)
+    config = getattr(getattr(scheduler, "vllm_config", None), "kv_events_config", None)
+    return bool(getattr(config, "enable_kv_cache_events", False))
