@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_bench.vllm_engine import plugin_arguments
+from plumage_bench.vllm_engine import SCHEDULER, plugin_arguments
 from plumage_bench.vllm_server import Server, ServerError
 
 _WRONG: dict[str, Any] = {"feather": {"policy": "Bandid"}}
 _RIGHT = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "Oracle")
 
 
-def test_by_the_environment_the_server_ends(start_server: Callable[..., Server], tmp_path: Path) -> None:
+_BY_FLAG = (f"--scheduler-cls={SCHEDULER}", f"--additional-config={json.dumps({'plumage': _WRONG})}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "where"),
+    [
+        ((), {"PLUMAGE_VLLM": json.dumps(_WRONG)}, "PLUMAGE_VLLM: "),
+        (_BY_FLAG, {}, "ConfigurationError: --additional-config, plumage: "),
+    ],
+    ids=["environment", "flag"],
+)
+def test_the_server_ends(
+    start_server: Callable[..., Server],
+    tmp_path: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    where: str,
+) -> None:
     with pytest.raises(ServerError, match="vLLM ended with status"):
-        start_server(environment={"PLUMAGE_VLLM": json.dumps(_WRONG)})
+        start_server(*arguments, environment=environment)
     (log,) = tmp_path.glob("*.log")
-    said = [line for line in log.read_text().splitlines() if "PLUMAGE_VLLM: " in line and "Bandid" in line]
+    said = [line for line in log.read_text().splitlines() if where in line and "Bandid" in line]
     assert said, log.read_text()
     assert all(name in said[0] for name in _RIGHT)
 
