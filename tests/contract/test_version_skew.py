@@ -1,5 +1,5 @@
 """Parts one minor version apart: what a newer one says besides is passed over, what an older one does not say has a
-default. The previous release's own programs join in once there is one."""
+default. What a release before this one writes and reads itself: test_the_release_before.py."""
 
 from __future__ import annotations
 
