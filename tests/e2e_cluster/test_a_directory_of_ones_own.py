@@ -1,5 +1,6 @@
 """A pool whose directory is somebody else's server, behind a password, and whose routers ask for API keys: both come
-from Secrets, which pods mount. The server is the image's own Valkey, in a pod that Plumage did not make."""
+from Secrets, which pods mount, and the keys' is changed while they run. The server is the image's own Valkey, in a pod
+that Plumage did not make."""
 
 from __future__ import annotations
 
@@ -12,18 +13,14 @@ from support.kube_access import Access, client_pod
 from support.kube_install import Pool, apply_pool, remove_pool
 
 NAMESPACE, SECRET, SERVER = "referred", "theirs", "cache"
-PASSWORD, KEY = "correct-horse", "sk-shop-1"
+PASSWORD, KEY, NEXT = "correct-horse", "sk-shop-1", "sk-shop-2"
 _SERVE = """
 import os
 os.execvp("valkey-server", ["valkey-server", "--bind", "* -::*", "--save", "", "--requirepass", os.environ["PASSWORD"]])
 """
-# What a client of the pool is answered, with the key, another and none; what its router tells of the directory once it
-# has read there what an agent wrote; and what the server says to who has no password, and keeps.
-_ASK = """
+_CLIENT = """
 import json, sys, time, urllib.error, urllib.request
-import redis
-
-router, server, key, password = sys.argv[1:]
+router = sys.argv[1]
 END = time.monotonic() + 240
 PROMPT = "what an agent tells of a prompt begins with its first whole chunk " * 20
 
@@ -37,14 +34,8 @@ def chat(*keys):
     except urllib.error.HTTPError as error:
         return [error.code, json.load(error)["error"]["code"]]
 
-def figures():
-    with urllib.request.urlopen(f"http://{router}:8000/metrics", timeout=60) as page:
-        lines = [line.split() for line in page.read().decode().splitlines()]
-    names = {"plumage_router_degraded": "degraded", "plumage_router_directory_changes_total": "changes"}
-    return {names[line[0]]: float(line[1]) for line in lines if line[0] in names}
-
 def soon(look, enough):
-    while True:  # a new Service's rules reach the nodes a moment later, and an agent's word its router
+    while True:  # a new Service's rules reach the nodes a moment later, an agent's word its router, a Secret its pods
         try:
             seen = look()
         except urllib.error.URLError as error:
@@ -52,6 +43,19 @@ def soon(look, enough):
         if enough(seen) or time.monotonic() > END:
             return seen
         time.sleep(0.5)
+"""
+# What a client of the pool is answered, with the key, another and none; what its router tells of the directory once it
+# has read there what an agent wrote; and what the server says to who has no password, and keeps.
+_ASK = """
+import redis
+
+server, key, password = sys.argv[2:]
+
+def figures():
+    with urllib.request.urlopen(f"http://{router}:8000/metrics", timeout=60) as page:
+        lines = [line.split() for line in page.read().decode().splitlines()]
+    names = {"plumage_router_degraded": "degraded", "plumage_router_directory_changes_total": "changes"}
+    return {names[line[0]]: float(line[1]) for line in lines if line[0] in names}
 
 def client(**options):
     return redis.Redis(host=server, protocol=2, socket_timeout=60, **options)
@@ -68,6 +72,11 @@ print(json.dumps({
     "refusal": refusal(),
     "kept": sorted(name.decode() for name in client(password=password).scan_iter()),
 }))
+"""
+# The same of two keys, once the newer one is answered: there is one file, so the older is refused from then on.
+_ASK_ANEW = """
+new, old = sys.argv[2:]
+print(json.dumps([soon(lambda: chat(new), lambda seen: seen == "length"), chat(old)]))
 """
 
 
@@ -113,7 +122,7 @@ def pool(access: Access, installed: None) -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def told(access: Access, pool: Pool) -> dict[str, Any]:
     server = f"{SERVER}.{NAMESPACE}.svc.cluster.local"
-    answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _ASK, pool.host, server, KEY, PASSWORD))
+    answer: dict[str, Any] = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK, pool.host, server, KEY, PASSWORD))
     return answer
 
 
@@ -130,3 +139,17 @@ def test_agent_and_router_meet_behind_the_password(access: Access, pool: Pool, t
     conditions = access.get("inferencepools", pool.name, NAMESPACE)["status"]["conditions"]
     assert [one["reason"] for one in conditions if one["type"] == "DirectoryReady"] == ["External"]
     assert access.get("deployment", f"{pool.name}-directory", NAMESPACE) == {}, "it has none of its own"
+
+
+def test_a_key_that_is_rotated_counts_without_a_restart(access: Access, pool: Pool, told: dict[str, Any]) -> None:
+    """The kubelet brings the Secret into the pod's files, within its sync period, and the router reads them again."""
+    assert told["with"] == "length", "the old key was taken until now"
+    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=router"
+    shown = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].restartCount}{end}"
+    routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown)
+    change = json.dumps({"stringData": {"keys": f"shop {NEXT}\n"}})
+    access.kubectl("-n", NAMESPACE, "patch", "secret", SECRET, "--type=merge", "-p", change)
+    answered = json.loads(access.inside(NAMESPACE, _CLIENT + _ASK_ANEW, pool.host, NEXT, KEY))
+    assert answered == ["length", [401, "invalid_api_key"]]
+    assert access.kubectl("-n", NAMESPACE, "get", "pods", "-l", chosen, "-o", shown) == routers
+    assert routers.endswith(" 0")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
+import yaml
 from support.kube_access import Access
-from support.kube_install import Pool
+from support.kube_install import ROOT, Pool
 
+_CRD = ROOT / "crds" / "inference.plumage.dev_inferencepools.yaml"
 _READY_S = 60  # what is asked of a pool of simulated engines, from `kubectl apply` on
 _CHAT = """
 import json, sys, time, urllib.error, urllib.request
@@ -37,15 +40,41 @@ def test_a_pool_is_ready_within_a_minute(pool: Pool) -> None:
 
 
 def test_columns_tell_how_the_pool_is(access: Access, pool: Pool) -> None:
-    header, row = access.kubectl("-n", pool.namespace, "get", "ppool").splitlines()
-    assert header.split()[:3] == ["NAME", "READY", "REPLICAS"]
-    assert row.split()[:3] == [pool.name, "True", "2"]
+    """All of `-o wide`; of a pool that nobody asks there is no hit ratio."""
+    header, row = access.kubectl("-n", pool.namespace, "get", "ppool", "-o", "wide").splitlines()
+    columns = [*re.finditer(r"\S+(?: \S+)*", header)]
+    ends = [*(column.start() for column in columns[1:]), len(row)]
+    shown = {column.group(): row[column.start() : end].strip() for column, end in zip(columns, ends, strict=True)}
+    assert re.fullmatch(r"\d*", shown.pop("HIT RATIO"))
+    assert re.fullmatch(r"(\d+[smh])+", shown.pop("AGE"))
+    assert shown == {
+        "NAME": pool.name,
+        "READY": "True",
+        "REPLICAS": "2",
+        "MODEL": "tiny-chat",
+        "DESIRED": "2",
+        "REASON": "Serving",
+        "ENGINE": "Simulator",
+        "URI": "builtin://tiny-chat",
+        "ADDRESS": f"http://{pool.name}-router.{pool.namespace}.svc:8000",
+    }
 
 
 def test_fields_are_explained(access: Access, pool: Pool) -> None:
-    told = access.kubectl("explain", "ppool.spec.engine")
-    assert "FIELDS:" in told
-    assert "runtime" in told
+    """Each field of an engine in the words of its description, and whole sentences of what people ask first."""
+    told = " ".join(access.kubectl("explain", "ppool.spec.engine").split())
+    (version,) = yaml.safe_load(_CRD.read_text())["spec"]["versions"]
+    engine = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["engine"]
+    words = {name: " ".join(field.get("description", "").split()) for name, field in engine["properties"].items()}
+    assert [name for name, said in words.items() if not said] == []
+    assert [name for name, said in words.items() if not re.search(rf" {name} <[^>]*>.* {re.escape(said)}", told)] == []
+    for sentence in (
+        "The engine of each replica.",
+        "vLLM, or an engine that only plays one.",
+        "Container image; the operator's own for the runtime when absent.",
+        "Where downloaded weights are kept.",
+    ):
+        assert sentence in told
 
 
 def test_a_chat_is_streamed_through_the_router_s_name(access: Access, pool: Pool) -> None:
