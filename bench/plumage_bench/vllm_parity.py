@@ -69,9 +69,9 @@ _TIE = 0.125
 @dataclass(frozen=True, slots=True)
 class Variant:
     """plugin: its settings as in JSON; None, vLLM without it. arguments: of EngineArgs. aborts: a tenth of the clients
-    goes away. quick: whether `--quick` has it too. host: chunks of host memory, 0 for none. disk: bytes of disk below
-    it. about: counters of the plugin that must not be 0 in the end: parity without what a setting is for would say
-    nothing."""
+    goes away. quick: whether `--quick` has it too. host: pages of host memory, of which a block of this model takes
+    four; 0 for none. disk: bytes of disk below it. about: counters of the plugin that must not be 0 in the end: parity
+    without what a setting is for would say nothing."""
 
     name: str
     plugin: Mapping[str, Any] | None = None
@@ -84,7 +84,8 @@ class Variant:
 
 
 _EVICTED = ("evictions",)
-_TIER = ("host_admissions", "promotions")
+# A promoted block that no request reads would say nothing of what is in it.
+_TIER = ("host_admissions", "promotions", "promotions_used")
 _ROOM = "num_gpu_blocks_override"
 _DISK = ("disk_writes", "disk_reads")
 _LESS_ROOM, _SOME_ROOM = {_ROOM: 56}, {_ROOM: 96}
@@ -126,26 +127,26 @@ def _host_tier() -> list[Variant]:
     often: dict[str, Any] = {"hostTier": {"minFrequency": 1}}
     takes_all = {"hostTier": {"admission": "All", "promotion": "Off"}}
     on_disk: dict[str, Any] = {"hostTier": {"minFrequency": 1, "promotion": "Off"}}
-    kept, both, below = (*_EVICTED, "host_admissions"), (*_EVICTED, *_TIER), (*_EVICTED, "host_admissions", *_DISK)
-    late = {**_LESS_ROOM, "async_scheduling": True}
+    both, below = (*_EVICTED, *_TIER), (*_EVICTED, "host_admissions", *_DISK)
+    late = {"async_scheduling": True}
     return [
-        # How many promotions come hangs on the learned policy's STOPs, and so on the machine's time: in few requests
-        # there may be none. "host tier alone", whose every step is the same each time, has some in any run.
-        Variant("plugin, host tier", often, _LESS_ROOM, host=60, about=kept),
+        # 56 blocks leave hardly any free for a promotion, and few of these are read before they go: with enough
+        # requests some are, beside preemptions.
+        Variant("plugin, host tier", often, _SOME_ROOM, host=600, about=both),
+        Variant("plugin, host tier, 56 blocks", often, _LESS_ROOM, quick=False, host=600, about=both),
+        Variant("plugin, host tier, aborts", often, _SOME_ROOM, aborts=True, quick=False, host=600, about=both),
+        Variant("plugin, host tier, asynchronous", often, {**_SOME_ROOM, **late}, quick=False, host=600, about=both),
         Variant("plugin, host tier, disk", on_disk, _LESS_ROOM, quick=False, host=60, disk=64 << 20, about=below),
         Variant(
             "plugin, host tier, disk, aborts, asynchronous",
             on_disk,
-            late,
+            {**_LESS_ROOM, **late},
             aborts=True,
             quick=False,
             host=60,
             disk=64 << 20,
             about=below,
         ),
-        Variant("plugin, host tier, aborts", often, _LESS_ROOM, aborts=True, quick=False, host=60, about=both),
-        Variant("plugin, host tier, asynchronous", often, late, quick=False, host=60, about=both),
-        # With 56 blocks, and no limit of the plugin's on who runs, hardly any are free for a promotion.
         Variant("host tier alone", {**_ALONE, **often}, _SOME_ROOM, host=600, about=_TIER),
         Variant(
             "host tier, all of it, no promotion",
@@ -176,9 +177,10 @@ def _policies() -> list[Variant]:
     return queues + evictions
 
 
-def prompts(rng: random.Random, count: int, groups: int = 12) -> list[Prompt]:
+def prompts(rng: random.Random, count: int, groups: int = 24) -> list[Prompt]:
     """Two levels of shared prefixes, one prompt in eight a stranger, 3 to 480 tokens, answers of 4 to 32; a few a step,
-    in bursts. One in ten has a step at which its client would go away. Strangers are of no group."""
+    in bursts. One in ten has a step at which its client would go away. Strangers are of no group. groups: 24 share some
+    90 blocks, more than the smaller devices here have room for, so that hot ones go and come back."""
     stems = [_tokens(rng, rng.randrange(64, 257)) for _ in range(groups // 3)]
     shared = [rng.choice(stems) + _tokens(rng, rng.randrange(0, 129)) for _ in range(groups)]
     made, step = [], 0

@@ -39,7 +39,7 @@ def test_oracle_is_told_the_groups_and_strangers_have_none() -> None:
     for one in wanted:
         shared.setdefault(one.group, set()).add(one.tokens[:BLOCK])
     strangers = shared.pop(None)
-    assert len(shared) == 12 < len(strangers)
+    assert len(shared) == 24 < len(strangers)
     assert all(len(firsts) == 1 for firsts in shared.values())
 
 
@@ -55,7 +55,7 @@ def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
     chosen = variants(quick=False)
     stock = {one.name.partition(", ")[2] for one in chosen if one.plugin is None}
     plugin = {one.name.partition(", ")[2] for one in chosen if one.name.startswith("plugin, ")}
-    tiers = {"host tier", "host tier, aborts", "host tier, asynchronous"}
+    tiers = {"host tier", "host tier, 56 blocks", "host tier, aborts", "host tier, asynchronous"}
     disks = {"host tier, disk", "host tier, disk, aborts, asynchronous"}
     assert plugin - stock == {"as vLLM's"} | tiers | disks
     assert stock <= plugin
