@@ -15,7 +15,7 @@ from typing import Any
 
 from plumage_bench.vllm_engine import prepare_environment
 
-__all__ = ["Copy", "PretendEngine", "WrongCacheError", "host_tier_arguments"]
+__all__ = ["PAGE", "Copy", "PretendEngine", "WrongCacheError", "host_tier_arguments"]
 
 PAGE = 4096
 """Bytes of a block: vLLM's host memory is in such units."""
@@ -169,6 +169,12 @@ class PretendEngine:
         """Let go of memory and files that the connector has; nothing is to be asked of it any more."""
         self.host = {}
         self.scheduler.shutdown()
+
+    @property
+    def promoting(self) -> int:
+        """Blocks on their way up that no request waits for."""
+        loads = (copy for copy in self.copies.values() if not copy.store)
+        return sum(len(copy.pairs) for copy in loads if copy.request not in self.requests)
 
     # -- the pretended device ----------------------------------------------------------------------------------------
 

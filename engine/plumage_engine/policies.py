@@ -57,13 +57,18 @@ class RecordConfig(Section):
 
 class HostTierConfig(Section):
     """Which evicted blocks go to host memory, and what brings them back (`plumage.tiering`). promotion_tokens: at most
-    so many are copied up by one plan. promotion_lookahead: waiting requests whose blocks are copied up before their
-    turn, by vLLM with promotion on; 0 for none."""
+    so many are copied up by one plan. Of vLLM alone are promotion_bytes: at most so many are on their way up to each
+    device at once, by whatever steps they were begun; and promotion_lookahead: waiting requests whose blocks are copied
+    up before their turn, 0 for none.
+
+    The default of promotion_bytes is what a link of 25 GB/s, PCIe 4.0 ×16, moves in 10 ms: about a step that decodes,
+    or a quarter of the link for four. A request's own load waits no longer than that behind promotions."""
 
     min_frequency: int = Field(2, ge=1)
     admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
     promotion_tokens: int = Field(4096, ge=1)
+    promotion_bytes: int = Field(256 * 2**20, ge=1)
     promotion_lookahead: int = Field(16, ge=0, le=256)
     priority: str = PRIORITY.text
     record: RecordConfig = RecordConfig()

@@ -9,7 +9,7 @@ Errata of Alg. 2, each with a test:
 - "Select more GPU nodes" has no end; the victims' tokens must cover the node, or it is not promoted.
 - A root whose parent is a planned victim is left out (the paper says so, and notes that order makes it rare); nor may
   the parent of a planned node become a victim later.
-Ours: a byte budget, because the link is shared with offloads, and free room beyond a reserve is used before victims.
+Ours: a budget, because the link is shared with offloads, and free room beyond a reserve is used before victims.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class SimulatorConfig(Section):
             queue_options={**wait, **self.feather.options},
             eviction=self.eviction.policy,
             eviction_options=self.eviction.options,
-            tier_options=self.host_tier.model_dump(exclude={"promotion_lookahead"}),  # the model has none
+            tier_options=self.host_tier.model_dump(exclude={"promotion_bytes", "promotion_lookahead"}),  # vLLM's
             chunk_blocks=max(1, self.feather.chunk_tokens // self.block_size),
             order_batch=self.feather.order_batch,
             batch_limit=self.batch_limit,

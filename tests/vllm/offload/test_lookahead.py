@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support.offload_tier import Tier, chain
 
+from plumage_bench.vllm_pretend import PAGE
+
 
 def waiting_for(model: Path, *prefixes: int, blocks: int = 24, answer: int = 12, **named: Any) -> Tier:
     """One request decodes, alone in the batch; behind it "asks0", … wait, each for one of the prefixes of four blocks
@@ -82,6 +84,18 @@ def test_a_plan_is_bounded_and_the_rest_follows(tiny_model: Path) -> None:
         tier.engine.step()
     assert {0, 2, 4} == set(seen)
     assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("most", [4, 6])
+def test_copies_of_earlier_steps_count_against_what_may_be_under_way(tiny_model: Path, most: int) -> None:
+    tier = waiting_for(tiny_model, 0, 1, promotion_bytes=most * PAGE, answer=30)
+    tier.engine.promotion_steps = 4
+    seen = []
+    for _ in range(16):
+        tier.engine.step()
+        seen.append((tier.engine.promoting, tier.in_device("asks0"), tier.in_device("asks1")))
+    assert max(promoting for promoting, _, _ in seen) == most
+    assert seen[-1] == (0, 4, 4)
 
 
 @pytest.mark.parametrize("after", range(4))

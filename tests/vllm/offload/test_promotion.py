@@ -11,6 +11,7 @@ from support.offload_tier import Tier, chain
 from vllm.config import KVEventsConfig
 
 from plumage.tiering import PromotionTurn
+from plumage_bench.vllm_pretend import PAGE
 from plumage_engine.vllm.offload.promoter import _prefill
 
 
@@ -135,6 +136,22 @@ def test_a_plan_is_bounded_and_the_rest_follows_root_first(tiny_model: Path) -> 
     assert seen == {0, 2}
     decode(tier, "again")
     assert tier.in_device("hot0") == 4
+
+
+@pytest.mark.parametrize(("allowed", "most"), [(2 * PAGE, 2), (3 * PAGE + 1, 3), (1, 1)])
+def test_bytes_bound_a_plan_and_the_rest_follows(tiny_model: Path, allowed: int, most: int) -> None:
+    """Each step is one to promote at, and a copy takes several. A block that is larger than the bound goes alone."""
+    tier = warm(tiny_model, promotion_bytes=allowed)
+    tier.promoter._turn = SimpleNamespace(step=lambda prefill_tokens: True)
+    tier.engine.promotion_steps = 5
+    tier.engine.add("decodes", chain(300, 1)[:-1], 60)
+    seen = set()
+    while tier.engine.scheduler.has_requests():
+        tier.engine.step()
+        seen.add(tier.engine.promoting)
+    assert max(seen) == most
+    assert tier.in_device("hot0") == 4
+    tier.check_idle()
 
 
 def test_where_every_step_has_a_prefill_it_comes_up_all_the_same(tiny_model: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_formula_that_is_none_stops_the_start(tiny_model: Path) -> None:
 
 
 def test_with_several_groups_each_chain_begins_at_its_own_root() -> None:
-    manager, context = SelectiveManager(16, 16), ReqContext("asks")
+    manager, context = SelectiveManager(16, 16, 4096), ReqContext("asks")
     names = [bytes([letter]) * 32 + group.to_bytes(4, "big") for group in (0, 1) for letter in (1, 2, 3)]
     context._offload_key_positions.update(zip(names, (16, 32, 48) * 2, strict=True))
     manager._count(names, context)

@@ -34,7 +34,7 @@ def make_tiers(
     """For the scheduler. tokens: in a chunk. A disk that can't be used is told when it is to be switched on."""
     events = spec.kv_events_config.enable_kv_cache_events
     region = map_region(spec.config.engine_id, spec.num_chunks, spec.kv_bytes_per_chunk, spec.cpu_page_size_per_worker)
-    memory = MemoryOverDisk(spec.num_chunks, tokens, region, events=events)
+    memory = MemoryOverDisk(spec.num_chunks, tokens, spec.cpu_page_size_per_worker, region, events=events)
     view = memory.get_kv_memoryview()
     slots, io, problem = disk.size // spec.kv_bytes_per_chunk, None, ""
     try:

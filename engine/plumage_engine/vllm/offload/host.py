@@ -75,7 +75,8 @@ class SelectiveSpec(CPUOffloadingSpec):
         manager: OffloadingManager
         memory: SelectiveManager
         if self.disk is None:
-            memory = SelectiveManager(self.num_chunks, tokens, events=self.kv_events_config.enable_kv_cache_events)
+            events, size = self.kv_events_config.enable_kv_cache_events, self.cpu_page_size_per_worker
+            memory = SelectiveManager(self.num_chunks, tokens, size, events=events)
             memory.refused |= {} if self.disk_guard.on else {"disk": self.disk_guard}
             manager = memory
         else:

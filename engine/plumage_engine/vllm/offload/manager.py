@@ -50,13 +50,15 @@ class _Counted:
 
 
 class SelectiveManager(CPUOffloadingManager):
-    """chunks: slots in host memory. tokens: in a chunk. more: of vLLM's class above. `disk`: the tier below, None where
-    there is none. refused: guards of what was asked for and could not be made, by feature."""
+    """chunks: slots in host memory. tokens: in a chunk. chunk_bytes: of it, that one worker copies. more: of vLLM's
+    class above. `disk`: the tier below, None where there is none. refused: guards of what was asked for and could not
+    be made, by feature."""
 
     disk: Any = None
 
-    def __init__(self, chunks: int, tokens: int, *, events: bool = False, **more: Any) -> None:
+    def __init__(self, chunks: int, tokens: int, chunk_bytes: int, *, events: bool = False, **more: Any) -> None:
         super().__init__(num_chunks=chunks, enable_events=events, **more)
+        self.chunk_bytes = max(1, chunk_bytes)
         self._tokens = tokens
         self._chunks_here = chunks
         self.refused: dict[str, Guard] = {}

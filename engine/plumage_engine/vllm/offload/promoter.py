@@ -192,7 +192,12 @@ class Promoter:
     def _chunks(self, spent: int) -> int:
         """That may go up in this step, after `spent` have."""
         allowed: int = self._manager.settings.promotion_tokens // self._manager.heats.tokens - spent
-        return min(allowed, self._device.free - self._reserve)
+        return min(allowed, self._link_room(), self._device.free - self._reserve)
+
+    def _link_room(self) -> int:
+        """Chunks that may begin their way up beside those that are on it; where none is, one, however large."""
+        moving = sum(len(job.piece.keys) for job in self._jobs.values())
+        return max(1, int(self._manager.settings.promotion_bytes // self._manager.chunk_bytes)) - moving
 
     def _bring_ahead(self, chunks: int) -> int:
         """For those that wait; how many. What goes for it is what an allocation would take next, but for what they wait

@@ -41,8 +41,10 @@ class MemoryOverDisk(SelectiveManager, CPUPrimaryTierOffloadingManager):
 
     disk: DiskTier
 
-    def __init__(self, chunks: int, tokens: int, region: SharedOffloadRegion, *, events: bool) -> None:
-        super().__init__(chunks, tokens, events=events, mmap_region=region)
+    def __init__(
+        self, chunks: int, tokens: int, chunk_bytes: int, region: SharedOffloadRegion, *, events: bool
+    ) -> None:
+        super().__init__(chunks, tokens, chunk_bytes, events=events, mmap_region=region)
         self.prepare_write = self._from_below
         self.region = region
         self.promised: Counter[OffloadKey] = Counter()
