@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from cluster.lifecycle import Cluster
 from support.kube_access import Access, until
 from support.kube_install import OPERATOR_NAMESPACE, Pool
+from support.kube_turnover import Followed, follow
 
 __all__ = ["Fleet", "busy_pool"]
 
@@ -73,6 +75,11 @@ class Fleet:
         before = self._deployment("engine")["metadata"]["generation"]
         self._kubectl("patch", f"ppool/{self.pool.name}", "--type=merge", "-p", json.dumps({"spec": change}))
         until(lambda: self._deployment("engine")["metadata"]["generation"] > before, "the operator rolls the engines")
+
+    def following(self, component: str) -> AbstractContextManager[Followed]:
+        """In which order pods of one part come and go meanwhile."""
+        chosen = f"inference.plumage.dev/pool={self.pool.name},app.kubernetes.io/component={component}"
+        return follow(self.access, self.pool.namespace, chosen, self.pods(component))
 
     def route(self, policy: str) -> None:
         """A change of the pool's spec that replaces nothing: routers read their file again."""

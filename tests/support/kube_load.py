@@ -23,7 +23,8 @@ _LONGEST_S = 3600
 
 @dataclass(frozen=True)
 class Row:
-    """One request that is over; times are seconds since 1970 by the client's clock. `outcome`: ended | cut | lost."""
+    """One request that is over; times are seconds since 1970 by the client's clock. `outcome`: ended | cut | lost.
+    `group`: of those that share a prefix."""
 
     id: str
     sent: float
@@ -35,6 +36,7 @@ class Row:
     cached: int = 0
     why: str = ""
     first: float | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True)

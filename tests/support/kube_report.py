@@ -10,7 +10,7 @@ from typing import Any
 from support.kube_load import Row, Run, hit_ratio
 from support.kube_windows import Window
 
-__all__ = ["Fault", "Minute", "first_minute", "table"]
+__all__ = ["Fault", "Minute", "first_asked", "first_minute", "table"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,16 @@ def first_minute(name: str, run: Run, new: Collection[str], old: Collection[str]
             peers += [row for row in then if row.replica in old]
     cold = sum(row.prompt - row.cached for row in own)
     return Minute(name, len(own), hit_ratio(own), hit_ratio(peers), cold)
+
+
+def first_asked(run: Run, new: Collection[str], start: float, end: float) -> list[Row]:
+    """Of each group the first request that each of the new replicas was sent: what it finds cached the replica was
+    warmed with, since nobody had asked it before."""
+    first: dict[tuple[str, int | None], Row] = {}
+    for row in sorted(run.sent(start, end), key=lambda row: row.sent):
+        if row.replica in new:
+            first.setdefault((row.replica, row.group), row)
+    return list(first.values())
 
 
 def table(faults: Sequence[Fault], minutes: Sequence[Minute]) -> str:

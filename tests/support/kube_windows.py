@@ -22,14 +22,21 @@ class Window:
 
     def ratios(self, run: Run, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Of each window between, one a second: when it begins, and its ratio."""
+        return ((at, ratio or 0.0) for at, ratio in self._told(run, start, end))
+
+    def _told(self, run: Run, start: float, end: float) -> Iterator[tuple[float, float | None]]:
         at = start
         while at + self.seconds <= end:
             rows = [row for row in run.sent(at, at + self.seconds) if row.outcome == "ended"]
-            yield at, (hit_ratio(rows) or 0.0) if len(rows) >= self.least else 0.0
+            yield at, hit_ratio(rows) if len(rows) >= self.least else None
             at += _STEP_S
 
     def lowest(self, run: Run, start: float, end: float) -> float:
         return min(ratio for _, ratio in self.ratios(run, start, end))
+
+    def lowest_told(self, run: Run, start: float, end: float) -> float | None:
+        """Of windows with answers enough: what caches were worth, whether or not the machine stood still meanwhile."""
+        return min((ratio for _, ratio in self._told(run, start, end) if ratio is not None), default=None)
 
     def back_s(self, run: Run, fault: float, end: float, wanted: float) -> float | None:
         """Seconds from the fault to the moment from which on every window that begins until `end` has the ratio that is

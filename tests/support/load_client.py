@@ -1,7 +1,7 @@
 """A steady load of conversations, which kube_load.py runs in a pod: `load_client.py JSON`, standard library alone.
 
-Every request is told twice as a line of JSON: when it is sent (`{"id", "sent"}`), and when it is over. Nothing is tried
-a second time. `outcome` says what its client saw:
+Every request is told twice as a line of JSON: when it is sent (`{"id", "sent", "group"}`), and when it is over. Nothing
+is tried a second time. `outcome` says what its client saw:
     ended   the whole answer, to `[DONE]`
     cut     an answer that began and was not finished
     lost    no first byte of a body, or another status than 200
@@ -47,13 +47,13 @@ class Conversations:
             for _ in range(self.told.get("turns", TURNS)):
                 began = time.monotonic()
                 messages.append({"role": "user", "content": text(self.rng, 12)})
-                messages.append({"role": "assistant", "content": self.ask(messages)})
+                messages.append({"role": "assistant", "content": self.ask(messages, group)})
                 time.sleep(max(0.0, began + self.told["pace_s"] - time.monotonic()))
 
-    def ask(self, messages: list[dict[str, str]]) -> str:
+    def ask(self, messages: list[dict[str, str]], group: int) -> str:
         """The answer's text, as far as it came."""
         self.count += 1
-        row: dict[str, Any] = {"id": f"{self.number}-{self.count}", "sent": time.time()}
+        row: dict[str, Any] = {"id": f"{self.number}-{self.count}", "sent": time.time(), "group": group}
         tell(row)
         answer: list[str] = []
         try:

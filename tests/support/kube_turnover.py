@@ -1,0 +1,93 @@
+"""In which order pods of a part become Ready and begin to end, by the API server's own order: no clock is compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+from support.kube_access import Access, until
+
+__all__ = ["Followed", "Seen", "Turnover", "follow"]
+
+_LONGEST_S = 1200
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A pod after one of its changes. `ending`: it was deleted, by whomever, and drains, or is gone."""
+
+    name: str
+    ready: bool
+    ending: bool
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Seen:
+        """An event of a watch."""
+        pod = event["object"]
+        conditions = pod.get("status", {}).get("conditions", ())
+        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        ending = event["type"] == "DELETED" or "deletionTimestamp" in pod["metadata"]
+        return cls(pod["metadata"]["name"], ready, ending)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A watch's events, one JSON document a line; the last line may be half there."""
+
+    told: Path
+
+    def seen(self) -> list[Seen]:
+        lines = self.told.read_text().splitlines(keepends=True)
+        return [Seen.of(json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def until_ending(self, pods: Collection[str]) -> None:
+        until(lambda: set(pods) <= {one.name for one in self.seen() if one.ending}, f"{sorted(pods)} end")
+
+
+@contextmanager
+def follow(access: Access, namespace: str, selector: str, pods: Collection[str]) -> Iterator[Followed]:
+    """Those that there are, which are named so that the watch is known to have begun, and those to come."""
+    path = f"/api/v1/namespaces/{namespace}/pods?watch=1&timeoutSeconds={_LONGEST_S}&labelSelector={quote(selector)}"
+    environment = {**os.environ, "KUBECONFIG": str(access.kubeconfig)}
+    command = [str(access.programs["kubectl"]), "get", "--raw", path]
+    with TemporaryDirectory() as folder:
+        followed = Followed(Path(folder, "told"))
+        with followed.told.open("wb") as told, subprocess.Popen(command, env=environment, stdout=told) as watch:
+            try:
+                until(lambda: set(pods) <= {one.name for one in followed.seen()}, "the watch of pods has begun")
+                yield followed
+                assert watch.poll() is None, "the watch of pods broke: what it saw has no end"
+            finally:
+                watch.kill()
+
+
+@dataclass(frozen=True)
+class Turnover:
+    """`old` pods are replaced by others, in the order that was seen."""
+
+    old: Collection[str]
+    seen: Sequence[Seen]
+
+    def new(self) -> set[str]:
+        return {one.name for one in self.seen} - {*self.old}
+
+    def too_early(self) -> list[str]:
+        """Old pods that began to end before as many new ones had become Ready as old ones ended by then."""
+        ready: set[str] = set()
+        ending: list[str] = []
+        early = []
+        for one in self.seen:
+            if one.name not in self.old and one.ready:
+                ready.add(one.name)
+            elif one.name in self.old and one.ending and one.name not in ending:
+                ending.append(one.name)
+                early += ending[len(ready) :][-1:]
+        return early
