@@ -120,12 +120,13 @@ class PretendEngine:
 
     # -- what a caller does ------------------------------------------------------------------------------------------
 
-    def add(self, name: str, tokens: Sequence[int], answer: int, salt: str | None = None) -> None:
-        """A request arrives."""
+    def add(self, name: str, tokens: Sequence[int], answer: int, salt: str | None = None, sent: object = None) -> None:
+        """A request arrives. sent: what its client says as `kv_transfer_params`."""
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        wanted = SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
+        extra = None if sent is None else {"kv_transfer_params": sent}
+        wanted = SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True, extra_args=extra)
         request = Request(
             name, list(tokens), wanted, None, arrival_time=0.0, block_hasher=self._hasher, cache_salt=salt
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,23 @@ from plumage_engine.vllm.offload.heats import Prior
 from plumage_engine.vllm.offload.install import install
 from plumage_engine.vllm.settings import PluginEviction
 
-__all__ = ["Tier", "chain"]
+__all__ = ["SENT", "Tier", "chain"]
+
+_NO_NUMBERS = (-1, 1.5, True, "0", "x" * 10_000, [0], {"0": 0}, None)
+_NO_FILTERS = (0, "STORAGE", {"medium": "CPU"}, [7, None, "CPU"], [{"medium": "TAPE"}], [{"medium": ["CPU"]}], [{}])
+SENT: tuple[Mapping[str, Any], ...] = (
+    *({name: tokens} for name in ("max_load_tokens", "max_offload_tokens") for tokens in (0, 1, 32, 47, 96, 2**63)),
+    {"max_load_tokens": 0, "max_offload_tokens": 0},
+    *({"kv_load_tiers": tiers} for tiers in ([], [{"medium": "storage"}], [{"medium": "CPU"}])),
+    {"kv_load_tiers": [{"locality": "LOCAL"}, {"medium": "STORAGE", "locality": "REMOTE"}], "max_load_tokens": 64},
+    *({"max_load_tokens": wrong, "max_offload_tokens": wrong} for wrong in _NO_NUMBERS),
+    *({"kv_load_tiers": wrong} for wrong in _NO_FILTERS),
+    {"do_remote_decode": True, "remote_block_ids": "x", "remote_engine_id": [1], "plumage_group": [1]},
+    {"do_remote_prefill": True, "remote_prefill_cached_tokens": "many", "remote_port": None},
+    {},
+)
+"""What clients may send as `kv_transfer_params`, of which vLLM's offloading knows three: all that it takes, and what it
+must pass over."""
 
 
 class Tier:
@@ -59,9 +75,11 @@ class Tier:
         """None where promotion is off."""
         return getattr(self.connector, "promoter", None)
 
-    def serve(self, name: str, tokens: Sequence[int], answer: int = 2, salt: str | None = None) -> None:
-        """One request, from beginning to end."""
-        self.engine.add(name, tokens, answer, salt)
+    def serve(
+        self, name: str, tokens: Sequence[int], answer: int = 2, salt: str | None = None, sent: object = None
+    ) -> None:
+        """One request, from beginning to end. sent: its `kv_transfer_params`."""
+        self.engine.add(name, tokens, answer, salt, sent)
         self.engine.finish()
 
     @property

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.offload_tier import chain
+from support.offload_tier import SENT, chain
 from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec
 
 from plumage.errors import ConfigurationError, StateError
-from plumage_bench.vllm_engine import Engine, Prompt
+from plumage_bench.vllm_engine import Engine, Prompt, Run, plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
@@ -44,10 +45,25 @@ def _prompts(seed: int) -> list[Prompt]:
     ]
 
 
+def _same(plain: Run, run: Run) -> None:
+    """Aborted answers are compared as far as they got."""
+    for name, answer in run.answers.items():
+        wanted = plain.answers[name].tokens
+        length = min(len(wanted), len(answer.tokens))
+        assert answer.tokens[:length] == wanted[:length]
+        assert answer.finished == plain.answers[name].finished
+
+
+def _nothing_left(engine: Engine) -> None:
+    while engine.scheduler.has_requests():
+        engine.core.step()
+    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("admission", ["Hotness", "All"])
 def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admission: str) -> None:
-    """With aborts, chunked prefill, loads and promotions; aborted answers are compared as far as they got."""
+    """With aborts, chunked prefill, loads and promotions."""
     plain = start_engine(**_SMALL).serve(_prompts(1))
     engine = start_engine(**_SMALL, **host_tier_arguments(4096))
     counters, guard = Counters(), Guard("promotion", Counters())
@@ -58,15 +74,9 @@ def test_answers_are_those_without_it(start_engine: Callable[..., Engine], admis
     assert guard.on
     assert manager.guard.on
     assert counters.get("promotions_used")
-    for name, answer in run.answers.items():
-        wanted = plain.answers[name].tokens
-        length = min(len(wanted), len(answer.tokens))
-        assert answer.tokens[:length] == wanted[:length]
-        assert answer.finished == plain.answers[name].finished
+    _same(plain, run)
     assert sum(answer.cached for answer in run.answers.values()) > sum(one.cached for one in plain.answers.values())
-    while engine.scheduler.has_requests():
-        engine.core.step()
-    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+    _nothing_left(engine)
 
 
 @pytest.mark.timeout(300)
@@ -85,15 +95,30 @@ def test_answers_are_those_without_a_disk(start_engine: Callable[..., Engine], t
     assert manager.disk.guard.on, manager.disk.guard.reason
     assert counters.get("disk_writes")
     assert counters.get("disk_reads")
-    for name, answer in run.answers.items():
-        wanted = plain.answers[name].tokens
-        length = min(len(wanted), len(answer.tokens))
-        assert answer.tokens[:length] == wanted[:length]
-        assert answer.finished == plain.answers[name].finished
-    while engine.scheduler.has_requests():
-        engine.core.step()
-    assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
+    _same(plain, run)
+    _nothing_left(engine)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("disk", [False, True])
+def test_answers_are_those_without_it_whatever_clients_say_of_copies(
+    start_engine: Callable[..., Engine], tmp_path: Path, disk: bool
+) -> None:
+    """Beside the whole plugin. Every other client sends `kv_transfer_params`, of whatever kind."""
+    wanted, rng = _prompts(1), random.Random(2)
+    plain = start_engine(**_SMALL).serve(wanted)
+    below = {"disk_path": str(tmp_path), "disk_bytes_to_use": 64 << 20} if disk else {}
+    plugin = plugin_arguments({"hostTier": {"minFrequency": 1}})
+    engine = start_engine(**_SMALL, **plugin, **host_tier_arguments(150 if disk else 4096, **below))
+    sent = rng.sample(SENT, len(SENT)) * 2
+    run = engine.serve([replace(one, sent=sent.pop()) if place % 2 else one for place, one in enumerate(wanted)])
+    _same(plain, run)
+    _nothing_left(engine)
+    plumage = engine.scheduler.plumage
+    assert {name: guard.reason for name, guard in plumage.guards.items() if not guard.on} == {}
+    assert ("disk" in plumage.guards) == disk
+    assert plumage.counters.get("disk_reads" if disk else "promotions_used")
 
 
 def test_a_page_that_was_copied_wrong_is_seen_in_the_answers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +20,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.offload_tier import Tier, chain
+from support.offload_tier import SENT, Tier, chain
 
 
 class Storm(RuleBasedStateMachine):
-    """Requests of few prefixes come and go over a small device; copies take their time, as do a disk's threads; caches
-    are reset."""
+    """Requests of few prefixes come and go over a small device, some with `kv_transfer_params`; copies take their time,
+    as do a disk's threads; caches are reset."""
 
     model: Path
 
@@ -55,11 +56,17 @@ class Storm(RuleBasedStateMachine):
 
         scheduler._preempt_request = preempt
 
-    @rule(prefix=st.integers(0, 3), shared=st.integers(0, 6), own=st.integers(1, 90), answer=st.integers(1, 40))
-    def arrive(self, prefix: int, shared: int, own: int, answer: int) -> None:
+    @rule(
+        prefix=st.integers(0, 3),
+        shared=st.integers(0, 6),
+        own=st.integers(1, 90),
+        answer=st.integers(1, 40),
+        sent=st.one_of(st.none(), st.sampled_from(SENT)),
+    )
+    def arrive(self, prefix: int, shared: int, own: int, answer: int, sent: object = None) -> None:
         self.number += 1
         tokens = chain(prefix, shared) + chain(1000 + self.number, 3)[:own]
-        self.tier.engine.add(f"r{self.number}", tokens, answer)
+        self.tier.engine.add(f"r{self.number}", tokens, answer, sent=sent)
 
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
@@ -105,10 +112,19 @@ def test_a_storm(tiny_model: Path) -> None:
     run_state_machine_as_test(Storm, settings=storms)  # type: ignore[no-untyped-call]
 
 
-def rage(storm: Storm, rng: random.Random, rounds: int, *, steps: int, answers: tuple[int, int]) -> None:
-    """What hypothesis draws is short. steps: at most, between two arrivals."""
+def rage(
+    storm: Storm,
+    rng: random.Random,
+    rounds: int,
+    *,
+    steps: int,
+    answers: tuple[int, int],
+    sent: Sequence[object] = (None,),
+) -> None:
+    """What hypothesis draws is short. steps: at most, between two arrivals. sent: one of them by each client."""
     for _ in range(rounds):
-        storm.arrive(rng.randrange(4), rng.randrange(7), rng.randrange(1, 91), rng.randint(*answers))
+        own, answer = rng.randrange(1, 91), rng.randint(*answers)
+        storm.arrive(rng.randrange(4), rng.randrange(7), own, answer, rng.choice(sent))
         storm.step(rng.randint(1, steps))
         if rng.random() < 0.1 and storm.tier.engine.scheduler.requests:
             storm.tier.engine.abort(rng.choice(sorted(storm.tier.engine.scheduler.requests)))
@@ -131,6 +147,24 @@ def test_a_long_storm_goes_by_the_disk(tiny_model: Path) -> None:
     assert counters.get("disk_writes") > 0
     assert counters.get("disk_reads") > 0
     assert counters.get("promotions") > 0
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("disk", [0, 60])
+def test_a_long_storm_of_clients_that_say_what_is_to_be_copied(tiny_model: Path, disk: int) -> None:
+    """Half of them say something."""
+    Storm.model, rng = tiny_model, random.Random(7)
+    storm = Storm()
+    storm.start(seed=7, eviction="Hotness", admission="All", promotion="Hotness", disk=disk)
+    try:
+        rage(storm, rng, 200, steps=12, answers=(1, 40), sent=(*[None] * len(SENT), *SENT))
+        counters = storm.tier.counters
+        if disk:
+            storm.tier.settle()
+    finally:
+        storm.teardown()
+    assert counters.get("promotions_used") > 0
+    assert (counters.get("disk_reads") > 0) == bool(disk)
 
 
 @pytest.mark.timeout(400)

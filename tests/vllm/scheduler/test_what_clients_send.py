@@ -20,7 +20,6 @@ SENT: tuple[dict[str, Any], ...] = (
     {"vllm_xargs": {"plumage_group": 1.5}},
     {"vllm_xargs": {"plumage_group": "g" * 10_000}},
     {"vllm_xargs": {"plumage_group": "chat", "another": [1, "x"]}},
-    {"kv_transfer_params": {"do_remote_decode": False, "plumage_group": [1]}},
     {},
 )
 

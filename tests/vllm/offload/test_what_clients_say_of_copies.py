@@ -1,0 +1,114 @@
+"""`kv_transfer_params` of a request: vLLM does what they say with our tiers too, and passes garbage over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.offload_tier import SENT, Tier, chain
+
+
+def evicted(model: Path, **named: Any) -> Tier:
+    """A tier with a prefix of four blocks in host memory that the device has lost. Nothing comes up unasked."""
+    tier = Tier(model, blocks=24, min_frequency=2, promotion="Off", **named)
+    for number in range(2):
+        tier.serve(f"hot{number}", chain(0, 4) + chain(100 + number, 1)[:-1])
+    tier.engine.scheduler.reset_prefix_cache(False, False)
+    assert len(tier.manager.residents) == 4
+    return tier
+
+
+def found(tier: Tier, prefix: int, sent: Mapping[str, Any]) -> int:
+    """Tokens of the prefix that a request with these parameters has copied up."""
+    name = f"asks {prefix} {tier.engine.steps}"
+    tier.serve(name, chain(prefix, 4) + chain(200 + tier.engine.steps, 1)[:-1], sent=sent)
+    tier.check()
+    return tier.engine.cached[name][1]
+
+
+@pytest.mark.parametrize(
+    ("sent", "tokens"),
+    [
+        ({"max_load_tokens": 0}, 0),
+        ({"max_load_tokens": 31}, 0),
+        ({"max_load_tokens": 95}, 64),
+        ({"max_load_tokens": 2**63}, 128),
+        ({"max_load_tokens": "0"}, 128),
+        ({"max_load_tokens": 0, "max_offload_tokens": 0}, 0),
+        ({"kv_load_tiers": []}, 128),  # a filter is of the tiers below host memory
+        ({}, 128),
+    ],
+)
+def test_no_more_is_loaded_than_a_client_allows(tiny_model: Path, sent: Mapping[str, Any], tokens: int) -> None:
+    tier = evicted(tiny_model)
+    assert found(tier, 0, sent) == tokens
+    tier.check_idle()
+
+
+@pytest.mark.parametrize(
+    ("sent", "blocks"),
+    [
+        ({"max_offload_tokens": 0}, 0),
+        ({"max_offload_tokens": 95}, 2),
+        ({"max_offload_tokens": True}, 4),
+        ({"max_load_tokens": 0}, 4),
+        ({}, 4),
+    ],
+)
+def test_no_more_is_stored_than_a_client_allows(tiny_model: Path, sent: Mapping[str, Any], blocks: int) -> None:
+    """Then another's request for the same finds what is there, and stores the rest."""
+    tier = Tier(tiny_model, blocks=24, min_frequency=1, promotion="Off")
+    tier.serve("asks", chain(0, 4), sent=sent)
+    assert len(tier.manager.residents) == blocks
+    tier.engine.scheduler.reset_prefix_cache(False, False)
+    tier.serve("another", chain(0, 4) + chain(1, 1)[:-1])
+    assert tier.engine.cached["another"][1] == 32 * blocks
+    assert len(tier.manager.residents) == 4
+    tier.check_idle()
+
+
+class TestDisk:
+    @pytest.fixture
+    def tier(self, tiny_model: Path, tmp_path: Path) -> Iterator[Tier]:
+        """Of prefix 0 memory has the first block only, and the disk all."""
+        made = Tier(tiny_model, blocks=17, chunks=16, disk=(tmp_path / "kv", 64), promotion="Off", min_frequency=1)
+        for prefix in range(9):
+            for turn in range(3):
+                made.serve(f"{prefix}.{turn}", chain(prefix, 4))
+                made.settle()
+        keys = [name + bytes(4) for name in made.engine.requests["0.0"].block_hashes]
+        assert [made.manager.residents.get(key) is not None for key in keys] == [True, False, False, False]
+        assert set(keys) <= set(made.disk._places)
+        yield made
+        made.close()
+
+    @pytest.mark.parametrize(
+        ("sent", "tokens"),
+        [
+            ({"kv_load_tiers": []}, 32),
+            ({"kv_load_tiers": [{"medium": "CPU"}]}, 32),
+            ({"kv_load_tiers": [{"medium": "storage"}]}, 128),
+            ({"kv_load_tiers": [{"medium": "STORAGE"}], "max_load_tokens": 64}, 64),
+            ({"kv_load_tiers": [{"medium": "TAPE"}, 7]}, 128),
+            ({"kv_load_tiers": "STORAGE"}, 128),
+        ],
+    )
+    def test_a_client_says_whether_it_is_read(self, tier: Tier, sent: Mapping[str, Any], tokens: int) -> None:
+        read = tier.counters.get("disk_reads")
+        assert found(tier, 0, sent) == tokens
+        assert (tier.counters.get("disk_reads") > read) == (tokens > 32)
+        tier.settle()
+        tier.check_idle()
+
+    def test_who_may_read_it_does_while_others_may_not(self, tier: Tier) -> None:
+        """All at once, each of what there is to send."""
+        read = tier.counters.get("disk_reads")
+        for number, sent in enumerate(SENT):
+            tier.engine.add(f"r{number}", chain(number % 3, 4) + chain(300 + number, 1)[:-1], 2, sent=sent)
+        tier.engine.finish()
+        tier.settle()
+        tier.check_idle()
+        assert all(request.is_finished() for request in tier.engine.requests.values())
+        assert tier.counters.get("disk_reads") > read
