@@ -61,7 +61,7 @@ class HostTierConfig(Section):
     device at once, by whatever steps they were begun; and promotion_lookahead: waiting requests whose blocks are copied
     up before their turn, 0 for none.
 
-    The default of promotion_bytes is what a link of 25 GB/s, PCIe 4.0 ×16, moves in 10 ms: about a step that decodes,
+    The default of promotion_bytes is what a link of 25 GB/s, PCIe 4.0 ×16, moves in 11 ms: about a step that decodes,
     or a quarter of the link for four. A request's own load waits no longer than that behind promotions."""
 
     min_frequency: int = Field(2, ge=1)
