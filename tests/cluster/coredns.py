@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from cluster.cache import locked
 from cluster.control_plane import ControlPlane
 
 __all__ = ["IMAGE", "apply_command", "make_image"]
@@ -16,15 +17,16 @@ _MANIFEST = Path(__file__).parent / "manifests" / "coredns.yaml"
 
 
 def make_image(program: Path, images: Path) -> None:
-    """Puts it into the folder of images; a static program needs nothing beside it."""
+    """Puts it into the folder of images, which clusters share; a static program needs nothing beside it."""
     root = images / "coredns"
-    if not (root / "coredns").exists():
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(program, root / ".coredns.new")
-        os.replace(root / ".coredns.new", root / "coredns")
     told = {"name": IMAGE, "rootfs": str(root), "entrypoint": ["/coredns"], "user": "10001:10001"}
-    (images / ".coredns.new").write_text(json.dumps(told))
-    os.replace(images / ".coredns.new", images / "coredns.json")
+    with locked("images"):
+        if not (root / "coredns").exists():
+            root.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(program, root / ".coredns.new")
+            os.replace(root / ".coredns.new", root / "coredns")
+        (images / ".coredns.new").write_text(json.dumps(told))
+        os.replace(images / ".coredns.new", images / "coredns.json")
 
 
 def apply_command(plane: ControlPlane) -> list[str]:
