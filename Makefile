@@ -10,8 +10,10 @@ SET    ?= nodes
 NODES  ?= 2
 IMAGES ?=
 SOURCES := core router engine operator cli bench
+# Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm crds
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -52,6 +54,10 @@ e2e: setup  ## the end-to-end tests: on make cluster's if KUBECONFIG names it, e
 e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; four minutes once that is built)
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage cpu-engine; }
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
+
+e2e-victims: setup  ## what the coldest replica costs a fleet that shrinks, and what a random one does: ten pairs, half an hour
+	@BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage
+	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_victims $(ARGS)
 
 images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)
 	@bash scripts/make_images.sh $(IMAGES)

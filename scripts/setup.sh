@@ -13,7 +13,8 @@ echo "setup: installing Plumage and its tools into $venv (about a minute with a 
   echo "setup: could not create $venv; on Debian and Ubuntu: apt-get install python3-venv" >&2
   exit 1
 }
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || {
+# Bytecode is made of what is imported, when it is: that is a part of all these files.
+"$venv/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' || {
   echo "setup: pip failed; the lines above say why. The network, or a full disk (about 1.2 GB is needed)?" >&2
   exit 1
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,3 +28,18 @@ def test_make_demo_hands_keep_on(words: tuple[str, ...], keep: str) -> None:
 
 def test_make_bench_hands_on_name_and_arguments() -> None:
     assert ".venv/bin/plumage bench mrc --quick --seed 3\n" in planned("bench", "NAME=mrc", "ARGS=--quick --seed 3")
+
+
+def test_what_make_starts_keeps_its_bytecode() -> None:
+    """Whatever the shell says: else each process compiles all that it imports."""
+    if shutil.which("make") is None:
+        missing("the make command", "apt-get install make")
+    told = "include Makefile\ntold:\n\t@env\n"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
+    command = ["make", "--silent", "--file=-", "told"]
+    run = subprocess.run(
+        command, cwd=ROOT, input=told, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    names = {line.partition("=")[0] for line in run.stdout.splitlines()}
+    assert "PYTHONUNBUFFERED" in names
+    assert "PYTHONDONTWRITEBYTECODE" not in names
