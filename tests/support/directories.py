@@ -11,9 +11,10 @@ from pathlib import Path
 import redis
 from support.ports import free_ports
 
+from plumage.directory.exchange import Exchange
 from plumage.directory.server import LocalServer
 
-__all__ = ["ACL", "Sentinels", "cluster_of_three", "cluster_url", "eventually", "locked_server"]
+__all__ = ["ACL", "Sentinels", "cluster_of_three", "cluster_url", "eventually", "listens", "locked_server"]
 
 SLOTS = 16384
 # All that agents and routers need, as `connection` says.
@@ -21,6 +22,11 @@ ACL = (
     "~plumage:* -@all +get +set +incrby +expire +pexpire +unlink +hset +hdel +hget +hmget +hgetall "
     "+xadd +xtrim +xrange +xrevrange +xread +xinfo|stream +info +ping"
 )
+
+
+def listens(exchange: Exchange) -> bool:
+    """What others say from now on is heard. Not yet where it has merely said something itself, and is not degraded."""
+    return exchange.after != "$"
 
 
 def eventually(condition: Callable[[], bool], within: float = 60.0) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from support.directories import Sentinels, cluster_of_three, cluster_url, locked_server
+from support.directories import Sentinels, cluster_of_three, cluster_url, listens, locked_server
 
 from plumage.directory.connection import close, connect
 from plumage.directory.hotness import HotnessShare
@@ -146,7 +146,7 @@ async def test_work_drains_and_a_silent_router_is_forgotten(routers: Any, until:
 
 async def test_a_pending_owner_is_pending_at_every_router(routers: Any, until: Any) -> None:
     one, two = await routers(), await routers()
-    await until(lambda: not two.share.exchange.degraded)
+    await until(lambda: listens(two.share.exchange))
     one.share.sent(CHAIN, 1, 5.0)
     await until(lambda: two.mirror.match(CHAIN) == {1: (10, 640)})
     assert two.mirror.pending == 10
@@ -164,7 +164,7 @@ async def test_what_is_said_of_unknown_replicas_is_passed_over(routers: Any, unt
 
 async def test_messages_that_are_none_are_counted(routers: Any, until: Any, place: Place) -> None:
     router = await routers()
-    await until(lambda: not router.share.exchange.degraded)
+    await until(lambda: listens(router.share.exchange))
     for fields in ({"v": 1, "d": b"\xff\xff"}, {"v": 1}, {"x": 1}, {"v": 2, "d": b""}):
         await place.client.xadd(place.keys.work, fields)
     counts = router.share.exchange.counts

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from support.directories import listens
 
 from plumage.directory.hotness import HotnessShare
 from plumage.directory.schema import SCHEMA_VERSION, Change, Keys, Load, PoolKeys, State
@@ -120,6 +121,7 @@ async def test_what_a_newer_version_or_a_vandal_wrote_is_counted_and_passed_over
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     await kit.until(lambda: not running.router.gateway.degraded)
+    await kit.until(lambda: listens(running.router.directory.work.exchange))
     clean = await _metrics(running)
     for part in ("mirror", "work", "estimators", "hotness"):
         assert clean[f'newer_schema_total{{part="{part}"}}'] == 0

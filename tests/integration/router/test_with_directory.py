@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.directories import listens
 
 from plumage.directory.schema import Change, Load, State
 from plumage.directory.server import LocalServer
@@ -162,6 +163,7 @@ async def test_two_routers_count_each_others_work(
     other = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
     slots = [running.router.fleet.get("chat-0").slot for running in (one, other)]
     await kit.until(lambda: not (one.router.gateway.degraded or other.router.gateway.degraded))
+    await kit.until(lambda: listens(other.router.gateway.directory.work.exchange))
     chunks = _chain(one, kit.chat(PROMPT))
     assert (await one.post(kit.chat(PROMPT))).status == 200
     chosen = next(one.router.gateway.audit.latest(1)).replica
