@@ -130,7 +130,8 @@ for name in unit contract e2e; do
   told "$name" 2>&1 | tee "$logs/$name"
 done
 show_lanes
-echo "== not among these: tests/e2e_cluster_vllm, a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm"
+echo "== not among these: a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm; ten pairs of a fleet that
+   shrinks, half an hour: make e2e-victims"
 echo "== time of each part"
 cat "$logs"/*.told
 failed=0

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.kube_access import Access, until
+from support.kube_hotness import engines, hotness
 from support.kube_install import Pool, apply_pool, remove_pool
 from support.kube_load import Load
 
@@ -87,18 +88,6 @@ clients = [threading.Thread(target=client, args=(name,)) for name in range(numbe
 for one in clients: one.start()
 for one in clients: one.join()
 print(json.dumps({"answered": told.count(True), "lost": [one for one in told if one is not True]}))
-"""
-
-
-HOTNESS = """
-import json, sys, urllib.request
-
-def told(address):
-    request = urllib.request.Request(f"http://{address}:8081/v1/plumage/stats")
-    request.add_header("Authorization", f"Bearer {sys.argv[1]}")
-    return json.load(urllib.request.urlopen(request, timeout=60))["hotness"]
-
-print(json.dumps({name: told(address) for name, address in json.loads(sys.argv[2]).items()}))
 """
 
 
@@ -253,23 +242,6 @@ def chat(access: Access, pool: Pool, **settings: Any) -> Load:
 
 def by(metric: str, side: int) -> dict[str, Any]:
     return {"metrics": [{"type": metric, **TARGETS[metric][side]}]}
-
-
-def engines(access: Access, pool: Pool) -> list[str]:
-    """Oldest first, those that do not end."""
-    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
-    words = ("get", "pods", "-l", chosen, "--sort-by=.metadata.creationTimestamp", "-o", "json")
-    pods = json.loads(access.kubectl("-n", pool.namespace, *words))["items"]
-    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-
-def hotness(access: Access, pool: Pool) -> dict[str, float]:
-    """As each engine's agent tells it to its peers, of which this is one by its token."""
-    account = ("create", "token", f"{pool.name}-engine", "--audience=plumage")
-    token = access.kubectl("-n", pool.namespace, *account).strip()
-    addresses = {name: access.get("pod", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)}
-    told: dict[str, float] = json.loads(access.inside(pool.namespace, HOTNESS, token, json.dumps(addresses)))
-    return told
 
 
 def said(access: Access, pool: Pool) -> list[str]:

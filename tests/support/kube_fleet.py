@@ -70,6 +70,21 @@ class Fleet:
         self._kubectl("scale", f"ppool/{self.pool.name}", f"--replicas={replicas}")
         until(lambda: self._deployment("engine")["spec"]["replicas"] == replicas, "the operator scales the engines")
 
+    def scale_by_hand(self, replicas: int) -> None:
+        """Past the operator, which puts it back unless the pool is paused."""
+        self._kubectl("scale", f"deployment/{self.pool.name}-engine", f"--replicas={replicas}")
+
+    def make_cheap(self, pod: str, cost: int) -> None:
+        """The lower, the sooner it goes where replicas become fewer (Kubernetes' pod deletion cost)."""
+        self._kubectl("annotate", "pod", pod, "--overwrite", f"controller.kubernetes.io/pod-deletion-cost={cost}")
+
+    def pause(self, on: bool) -> None:
+        """Whether the operator leaves the pool as it is."""
+        name = f"ppool/{self.pool.name}"
+        self._kubectl("annotate", name, "--overwrite", f"inference.plumage.dev/paused={str(on).lower()}")
+        words = ("wait", f"--for=condition=Paused={on}", name, "--timeout=120s")
+        self._kubectl(*words)
+
     def roll(self, change: Mapping[str, Any]) -> None:
         """A change of the pool's spec that replaces its engines."""
         before = self._deployment("engine")["metadata"]["generation"]

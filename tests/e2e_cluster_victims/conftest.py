@@ -1,0 +1,8 @@
+"""The cluster and the install of tests/e2e_cluster: apart from the other end-to-end tests, because ten pairs take half
+an hour (`make e2e-victims`)."""
+
+from __future__ import annotations
+
+from e2e_cluster.conftest import access, before, installed, own
+
+__all__ = ["access", "before", "installed", "own"]

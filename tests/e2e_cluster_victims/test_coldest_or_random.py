@@ -1,0 +1,166 @@
+"""A pool that grew shrinks again: right afterwards it hits more often where its coldest replica went than where a
+random one did. Ten pairs, one load: its prefixes fit into two replicas' caches and not into one.
+
+Each trial begins with two replicas. A third one comes, with an empty cache, as for a peak; the peak is over soon, and
+one of the three goes: by the operator's choice, or drawn, for which the pool is paused and the Deployment scaled by
+hand, with that pod the cheapest to delete. Both drain alike. PLUMAGE_E2E_REPORT names a folder for the trials as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+from cluster import lifecycle
+from support.kube_access import Access, until
+from support.kube_fleet import Fleet, busy_pool
+from support.kube_hotness import hotness
+from support.kube_install import apply_pool, remove_pool
+from support.kube_load import Load, hit_ratio
+
+from plumage_bench.pairs import PairedRatio, paired_ratio
+
+pytestmark = pytest.mark.timeout(3600)
+_NAMESPACE, _NAME, _KEY = "victims", "victims", "opens-the-explanations"
+_PAIRS = 10
+_LOAD = {
+    "model": "tiny-chat",
+    "groups": 48,
+    "prefix_words": 300,  # 870 tokens
+    "turns": 1,
+    "workers": 8,
+    "pace_s": 0.8,
+    "answer_tokens": 16,
+}
+_SERVED_S = 20.0  # the newcomer's
+_AFTER_S = 30.0
+_WARM = 0.85
+_CHEAPEST = -(2**31) + 1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Who chose: coldest | random. hotness: of each replica, before; `victim` went. Hit ratios of what was sent while
+    three served, and in the half minute after one of them was told to end."""
+
+    pair: int
+    who: str
+    hotness: dict[str, float]
+    victim: str
+    before: float
+    after: float
+
+    @property
+    def coldest(self) -> str:
+        return min(self.hotness, key=lambda name: self.hotness[name])
+
+
+class Trials:
+    """All of them, under one load."""
+
+    def __init__(self, fleet: Fleet, load: Load, rng: random.Random) -> None:
+        self._fleet = fleet
+        self._load = load
+        self._rng = rng
+        self.done: list[Trial] = []
+
+    def run(self, pair: int) -> None:
+        """Both of a pair, in an order that is drawn."""
+        ways = [("coldest", self._by_the_operator), ("random", self._drawn)]
+        self._rng.shuffle(ways)
+        for who, shrink in ways:
+            self.done.append(self._trial(pair, who, shrink))
+            print(self.done[-1], flush=True)
+
+    def _trial(self, pair: int, who: str, shrink: Callable[[], float]) -> Trial:
+        fleet = self._fleet
+        until(self._is_warm, "the fleet of two hits as before")
+        fleet.scale(3)
+        fleet.until_whole()
+        since = time.time()
+        time.sleep(_SERVED_S)
+        found = hotness(fleet.access, fleet.pool)
+        ended = shrink()
+        (victim,) = set(found) - set(fleet.pods("engine"))
+        time.sleep(max(0.0, ended + _AFTER_S - time.time()))
+        run = self._load.settled(ended + _AFTER_S)
+        before, after = (hit_ratio(run.sent(*when)) for when in ((since, ended), (ended, ended + _AFTER_S)))
+        assert before is not None, "nothing was answered before"
+        assert after is not None, "nothing was answered after"
+        assert [row for row in run.sent(since, ended + _AFTER_S) if row.outcome != "ended"] == []
+        fleet.until_whole()
+        return Trial(pair, who, found, victim, before, after)
+
+    def _by_the_operator(self) -> float:
+        self._fleet.scale(2)
+        return self._until_two()
+
+    def _drawn(self) -> float:
+        fleet = self._fleet
+        victim = self._rng.choice(fleet.pods("engine"))
+        fleet.pause(True)
+        fleet.make_cheap(victim, _CHEAPEST)
+        fleet.scale_by_hand(2)
+        ended = self._until_two()
+        assert victim not in fleet.pods("engine")
+        fleet.scale(2)
+        fleet.pause(False)
+        return ended
+
+    def _until_two(self) -> float:
+        """When that was."""
+        until(lambda: len(self._fleet.pods("engine")) == 2, "one of three was told to end")
+        return time.time()
+
+    def _is_warm(self) -> bool:
+        ratio = self._load.hit_ratio()
+        return ratio is not None and ratio > _WARM
+
+
+@pytest.fixture(scope="module")
+def trials(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[list[Trial]]:
+    access.namespace(_NAMESPACE)
+    access.kubectl("-n", _NAMESPACE, "create", "secret", "generic", f"{_NAME}-admin", f"--from-literal=key={_KEY}")
+    manifest = busy_pool(_NAME)
+    manifest["spec"]["router"]["policy"] = "Lbgr"
+    del manifest["spec"]["engine"]["topologySpreadConstraints"]  # three replicas, two nodes
+    pool = apply_pool(access, _NAMESPACE, _NAME, json.dumps(manifest))
+    load = Load.start(access, pool, port=8000, key=_KEY, **_LOAD)
+    told = Trials(Fleet(access, own, pool), load, random.Random(1))
+    try:
+        for pair in range(_PAIRS):
+            told.run(pair)
+        yield told.done
+    finally:
+        load.stop()
+        remove_pool(access, pool)
+
+
+@pytest.fixture(scope="module")
+def gain(trials: list[Trial]) -> PairedRatio:
+    """Hit ratio after the coldest went ÷ after a drawn one went."""
+    after = {who: [one.after for one in trials if one.who == who] for who in ("coldest", "random")}
+    found = paired_ratio(after["coldest"], after["random"], random.Random(1))
+    means = {who: sum(each) / len(each) for who, each in after.items()}
+    print(f"\nhit ratio after: {means}; coldest ÷ random {found}")
+    if folder := os.environ.get("PLUMAGE_E2E_REPORT"):
+        document = {"load": _LOAD, "ratio": asdict(found), "mean": means, "trials": [asdict(one) for one in trials]}
+        Path(folder, "cluster-victims.json").write_text(json.dumps(document, indent=1) + "\n")
+    return found
+
+
+def test_the_operator_chooses_the_coldest(trials: list[Trial]) -> None:
+    chosen = [one for one in trials if one.who == "coldest"]
+    assert len(chosen) == _PAIRS
+    assert [one for one in chosen if one.victim != one.coldest] == []
+
+
+def test_a_fleet_hits_more_often_without_its_coldest_replica_than_without_a_random_one(gain: PairedRatio) -> None:
+    assert gain.pairs == _PAIRS
+    assert gain.low > 1.0, str(gain)

@@ -1,0 +1,38 @@
+"""A pool's engines, and how hot their agents call their caches."""
+
+from __future__ import annotations
+
+import json
+
+from support.kube_access import Access
+from support.kube_install import Pool
+
+__all__ = ["engines", "hotness"]
+
+_ASK = """
+import json, sys, urllib.request
+
+def told(address):
+    request = urllib.request.Request(f"http://{address}:8081/v1/plumage/stats")
+    request.add_header("Authorization", f"Bearer {sys.argv[1]}")
+    return json.load(urllib.request.urlopen(request, timeout=60))["hotness"]
+
+print(json.dumps({name: told(address) for name, address in json.loads(sys.argv[2]).items()}))
+"""
+
+
+def engines(access: Access, pool: Pool) -> list[str]:
+    """Oldest first, those that do not end."""
+    chosen = f"inference.plumage.dev/pool={pool.name},app.kubernetes.io/component=engine"
+    words = ("get", "pods", "-l", chosen, "--sort-by=.metadata.creationTimestamp", "-o", "json")
+    pods = json.loads(access.kubectl("-n", pool.namespace, *words))["items"]
+    return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def hotness(access: Access, pool: Pool) -> dict[str, float]:
+    """As each engine's agent tells it to its peers, of which this is one by its token."""
+    account = ("create", "token", f"{pool.name}-engine", "--audience=plumage")
+    token = access.kubectl("-n", pool.namespace, *account).strip()
+    addresses = {name: access.get("pod", name, pool.namespace)["status"]["podIP"] for name in engines(access, pool)}
+    told: dict[str, float] = json.loads(access.inside(pool.namespace, _ASK, token, json.dumps(addresses)))
+    return told
