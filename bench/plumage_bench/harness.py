@@ -61,6 +61,16 @@ class Context:
             raise ConfigurationError(f"{option}={given}: must be from 1 to {most}")
         return int(given)
 
+    def some(self, option: str, of: Sequence[str]) -> tuple[str, ...]:
+        """An option that names some of `of`, a semicolon between two; all of them when it is not given.
+        ConfigurationError for a name that is none."""
+        given = self.options.get(option)
+        if given is None:
+            return tuple(of)
+        if unknown := set(given.split(";")) - set(of):
+            raise ConfigurationError(f"{option}: there is no {min(unknown)!r}; there are: {'; '.join(of)}")
+        return tuple(one for one in of if one in given.split(";"))
+
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
         """A progress bar, or, where nobody could see it move, a line each tenth of a long run; call the yielded

@@ -176,7 +176,12 @@ _ALL = (
         "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
         quick_budget=240,
         quick_omits="two of four suites, three quarters of the questions, four of five seeds, what stands beside",
-        options=(("seeds", "so many instead of five"),),
+        options=(
+            ("seeds", "so many instead of five"),
+            ("suites", "these only, as in 'mmlu;hellaswag'"),
+            ("kinds", "what is played over them: copies; even; zipf; half; even, beside; zipf, beside"),
+            ("copies", "so many questions instead of 4,096 for `copies`"),
+        ),
         needs_vllm=True,
     ),
     Benchmark(

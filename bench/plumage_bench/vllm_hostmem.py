@@ -219,8 +219,8 @@ def run(context: Context) -> Report:
     from plumage_engine.vllm.tiny_model import write_model
 
     seeds = 1 if context.quick else context.count("seeds", _SEEDS)
-    names = ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES)
-    kinds = [kind for kind in KINDS if not (context.quick and kind.seeds)]
+    names = context.some("suites", ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES))
+    kinds = _kinds(context)
     total = len(names) * sum(len(kind.contenders) * (kind.seeds or seeds) for kind in kinds)
     found: Found = {}
     with TemporaryDirectory() as folder, context.progress("suites", total) as advance:
@@ -235,6 +235,12 @@ def run(context: Context) -> Report:
                         advance(1)
     tables = [ratios_table(found), *(table(load, rows) for load, rows in found.items())]
     return Report(closing(found), tables, lambda figure: plot(figure, found), _plain(found))
+
+
+def _kinds(context: Context) -> list[Kind]:
+    some = context.some("kinds", [kind.name for kind in KINDS if not (context.quick and kind.seeds)])
+    copies = replace(KINDS[0], questions=context.count("copies", KINDS[0].questions, 100_000))
+    return [kind for kind in (copies, *KINDS[1:]) if kind.name in some]
 
 
 def _played(model: Path, suite: str, kind: Kind, seed: int, fewer: int) -> Iterator[tuple[str, Counted]]:

@@ -124,6 +124,12 @@ def ratio(found: Found, one: Ratio, suite: str | None = None) -> PairedRatio:
     return paired_ratio(over, under, random.Random(0))
 
 
+def _played(found: Found) -> dict[str, Ratio]:
+    """The ratios of what was played."""
+    kinds = {load.kind for load in found}
+    return {name: one for name, one in RATIOS.items() if kinds.issuperset(one.kinds)}
+
+
 def _suites(found: Found) -> list[str]:
     return list(dict.fromkeys(load.suite for load in found))
 
@@ -134,19 +140,24 @@ def stretch(counted: Sequence[Counted]) -> PairedRatio:
 
 
 def closing(found: Found) -> dict[str, float]:
-    """The closing line: of the suite that does worst, with the least lower bound of any. hit_loss: 1 − hits_kept."""
+    """The closing line: of the suite that does worst, with the least lower bound of any. hit_loss: 1 − hits_kept.
+    pairs: most that any ratio has."""
     keys: dict[str, float] = {}
-    for name, one in RATIOS.items():
+    played = _played(found)
+    for name, one in played.items():
         each = [ratio(found, one)] if name in _POOLED else [ratio(found, one, suite) for suite in _suites(found)]
         keys |= {name: min(found.ratio for found in each), f"{name}_low": min(found.low for found in each)}
-    keys["again_high"] = ratio(found, RATIOS["again"]).high
-    keys |= {"hit_loss": 1.0 - keys.pop("hits_kept"), "hit_loss_high": 1.0 - keys.pop("hits_kept_low")}
-    stretches = [stretch(rows["A+P"]) for load, rows in found.items() if load.kind in _BOTH]
-    keys |= {
-        "decode_slowdown": max(one.ratio for one in stretches) - 1.0,
-        "decode_slowdown_high": max(one.high for one in stretches) - 1.0,
-    }
-    return {key: round(value, 4) for key, value in keys.items()} | {"pairs": ratio(found, RATIOS["ap_gain"]).pairs}
+    if "again" in played:
+        keys["again_high"] = ratio(found, RATIOS["again"]).high
+    if "hits_kept" in played:
+        keys |= {"hit_loss": 1.0 - keys.pop("hits_kept"), "hit_loss_high": 1.0 - keys.pop("hits_kept_low")}
+    if stretches := [stretch(rows["A+P"]) for load, rows in found.items() if load.kind in _BOTH]:
+        keys |= {
+            "decode_slowdown": max(one.ratio for one in stretches) - 1.0,
+            "decode_slowdown_high": max(one.high for one in stretches) - 1.0,
+        }
+    pairs = max((ratio(found, one).pairs for one in played.values()), default=0)
+    return {key: round(value, 4) for key, value in keys.items()} | {"pairs": pairs}
 
 
 def ratios_table(found: Found) -> ResultTable:
@@ -154,7 +165,7 @@ def ratios_table(found: Found) -> ResultTable:
     suites = _suites(found)
     rows = [
         [name, *(_shown(ratio(found, one, suite)) for suite in suites), str(ratio(found, one))]
-        for name, one in RATIOS.items()
+        for name, one in _played(found).items()
     ]
     notes = "Geometric means of pairs, 95 % intervals. hits_kept: selective ÷ everything. again: A+P by other chance."
     return ResultTable("Ratios", ("", *suites, "all"), rows, notes)
@@ -191,7 +202,8 @@ def plot(figure: Any, found: Found) -> None:
         left: ("bytes_ratio", "time_ratio", "link_ratio"),
         right: ("hits_kept", "over_threshold", "ap_gain", "eap_gain", "ap_gain_zipf", "eap_gain_zipf", "again"),
     }
-    for axes, shown in names.items():
+    for axes, wanted in names.items():
+        shown = [name for name in wanted if name in _played(found)]
         for number, suite in enumerate(_suites(found)):
             each = [ratio(found, RATIOS[name], suite) for name in shown]
             errors = [[one.ratio - one.low for one in each], [one.high - one.ratio for one in each]]

@@ -88,3 +88,15 @@ def test_the_table_and_the_plot_show_each_suite() -> None:
     figure = Figure()
     plot(figure, made)
     assert {text.get_text() for text in figure.axes[1].get_legend().get_texts()} == {"mmlu", "bbh"}
+
+
+def test_a_run_of_some_kinds_tells_what_it_has() -> None:
+    from matplotlib.figure import Figure
+
+    made = {load: rows for load, rows in found({"hellaswag": 1.2}).items() if load.kind == "copies"}
+    keys = closing(made)
+    assert keys["bytes_ratio"] == 20.0
+    assert keys["pairs"] == 5
+    assert not {"ap_gain", "again", "decode_slowdown"} & keys.keys()
+    assert [row[0] for row in ratios_table(made).rows] == ["bytes_ratio", "time_ratio", "link_ratio", "hits_kept"]
+    plot(Figure(), made)

@@ -1,4 +1,4 @@
-"""What the harness writes down of a run, and says while it goes on."""
+"""What the harness makes of a run's options, writes down of it, and says while it goes on."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_
     options = json.loads(written)["options"]
     checksum = hashlib.sha256(kept.read_bytes()).hexdigest()
     assert options == {"trace": f"trace.jsonl (sha256 {checksum})", "sweep": "1"}
+
+
+def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:
+    of = ("even", "even, beside", "zipf")
+    assert context(tmp_path, StringIO()).some("kinds", of) == of
+    assert context(tmp_path, StringIO(), kinds="zipf;even").some("kinds", of) == ("even", "zipf")
+    with pytest.raises(ConfigurationError, match="kinds: there is no 'evn'; there are: even; even, beside; zipf"):
+        context(tmp_path, StringIO(), kinds="evn;zipf").some("kinds", of)
 
 
 def test_where_no_bar_can_move_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
