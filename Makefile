@@ -55,7 +55,7 @@ e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of i
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage cpu-engine; }
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
 
-e2e-victims: setup  ## what the coldest replica costs a fleet that shrinks, and what a random one does: ten pairs, half an hour
+e2e-victims: setup  ## what the coldest replica costs a fleet that shrinks, and what a random one does: ten pairs, twenty minutes
 	@BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_victims $(ARGS)
 

@@ -131,7 +131,7 @@ for name in unit contract e2e; do
 done
 show_lanes
 echo "== not among these: a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm; ten pairs of a fleet that
-   shrinks, half an hour: make e2e-victims"
+   shrinks, twenty minutes: make e2e-victims"
 echo "== time of each part"
 cat "$logs"/*.told
 failed=0
