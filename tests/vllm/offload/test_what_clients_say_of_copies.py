@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -69,36 +70,42 @@ def test_no_more_is_stored_than_a_client_allows(tiny_model: Path, sent: Mapping[
     tier.check_idle()
 
 
+def in_memory(tier: Tier) -> int:
+    """Tokens of prefix 0 that host memory has, from its beginning."""
+    names = tier.engine.requests["0.0"].block_hashes
+    return 32 * len(list(takewhile(lambda name: tier.manager.residents.get(name + bytes(4)) is not None, names)))
+
+
 class TestDisk:
     @pytest.fixture
     def tier(self, tiny_model: Path, tmp_path: Path) -> Iterator[Tier]:
-        """Of prefix 0 memory has the first block only, and the disk all."""
+        """Of prefix 0 memory has the first block, or two of four: it hangs on when copies end. The disk has all."""
         made = Tier(tiny_model, blocks=17, chunks=16, disk=(tmp_path / "kv", 64), promotion="Off", min_frequency=1)
         for prefix in range(9):
             for turn in range(3):
                 made.serve(f"{prefix}.{turn}", chain(prefix, 4))
                 made.settle()
-        keys = [name + bytes(4) for name in made.engine.requests["0.0"].block_hashes]
-        assert [made.manager.residents.get(key) is not None for key in keys] == [True, False, False, False]
-        assert set(keys) <= set(made.disk._places)
+        assert in_memory(made) in (32, 64)
+        assert {name + bytes(4) for name in made.engine.requests["0.0"].block_hashes} <= set(made.disk._places)
         yield made
         made.close()
 
     @pytest.mark.parametrize(
         ("sent", "tokens"),
         [
-            ({"kv_load_tiers": []}, 32),
-            ({"kv_load_tiers": [{"medium": "CPU"}]}, 32),
+            ({"kv_load_tiers": []}, None),
+            ({"kv_load_tiers": [{"medium": "CPU"}]}, None),
             ({"kv_load_tiers": [{"medium": "storage"}]}, 128),
-            ({"kv_load_tiers": [{"medium": "STORAGE"}], "max_load_tokens": 64}, 64),
+            ({"kv_load_tiers": [{"medium": "STORAGE"}], "max_load_tokens": 96}, 96),
             ({"kv_load_tiers": [{"medium": "TAPE"}, 7]}, 128),
             ({"kv_load_tiers": "STORAGE"}, 128),
         ],
     )
-    def test_a_client_says_whether_it_is_read(self, tier: Tier, sent: Mapping[str, Any], tokens: int) -> None:
-        read = tier.counters.get("disk_reads")
-        assert found(tier, 0, sent) == tokens
-        assert (tier.counters.get("disk_reads") > read) == (tokens > 32)
+    def test_a_client_says_whether_it_is_read(self, tier: Tier, sent: Mapping[str, Any], tokens: int | None) -> None:
+        """tokens: None for what memory has."""
+        read, held = tier.counters.get("disk_reads"), in_memory(tier)
+        assert found(tier, 0, sent) == (tokens or held)
+        assert (tier.counters.get("disk_reads") > read) == (tokens is not None)
         tier.settle()
         tier.check_idle()
 
