@@ -14,6 +14,11 @@ turn, to the one with the fewest under way; and by prefix, to the one that holds
 The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
 
 A pair is a suite with a seed, which draws lengths, favourites and questions: both contenders serve the same prompts.
+With the pool's word fewer blocks are copied down. So it is compared at equal bytes too, which is what the closing line
+begins with: `local` also runs with a higher `minFrequency`, which copies fewer, and the hits that it would have with as
+many blocks as `global` copied lie on the line between the two that copied more and fewer. `as_configured` is the ratio
+with the same settings.
+
 Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
 is told nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is noise.
 """
@@ -23,6 +28,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -45,7 +51,13 @@ _QUESTIONS = 1024
 _PHASES = 4
 _SPILL = 4  # requests more than the least busy replica's that a holder may have
 ROUTES = ("in turn", "by prefix")
-KINDS: Final[Mapping[str, Sequence[str]]] = {"in turn": ("local", "global", "again"), "by prefix": ("local", "global")}
+KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "in turn": ("local", "local 3", "local 4", "global", "again"),
+    "by prefix": ("local", "global"),
+}
+_FREQUENCY = 2
+_FREQUENCIES: Final[Mapping[str, int]] = {"local": _FREQUENCY, "local 3": 3, "local 4": 4}
+"""minFrequency of those that know what they saw themselves; all others have the first."""
 _SEEDS: Final = 6  # requests in turn; by prefix half as many
 _OTHER_CHANCE: Final = 1_000
 
@@ -101,7 +113,7 @@ class Pool:
 class Replica:
     """One engine with the plugin's host tier. heats: what the pool tells; nothing where it is local."""
 
-    def __init__(self, model: Path, device: int, host: int, seed: int, pooled: bool) -> None:
+    def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
         from plumage_engine.policies import HostTierConfig
         from plumage_engine.vllm import blocks
@@ -116,9 +128,9 @@ class Replica:
             max_model_len=8192, **host_tier_arguments(host),
         )  # fmt: skip
         self.heats = PooledHeats(lambda: 0.0)
-        settings, counters = HostTierConfig(min_frequency=2), Counters()
+        settings, counters = HostTierConfig(min_frequency=_FREQUENCIES.get(kind, _FREQUENCY)), Counters()
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
-        prior, rng, engine = self.heats if pooled else None, random.Random(seed), self.engine
+        prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine
         blocks.install(engine.scheduler, PluginEviction(), eviction, counters, rng, lambda: float(engine.steps))
         if prior is not None:
             blocks.follow(engine.scheduler, prior.prior)
@@ -156,7 +168,7 @@ class Replica:
 
 def play(model: Path, prompts: Sequence[Prompt], device: int, host: int, seed: int, route: str, kind: str) -> Counted:
     """Four replicas serve all of them. device, host: blocks of each replica's."""
-    replicas = [Replica(model, device, host, seed + number, kind == "global") for number in range(REPLICAS)]
+    replicas = [Replica(model, device, host, seed + number, kind) for number in range(REPLICAS)]
     pool = Pool(replicas)
     hasher = Hasher()
     for number, prompt in enumerate(prompts):
@@ -270,16 +282,40 @@ def over_local(found: Found, route: str, kind: str, what: str = "device_ratio") 
     return paired_ratio(over, under, random.Random(0))
 
 
+def at_equal_bytes(found: Found, route: str = "in turn") -> PairedRatio:
+    """`global` ÷ what local's own hotness finds with as many blocks copied down, device hits, over all pairs."""
+    pairs = [
+        (one.device_ratio, _with_stored(one.stored, [rows[name][number] for name in _FREQUENCIES]))
+        for (_, way), rows in found.items()
+        if way == route
+        for number, one in enumerate(rows["global"])
+    ]
+    return paired_ratio([one for one, _ in pairs], [local for _, local in pairs], random.Random(0))
+
+
+def _with_stored(stored: int, known: Sequence[Counted]) -> float:
+    """Device hits for so many blocks copied down, on the line through `known`; beyond its ends, what is there."""
+    line = sorted(known, key=lambda one: one.stored)
+    for fewer, more in pairwise(line):
+        if fewer.stored <= stored < more.stored:
+            part = (stored - fewer.stored) / (more.stored - fewer.stored)
+            return fewer.device_ratio + part * (more.device_ratio - fewer.device_ratio)
+    return (line[0] if stored < line[0].stored else line[-1]).device_ratio
+
+
+def _bounds(name: str, ratio: PairedRatio) -> dict[str, float]:
+    return {name: round(ratio.ratio, 4), f"{name}_low": round(ratio.low, 4), f"{name}_high": round(ratio.high, 4)}
+
+
 def _report(found: Found) -> Report:
-    keys: dict[str, int | float | str] = {}
+    keys: dict[str, int | float | str] = {**_bounds("global_over_local", at_equal_bytes(found))}
     for name, route, kind, what in (
-        ("global_over_local", "in turn", "global", "device_ratio"),
+        ("as_configured", "in turn", "global", "device_ratio"),
         ("again_over_local", "in turn", "again", "device_ratio"),
         ("by_prefix", "by prefix", "global", "device_ratio"),
         ("all_hits", "in turn", "global", "ratio"),
     ):
-        ratio = over_local(found, route, kind, what)
-        keys |= {name: round(ratio.ratio, 4), f"{name}_low": round(ratio.low, 4), f"{name}_high": round(ratio.high, 4)}
+        keys |= _bounds(name, over_local(found, route, kind, what))
     keys["pairs"] = over_local(found, "in turn", "global").pairs
     data = {f"{suite}, {route}": _plain(rows) for (suite, route), rows in found.items()}
     return Report(keys, [_table(found)], lambda figure: _plot(figure, found), data)
@@ -299,7 +335,10 @@ def _table(found: Found) -> ResultTable:
                     round(fmean(one.promoted for one in counted)),
                 )
             )  # fmt: skip
-    notes = "Hits: share of prompt tokens. ÷ local: of the same prompts. again: local by other chance. Stored: blocks."
+    notes = (
+        "Hits: share of prompt tokens. ÷ local: of the same prompts. local 3, 4: with that minFrequency. again: local "
+        "by other chance. Stored, promoted: blocks."
+    )
     return ResultTable("Four replicas, favourites that change", columns, shown, notes)
 
 
@@ -311,16 +350,17 @@ def _plain(rows: Mapping[str, Sequence[Counted]]) -> dict[str, list[dict[str, in
 def _plot(figure: Any, found: Found) -> None:
     axes = figure.subplots()
     shown = [(key, kind) for key, rows in found.items() for kind in rows if kind != "local"]
-    colours = {"global": "tab:blue", "again": "tab:gray"}
+    colours = {"global": "tab:blue"}
     for place, (key, kind) in enumerate(shown):
         rows = found[key]
         pairs = zip(rows[kind], rows["local"], strict=True)
         each = [one.device_ratio / local.device_ratio for one, local in pairs]
         ratio = over_local({key: rows}, key[1], kind)
-        axes.scatter([place] * len(each), each, color=colours[kind], alpha=0.5)
+        axes.scatter([place] * len(each), each, color=colours.get(kind, "tab:gray"), alpha=0.5)
         axes.errorbar(
             place + 0.15, ratio.ratio, [[ratio.ratio - ratio.low], [ratio.high - ratio.ratio]], fmt="_", color="black"
         )
-    axes.set_xticks(range(len(shown)), [f"{suite}\n{route}\n{kind}" for (suite, route), kind in shown], fontsize=7)
+    labels = [f"{suite}, {route}, {kind}" for (suite, route), kind in shown]
+    axes.set_xticks(range(len(shown)), labels, fontsize=8, rotation=60, ha="right")
     axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_ylabel("device hits ÷ by the replica's own hotness; each pair, mean, 95 %")
+    axes.set_ylabel("device hits ÷ local; each pair, mean, 95 %")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from plumage_bench.hostmem_global import Counted, _report, drifting, over_local
+from plumage_bench.hostmem_global import KINDS, Counted, _report, at_equal_bytes, drifting, over_local
 from plumage_bench.workloads import FewshotShape
 
 
@@ -14,13 +14,13 @@ def found(gain: float) -> dict[tuple[str, str], dict[str, list[Counted]]]:
     """Two suites whose levels differ fourfold, six seeds; the pool's word is worth `gain`, chance a percent or so."""
     rng, made = random.Random(1), {}
     for suite, level in (("rich", 40_000), ("poor", 10_000)):
-        for route, kinds in (("in turn", ("local", "global", "again")), ("by prefix", ("local", "global"))):
+        for route, kinds in KINDS.items():
             rows: dict[str, list[Counted]] = {kind: [] for kind in kinds}
             for _ in range(6):
                 prompts = level * rng.lognormvariate(0.0, 0.2)
                 for kind in kinds:
                     device = prompts * (gain if kind == "global" else 1.0) * rng.lognormvariate(0.0, 0.01)
-                    rows[kind].append(Counted(prompt=100_000, device=int(device), host=5_000))
+                    rows[kind].append(Counted(prompt=100_000, device=int(device), host=5_000, stored=1_000))
             made[suite, route] = rows
     return made
 
@@ -35,7 +35,19 @@ def test_a_gain_stands_out_of_what_chance_does() -> None:
 def test_no_gain_is_told_as_none() -> None:
     keys = _report(found(1.0)).keys
     assert keys["global_over_local_low"] < 1.0 < keys["global_over_local_high"]
+    assert keys["as_configured_low"] < 1.0 < keys["as_configured_high"]
     assert keys["by_prefix_low"] < 1.0 < keys["by_prefix_high"]
+
+
+@pytest.mark.parametrize(("stored", "device"), [(9_000, 40_000), (6_000, 39_000), (5_000, 38_000), (3_500, 33_500),
+                                                  (3_000, 32_000), (1_000, 32_000)])  # fmt: skip
+def test_bytes_are_equal_on_the_line_between_what_copies_more_and_fewer(stored: int, device: int) -> None:
+    def counted(stored: int, device: int) -> list[Counted]:
+        return [Counted(prompt=100_000, device=device, stored=stored)] * 2
+
+    rows = {"local": counted(7_000, 40_000), "local 3": counted(5_000, 38_000), "local 4": counted(3_000, 32_000)}
+    made = {("any", "in turn"): {**rows, "global": counted(stored, 41_000)}}
+    assert at_equal_bytes(made).ratio == pytest.approx(41_000 / device)
 
 
 def test_all_hits_count_host_memory_too() -> None:
