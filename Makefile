@@ -56,6 +56,7 @@ e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of i
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
 
 e2e-victims: setup  ## what the coldest replica costs a fleet that shrinks, and what a random one does: ten pairs, twenty minutes
+	@[ "$(PLUMAGE_E2E)" != kubeconfig ] || { echo "e2e-victims: needs the test cluster: unset PLUMAGE_E2E" >&2; exit 2; }
 	@BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_victims $(ARGS)
 

@@ -61,12 +61,12 @@ class Context:
             raise ConfigurationError(f"{option}={given}: must be from 1 to {most}")
         return int(given)
 
-    def some(self, option: str, of: Sequence[str]) -> tuple[str, ...]:
-        """An option that names some of `of`, a semicolon between two; all of them when it is not given.
+    def some(self, option: str, of: Sequence[str], default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """An option that names some of `of`, a semicolon between two; `default`, or all of them, when it is not given.
         ConfigurationError for a name that is none."""
         given = self.options.get(option)
         if given is None:
-            return tuple(of)
+            return tuple(of if default is None else default)
         if unknown := set(given.split(";")) - set(of):
             raise ConfigurationError(f"{option}: there is no {min(unknown)!r}; there are: {'; '.join(of)}")
         return tuple(one for one in of if one in given.split(";"))

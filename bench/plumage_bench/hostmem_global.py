@@ -16,8 +16,8 @@ The closing line is of the first: where each prefix has a home, its home has see
 A pair is a suite with a seed, which draws lengths, favourites and questions: both contenders serve the same prompts.
 With the pool's word fewer blocks are copied down. So it is compared at equal bytes too, which is what the closing line
 begins with: `local` also runs with a higher `minFrequency`, which copies fewer, and the hits that it would have with as
-many blocks as `global` copied lie on the line between the two that copied more and fewer. `as_configured` is the ratio
-with the same settings.
+many blocks as `global` copied lie on the line between the two that copied more and fewer; where none copied more, or
+none fewer, they are those of the nearest. `as_configured` is the ratio with the same settings.
 
 Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
 is told nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is noise.
@@ -282,12 +282,12 @@ def over_local(found: Found, route: str, kind: str, what: str = "device_ratio") 
     return paired_ratio(over, under, random.Random(0))
 
 
-def at_equal_bytes(found: Found, route: str = "in turn") -> PairedRatio:
-    """`global` ÷ what local's own hotness finds with as many blocks copied down, device hits, over all pairs."""
+def at_equal_bytes(found: Found) -> PairedRatio:
+    """`global` ÷ what local's own hotness finds with as many blocks copied down: device hits, requests in turn."""
     pairs = [
         (one.device_ratio, _with_stored(one.stored, [rows[name][number] for name in _FREQUENCIES]))
         for (_, way), rows in found.items()
-        if way == route
+        if way == "in turn"
         for number, one in enumerate(rows["global"])
     ]
     return paired_ratio([one for one, _ in pairs], [local for _, local in pairs], random.Random(0))

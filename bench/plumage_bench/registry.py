@@ -180,7 +180,7 @@ _ALL = (
             ("seeds", "so many instead of five"),
             ("suites", "these only, as in 'mmlu;hellaswag'"),
             ("kinds", "what is played over them: copies; even; zipf; half; even, beside; zipf, beside"),
-            ("copies", "so many questions instead of 4,096 for `copies`"),
+            ("copies", "so many questions instead of 4,096 for that kind (BBH and a quick run: a quarter each)"),
         ),
         needs_vllm=True,
     ),

@@ -219,7 +219,7 @@ def run(context: Context) -> Report:
     from plumage_engine.vllm.tiny_model import write_model
 
     seeds = 1 if context.quick else context.count("seeds", _SEEDS)
-    names = context.some("suites", ("mmlu", "bbh") if context.quick else tuple(FEWSHOT_SUITES))
+    names = context.some("suites", tuple(FEWSHOT_SUITES), ("mmlu", "bbh") if context.quick else None)
     kinds = _kinds(context)
     total = len(names) * sum(len(kind.contenders) * (kind.seeds or seeds) for kind in kinds)
     found: Found = {}
@@ -238,9 +238,12 @@ def run(context: Context) -> Report:
 
 
 def _kinds(context: Context) -> list[Kind]:
-    some = context.some("kinds", [kind.name for kind in KINDS if not (context.quick and kind.seeds)])
-    copies = replace(KINDS[0], questions=context.count("copies", KINDS[0].questions, 100_000))
-    return [kind for kind in (copies, *KINDS[1:]) if kind.name in some]
+    """Those that are asked for; of `copies` with as many questions."""
+    quick = [kind.name for kind in KINDS if not kind.seeds] if context.quick else None
+    some = context.some("kinds", [kind.name for kind in KINDS], quick)
+    copies = next(kind for kind in KINDS if kind.name == "copies")
+    asked = replace(copies, questions=context.count("copies", copies.questions, 100_000))
+    return [asked if kind is copies else kind for kind in KINDS if kind.name in some]
 
 
 def _played(model: Path, suite: str, kind: Kind, seed: int, fewer: int) -> Iterator[tuple[str, Counted]]:

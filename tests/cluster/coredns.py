@@ -20,7 +20,7 @@ def make_image(program: Path, images: Path) -> None:
     """Puts it into the folder of images, which clusters share; a static program needs nothing beside it."""
     root = images / "coredns"
     told = {"name": IMAGE, "rootfs": str(root), "entrypoint": ["/coredns"], "user": "10001:10001"}
-    with locked("images"):
+    with locked("coredns"):  # not that of images, which another holds while it imports one
         if not (root / "coredns").exists():
             root.mkdir(parents=True, exist_ok=True)
             shutil.copy2(program, root / ".coredns.new")

@@ -12,7 +12,7 @@ from typing import Any
 from cluster.lifecycle import Cluster
 from support.kube_access import Access, until
 from support.kube_install import OPERATOR_NAMESPACE, Pool
-from support.kube_turnover import Followed, follow
+from support.kube_turnover import COST, Followed, follow
 
 __all__ = ["Fleet", "busy_pool"]
 
@@ -76,7 +76,7 @@ class Fleet:
 
     def make_cheap(self, pod: str, cost: int) -> None:
         """The lower, the sooner it goes where replicas become fewer (Kubernetes' pod deletion cost)."""
-        self._kubectl("annotate", "pod", pod, "--overwrite", f"controller.kubernetes.io/pod-deletion-cost={cost}")
+        self._kubectl("annotate", "pod", pod, "--overwrite", f"{COST}={cost}")
 
     def pause(self, on: bool) -> None:
         """Whether the operator leaves the pool as it is."""

@@ -15,18 +15,21 @@ from urllib.parse import quote
 
 from support.kube_access import Access, until
 
-__all__ = ["Followed", "Seen", "Turnover", "follow"]
+__all__ = ["COST", "Followed", "Seen", "Turnover", "follow"]
 
+COST = "controller.kubernetes.io/pod-deletion-cost"
 _LONGEST_S = 1200
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A pod after one of its changes. `ending`: it was deleted, by whomever, and drains, or is gone."""
+    """A pod after one of its changes. `ending`: it was deleted, by whomever, and drains, or is gone. `cost`: its pod
+    deletion cost, where it has one."""
 
     name: str
     ready: bool
     ending: bool
+    cost: int | None = None
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Seen:
@@ -35,7 +38,8 @@ class Seen:
         conditions = pod.get("status", {}).get("conditions", ())
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
         ending = event["type"] == "DELETED" or "deletionTimestamp" in pod["metadata"]
-        return cls(pod["metadata"]["name"], ready, ending)
+        cost = (pod["metadata"].get("annotations") or {}).get(COST)
+        return cls(pod["metadata"]["name"], ready, ending, None if cost is None else int(cost))
 
 
 @dataclass(frozen=True)

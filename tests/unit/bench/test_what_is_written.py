@@ -39,6 +39,8 @@ def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_
 def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:
     of = ("even", "even, beside", "zipf")
     assert context(tmp_path, StringIO()).some("kinds", of) == of
+    assert context(tmp_path, StringIO()).some("kinds", of, ("zipf",)) == ("zipf",)
+    assert context(tmp_path, StringIO(), kinds="even").some("kinds", of, ("zipf",)) == ("even",)
     assert context(tmp_path, StringIO(), kinds="zipf;even").some("kinds", of) == ("even", "zipf")
     with pytest.raises(ConfigurationError, match="kinds: there is no 'evn'; there are: even; even, beside; zipf"):
         context(tmp_path, StringIO(), kinds="evn;zipf").some("kinds", of)
