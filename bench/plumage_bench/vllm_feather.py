@@ -36,7 +36,7 @@ from plumage_bench.device import work_clock
 from plumage_bench.harness import Context, Report
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
-from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, OFF, Contender
+from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, FCFS, OFF, Contender
 from plumage_bench.vllm_feather_kept import NAME, Kept
 from plumage_bench.vllm_feather_report import Played, report, told
 
@@ -88,9 +88,7 @@ class _Bench:
 
     def play(self, contender: Contender, seed: int) -> Played:
         """Serve the cell's load once under `contender`."""
-        features, self.engine.scheduler.waiting = self._parts[contender.label]
-        self.engine.scheduler.plumage = features
-        self._order.enabled = contender.policy is not None
+        features = self._led_by(contender)
         stops = features.counters.get("stops")
         load, rng = prompts(self.cell, seed, contender.homogeneous), random.Random(f"arrivals {seed}")
         timing, batches = _Timing(), list[int]()
@@ -114,8 +112,16 @@ class _Bench:
         settled = seconds_to_converge(times, made, change, last, _WINDOW) if self.cell.step != 1 else nan
         return Played(tokens, spent, wall, timing.waits(), tuple(timing.gaps), fmean(batches), stops, settled)
 
+    def _led_by(self, contender: Contender) -> Any:
+        """Its queue is the engine's from now on, and what it learns from steps is told of them."""
+        features, self.engine.scheduler.waiting = self._parts[contender.label]
+        self.engine.scheduler.plumage = features
+        self._order.enabled = contender.policy is not None
+        return features
+
     def warm(self) -> None:
-        """Each prefix in the cache, where there is room for all."""
+        """Each prefix in the cache, where there is room for all; none of the policies sees it."""
+        self._led_by(FCFS)
         if not self.cell.room and self.cell.groups:
             seen = dict(prompts(self.cell, 0))
             for number, tokens in enumerate(seen.values()):

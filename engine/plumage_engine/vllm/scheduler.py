@@ -62,8 +62,9 @@ class PlumageAsyncScheduler(_Hooks, AsyncScheduler):
 def make_scheduler(**kwargs: Any) -> Scheduler:
     """Called by vLLM with its scheduler's own arguments. ConfigurationError stops vLLM, with what to mend."""
     config = kwargs["vllm_config"]
-    check_keys(config.additional_config)
-    settings = read_settings(config.additional_config, os.environ) or PluginSettings()
+    given = getattr(config, "additional_config", None)
+    check_keys(given)
+    settings = read_settings(given, os.environ) or PluginSettings()
     attempt(Guard("record", Counters()), lambda: _check_sockets(config.kv_events_config))
     made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler
     return made(plumage=settings, **kwargs)

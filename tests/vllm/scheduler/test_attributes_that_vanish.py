@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tests.vllm.scheduler.test_what_vllm_moved import serves_on
-from vllm.config import KVEventsConfig
+from vllm.config import KVEventsConfig, VllmConfig
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from plumage_bench.vllm_engine import plugin_arguments
@@ -132,6 +132,25 @@ def test_what_needs_it_is_off(tiny_model: Path, tmp_path: Path, monkeypatch: pyt
     assert status == 200
     assert set(off) == concerned
     assert all(name in reason or reason == _BY_CONSEQUENCE for reason in off.values()), off
+
+
+def test_without_additional_config_the_variable_is_read(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(config: VllmConfig) -> Any:
+        if sys._getframe(1).f_globals["__name__"].startswith("plumage_engine."):
+            raise AttributeError("additional_config")
+        return vars(config)["additional_config"]
+
+    moved = property(read, lambda config, value: vars(config).update(additional_config=value))
+    monkeypatch.setattr(VllmConfig, "additional_config", moved, raising=False)
+    monkeypatch.setenv(ENVIRONMENT, json.dumps({"feather": {"policy": "Heuristic"}, "eviction": None}))
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}))
+    try:
+        serves_on(engine)
+        guards = engine.scheduler.plumage.guards
+        assert guards["feather"].on
+        assert "eviction" not in guards
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("name", [name for names in entrypoints.LIVE.values() for name in names])

@@ -1,0 +1,25 @@
+"""What `plumage bench vllm-feather` must not do to the policies that it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import process_time
+
+from plumage_bench.vllm_engine import Engine, plugin_arguments
+from plumage_bench.vllm_feather import _Bench
+from plumage_bench.vllm_feather_cells import BLOCK, Cell
+from plumage_bench.vllm_feather_contenders import FCFS, LEARNED, OFF, TREE
+
+
+def test_no_policy_sees_what_warms_the_cache(start_engine: Callable[..., Engine]) -> None:
+    """One request of each group, taken for active ones, would make a policy's first batch a mixed one."""
+    cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)
+    few = {"block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 1024, "max_num_seqs": 2}
+    engine = start_engine(**few, **plugin_arguments(OFF))
+    bench = _Bench(engine, cell, (FCFS, TREE, LEARNED), process_time)
+    bench.warm()
+    for contender in (TREE, LEARNED):
+        order = bench._parts[contender.label][0].order
+        assert order.active == order.queue.active == 0, contender.label
+        assert bench.play(contender, 1).tokens == cell.requests * cell.output
+        assert order.queue.tip_loss == 0, contender.label
