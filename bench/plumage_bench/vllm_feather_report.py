@@ -156,17 +156,23 @@ def _plot(
     contenders: Sequence[Contender],
     played: Mapping[str, Mapping[str, Sequence[Played]]],
 ) -> None:
-    served = [one for one in contenders if any(one.label in runs for runs in played.values())]
-    axes, width = figure.subplots(), 0.8 / len(served)
-    for index, contender in enumerate(served):
-        places = [place for place, cell in enumerate(cells) if contender.label in played[cell.name]]
-        means = [
-            fmean(one.rate for one in played[cells[place].name][contender.label])
-            / fmean(one.rate for one in played[cells[place].name]["FCFS"])
-            for place in places
-        ]
-        axes.bar([place + index * width for place in places], means, width, label=contender.label)
-    axes.set_xticks([place + 0.4 for place in range(len(cells))], [cell.name for cell in cells], rotation=20)
+    axes, width = figure.subplots(), 0.9 / max(map(len, played.values()))
+    for contender in contenders:
+        bars = [_bar(contender, place, played[cell.name], width) for place, cell in enumerate(cells)]
+        if shown := [bar for bar in bars if bar is not None]:
+            axes.bar(*zip(*shown, strict=True), width, label=contender.label)
+    axes.set_xticks(range(len(cells)), [cell.name for cell in cells], rotation=30, horizontalalignment="right")
     axes.set_ylabel("output tokens a second of the device ÷ FCFS")
     axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.legend()
+    figure.legend(loc="outside right upper")
+
+
+def _bar(
+    contender: Contender, place: int, runs: Mapping[str, Sequence[Played]], width: float
+) -> tuple[float, float] | None:
+    """Where it stands among its cell's, which are side by side around `place`, and how high; None if it isn't there."""
+    if contender.label not in runs:
+        return None
+    at = list(runs).index(contender.label) - (len(runs) - 1) / 2
+    rates = [fmean(one.rate for one in runs[label]) for label in (contender.label, "FCFS")]
+    return place + at * width, rates[0] / rates[1]
