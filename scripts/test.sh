@@ -43,8 +43,8 @@ places() {
 }
 
 # One part's tests, with pytest's arguments; each part remembers by itself what failed. Real vLLM takes longest, and a
-# cluster's stories go by the clock: the other parts give way to them, those with clocks of their own too. Side by side as equals, with a load of 50, vLLM
-# ended four minutes after all others.
+# cluster's stories go by the clock: the other parts give way to them, those with clocks of their own too. Side by side
+# as equals, with a load of 50, vLLM ended four minutes after all others.
 tests() (
   name=$1; shift
   set -- -q -o "cache_dir=$logs/cache-$name" $(places "$name") "$@"  # split into words

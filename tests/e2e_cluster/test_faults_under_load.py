@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from cluster import lifecycle
 from support.kube_access import Access, until
-from support.kube_fleet import Fleet, busy_pool
+from support.kube_fleet import BUSY, Fleet, busy_pool
 from support.kube_install import apply_pool, remove_pool
 from support.kube_load import Load, Run, hit_ratio
 from support.kube_report import Fault, Minute, first_asked, first_minute, table
@@ -36,15 +36,6 @@ from support.kube_windows import Reference, Window, reference
 pytestmark = pytest.mark.timeout(1800)  # a story of a dozen faults, each waited for as long as a busy machine takes
 _NAMESPACE, _NAME, _KEY = "busy", "busy", "opens-the-explanations"
 _TAINT = "plumage-test/engines=:NoSchedule"
-_LOAD = {
-    "model": "tiny-chat",
-    "groups": 48,
-    "prefix_words": 300,  # 870 tokens
-    "turns": 1,
-    "workers": 8,
-    "pace_s": 0.8,
-    "answer_tokens": 16,
-}
 _BY_PREFIX, _IN_TURN = "Lbgr", "RoundRobin"
 _WINDOWS = {  # in turn one question in eight misses by chance: of 300 the ratio varies by 0.02, of 150 by 0.03
     _BY_PREFIX: Window(seconds=15.0, least=60),
@@ -177,7 +168,7 @@ def fleet(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[F
 @pytest.fixture(scope="module")
 def story(fleet: Fleet) -> tuple[Story, Run]:
     """All of it, told once; the tests read what came of it."""
-    load = Load.start(fleet.access, fleet.pool, port=8000, key=_KEY, **_LOAD)
+    load = Load.start(fleet.access, fleet.pool, port=8000, key=_KEY, **BUSY)
     try:
         until(lambda: _is_warm(load), "the load finds its prefixes cached")
         story = Story(fleet, load)
@@ -189,7 +180,7 @@ def story(fleet: Fleet) -> tuple[Story, Run]:
     print(f"\n{table(story.faults, story.minutes)}")
     if folder := os.environ.get("PLUMAGE_E2E_REPORT"):
         document = {
-            "load": _LOAD,
+            "load": BUSY,
             "requests": len(run.rows),
             "undisturbed": [asdict(one) for one in story.references.values()],
             "faults": [fault.document() for fault in story.faults],

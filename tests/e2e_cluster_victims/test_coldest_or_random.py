@@ -22,7 +22,7 @@ from statistics import fmean
 import pytest
 from cluster import lifecycle
 from support.kube_access import Access, until
-from support.kube_fleet import Fleet, busy_pool
+from support.kube_fleet import BUSY, Fleet, busy_pool
 from support.kube_hotness import hotness
 from support.kube_install import apply_pool, remove_pool
 from support.kube_load import Load, hit_ratio
@@ -32,15 +32,6 @@ from plumage_bench.pairs import PairedRatio, paired_ratio
 pytestmark = pytest.mark.timeout(3600)
 _NAMESPACE, _NAME, _KEY = "victims", "victims", "opens-the-explanations"
 _PAIRS = 10
-_LOAD = {
-    "model": "tiny-chat",
-    "groups": 48,
-    "prefix_words": 300,  # 870 tokens
-    "turns": 1,
-    "workers": 8,
-    "pace_s": 0.8,
-    "answer_tokens": 16,
-}
 _SERVED_S = 20.0  # the newcomer's
 _AFTER_S = 30.0
 _WARM = 0.93  # of 0.948; right after a loss it is 0.90 at most
@@ -138,7 +129,7 @@ def trials(own: lifecycle.Cluster, access: Access, installed: None) -> Iterator[
     manifest["spec"]["router"]["policy"] = "Lbgr"
     del manifest["spec"]["engine"]["topologySpreadConstraints"]  # three replicas, two nodes
     pool = apply_pool(access, _NAMESPACE, _NAME, json.dumps(manifest))
-    load = Load.start(access, pool, port=8000, key=_KEY, **_LOAD)
+    load = Load.start(access, pool, port=8000, key=_KEY, **BUSY)
     told = Trials(Fleet(access, own, pool), load, random.Random(1))
     try:
         for pair in range(_PAIRS):
@@ -162,7 +153,7 @@ def gain(trials: list[Trial]) -> PairedRatio:
 def _keep(trials: list[Trial]) -> None:
     """Those that there are, however it ended."""
     if folder := os.environ.get("PLUMAGE_E2E_REPORT"):
-        document = {"load": _LOAD, "trials": [asdict(one) for one in trials]}
+        document = {"load": BUSY, "trials": [asdict(one) for one in trials]}
         Path(folder, "cluster-victims.json").write_text(json.dumps(document, indent=1) + "\n")
 
 

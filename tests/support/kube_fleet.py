@@ -14,7 +14,18 @@ from support.kube_access import Access, until
 from support.kube_install import OPERATOR_NAMESPACE, Pool
 from support.kube_turnover import COST, Followed, follow
 
-__all__ = ["Fleet", "busy_pool"]
+__all__ = ["BUSY", "Fleet", "busy_pool"]
+
+BUSY: Mapping[str, Any] = {
+    "model": "tiny-chat",
+    "groups": 48,
+    "prefix_words": 300,  # 870 tokens
+    "turns": 1,
+    "workers": 8,
+    "pace_s": 0.8,
+    "answer_tokens": 16,
+}
+"""`busy_pool`'s load: its prefixes fit into the caches of two engines, and into that of one they do not."""
 
 
 def busy_pool(name: str) -> dict[str, Any]:

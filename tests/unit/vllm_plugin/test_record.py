@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 import tracemalloc
 from collections import Counter
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,7 +159,6 @@ def test_any_history_is_told_as_a_plain_count_would(rng: random.Random) -> None:
         seen.add(row[0])
 
 
-@pytest.mark.skipif(sys.implementation.name != "cpython", reason="sizes of objects are CPython's")
 def test_a_block_of_16_tokens_takes_no_more_memory_than_stated() -> None:
     rng = random.Random(0)
     events = [
