@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from support.kube_access import Access, until
-from support.kube_install import ROOT, Pool, revision, rollback, upgrade, upgrade_words
+from support.kube_install import ROOT, Pool, apply_pool, remove_pool, revision, rollback, upgrade, upgrade_words
 from support.kube_load import Load
 
 ENABLED = ("--set", "externalMetrics.enabled=true")
@@ -79,6 +79,24 @@ def test_an_hpa_grows_and_shrinks_a_pool_by_the_operator_s_figures(access: Acces
         access.kubectl("-n", pool.namespace, "delete", "hpa", pool.name)
     assert any(one.startswith(f"New size: 3; reason: external metric {TOKENS}") for one in said), said
     assert any(one.startswith("New size: 2; reason: All metrics below target") for one in said), said
+
+
+@pytest.mark.usefixtures("served")
+def test_an_hpa_sizes_a_pool_whose_manifest_names_no_replicas(access: Access) -> None:
+    manifest = (ROOT / "examples" / "minimal.yaml").read_text()
+    assert "replicas" not in yaml.safe_load(manifest)["spec"]
+    unsized = apply_pool(access, "unsized", "chat", manifest)
+    try:
+        hpa = sample()
+        hpa["spec"]["minReplicas"] = 2
+        access.kubectl("-n", unsized.namespace, "apply", "-f", "-", stdin=json.dumps(hpa))
+        until(lambda: engines(access, unsized) == (2, 2), "the HPA's least number is there")
+        assert ("kube-controller-manager", "scale") in written(access, unsized)
+        access.kubectl("-n", unsized.namespace, "apply", "-f", "-", stdin=manifest)
+        assert access.get("inferencepools", "chat", "unsized")["spec"]["replicas"] == 2
+    finally:
+        access.kubectl("-n", unsized.namespace, "delete", "hpa", "chat", "--ignore-not-found")
+        remove_pool(access, unsized)
 
 
 def sample() -> dict[str, Any]:

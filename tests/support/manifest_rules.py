@@ -90,7 +90,7 @@ RULES: list[tuple[Mutation, str]] = [
         "a step, prompts need what is left, got 32",
     ),
     (put("spec", {**pool()["spec"], "replicas": 2, "autoscaling": {"maxReplicas": 3}}),
-     "spec.replicas: must be absent when autoscaling is set, got 2"),
+     "spec.replicas: must be absent, or 1, when autoscaling is set: autoscaling chooses the number, got 2"),
     (
         put("spec.autoscaling", {"minReplicas": 5, "maxReplicas": 2}),
         "spec.autoscaling.minReplicas: may not be above maxReplicas, got 5",

@@ -21,6 +21,7 @@ from plumage.api.v1alpha1 import (
 )
 from plumage.errors import ManifestError
 
+MINIMAL = CRDS.parent / "examples" / "minimal.yaml"
 EXAMPLES = sorted((CRDS.parent / "examples").glob("*.yaml"))
 
 
@@ -228,7 +229,38 @@ def test_scale_is_refused_where_the_autoscaler_decides(kinds: Kinds) -> None:
     assert kinds.create(scaled).accepted
     done = kinds.kubectl("scale", "ppool", "auto", "--replicas=3", check=False)
     assert done.returncode != 0
-    assert "must be absent when autoscaling is set" in done.stderr
+    assert "must be absent, or 1, when autoscaling is set" in done.stderr
+
+
+def test_scale_works_where_the_manifest_names_no_replicas(kinds: Kinds) -> None:
+    """What an HPA and KEDA ask first; and who applies the manifest again leaves their number alone."""
+    minimal = {**yaml.safe_load(MINIMAL.read_text()), "metadata": {"name": "unsized"}}
+    assert "replicas" not in minimal["spec"]
+    for apply in (["apply"], ["apply", "--server-side", "--field-manager=gitops"]):
+        kinds.kubectl(*apply, "-f", "-", stdin=json.dumps(minimal))
+        assert kinds.get("InferencePool", "unsized", "scale").body["spec"] == {"replicas": 1}
+        change = {"spec": {"replicas": 4}}
+        assert kinds.patch("InferencePool", "unsized", change, part="scale").body["spec"] == {"replicas": 4}
+        kinds.kubectl(*apply, "-f", "-", stdin=json.dumps(minimal))
+        assert kinds.get("InferencePool", "unsized", "scale").body["spec"] == {"replicas": 4}
+        kinds.kubectl("delete", "ppool", "unsized")
+
+
+def test_a_default_number_of_replicas_belongs_to_nobody(kinds: Kinds) -> None:
+    """Who names a number later, by server-side apply, is in conflict with nobody."""
+    minimal = {**yaml.safe_load(MINIMAL.read_text()), "metadata": {"name": "later"}}
+    kinds.kubectl("apply", "--server-side", "--field-manager=one", "-f", "-", stdin=json.dumps(minimal))
+    sized = {**minimal, "spec": {**minimal["spec"], "replicas": 3}}
+    kinds.kubectl("apply", "--server-side", "--field-manager=two", "-f", "-", stdin=json.dumps(sized))
+    assert kinds.get("InferencePool", "later", "scale").body["spec"] == {"replicas": 3}
+
+
+def test_scale_reads_a_pool_with_autoscaling(kinds: Kinds) -> None:
+    scaled = {**pool(), "metadata": {"name": "own"}, "spec": {**pool()["spec"], "autoscaling": {"maxReplicas": 3}}}
+    assert kinds.create(scaled).accepted
+    assert kinds.get("InferencePool", "own", "scale").body["spec"] == {"replicas": 1}
+    read = parse_pool(kinds.get("InferencePool", "own").body, "kept")
+    assert read.spec.initial_replicas == read.spec.autoscaling.min_replicas  # type: ignore[union-attr]
 
 
 def test_who_applies_a_part_of_a_list_changes_that_part_alone(kinds: Kinds) -> None:

@@ -137,12 +137,15 @@ async def ask(server: ApiServer, metric: str, selector: str = "") -> dict[str, A
     return json.loads(await kubectl(server, "get", "--raw", path))
 
 
-async def make_pool(server: ApiServer, replicas: int) -> None:
+def minimal_pool() -> dict[str, Any]:
+    """The example that names no number of replicas."""
+    pool = dict(yaml.safe_load((REPO / "examples" / "minimal.yaml").read_text()))
+    assert "replicas" not in pool["spec"]
+    return {**pool, "metadata": {"name": POOL, "namespace": NAMESPACE}}
+
+
+async def make_pool(server: ApiServer, replicas: int, pool: dict[str, Any]) -> None:
     """As the operator would leave it: a pool, its status, and ready pods."""
-    pool = yaml.safe_load((REPO / "examples" / "minimal.yaml").read_text())
-    pool["metadata"] = {"name": POOL, "namespace": NAMESPACE}
-    pool["spec"]["replicas"] = replicas
-    pool["spec"].pop("autoscaling", None)
     await kubectl(server, "apply", "-f", "-", stdin=pool)
     await tell_status(server, replicas)
     await until(lambda: kubectl(server, "-n", NAMESPACE, "get", "serviceaccount/default", "-o", "name", check=False))
@@ -202,7 +205,8 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
     fleet = Fleet()
     async with served(api_server, fleet, tmp_path):
         await until(lambda: available(api_server))
-        await make_pool(api_server, 2)
+        pool = minimal_pool()
+        await make_pool(api_server, 2, {**pool, "spec": {**pool["spec"], "replicas": 2}})
 
         async def reaches(replicas: int) -> None:
             async def there() -> bool:
@@ -234,6 +238,28 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
         assert (await ask(api_server, "plumage_tokens_per_second"))["items"] == []
         await asyncio.sleep(3)
         assert await wanted(api_server) == 1
+
+
+@pytest.mark.timeout(400)
+async def test_an_hpa_scales_a_pool_whose_manifest_names_no_replicas(
+    api_server: ApiServer, kinds: object, tmp_path: Path
+) -> None:
+    fleet = Fleet(tokens=4000.0, replicas=1)
+    async with served(api_server, fleet, tmp_path):
+        await kubectl(api_server, "-n", NAMESPACE, "delete", "ppool", POOL, "--ignore-not-found")
+        await until(lambda: available(api_server))
+        await make_pool(api_server, 1, minimal_pool())
+        hpa = quick("plumage_tokens_per_second", {"type": "AverageValue", "averageValue": "1000"})
+        await kubectl(api_server, "apply", "-f", "-", stdin=hpa)
+
+        async def has_four() -> bool:
+            return await wanted(api_server) == 4
+
+        await until(has_four)
+        able = "jsonpath={.status.conditions[?(@.type=='AbleToScale')].status}"
+        assert await kubectl(api_server, "-n", NAMESPACE, "get", "hpa", "chat", "-o", able) == "True"
+        await kubectl(api_server, "apply", "-f", "-", stdin=minimal_pool())
+        assert await wanted(api_server) == 4, "who applies the manifest again leaves the HPA's number"
 
 
 @pytest.mark.timeout(400)

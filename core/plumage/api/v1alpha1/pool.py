@@ -48,7 +48,9 @@ class InferencePoolSpec(Struct):
     model: ModelSpec = Field(description="The model that is served.")
     engine: EngineSpec = Field(EngineSpec(), description="The engine of each replica.")
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
-        None, description="Number of replicas, 1 when absent; must be absent when autoscaling is set."
+        1,
+        description="Number of replicas, also by /scale. autoscaling chooses the number where it is set; this must be "
+        "absent then, or 1, which an API server fills in.",
     )
     autoscaling: AutoscalingSpec | None = Field(None, description="Let the number of replicas follow the load.")
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
@@ -59,10 +61,10 @@ class InferencePoolSpec(Struct):
     rules: ClassVar = (
         Rule(
             at="replicas",
-            must="must be absent when autoscaling is set",
-            cel="!has(self.replicas) || !has(self.autoscaling)",
+            must="must be absent, or 1, when autoscaling is set: autoscaling chooses the number",
+            cel="!has(self.autoscaling) || !has(self.replicas) || self.replicas == 1",
             reads=("replicas", "autoscaling"),
-            holds=lambda spec: spec.replicas is None or spec.autoscaling is None,
+            holds=lambda spec: spec.autoscaling is None or spec.replicas in (None, 1),
         ),
         Rule(
             at="model.uri",
