@@ -363,4 +363,6 @@ def _plot(figure: Any, found: Found) -> None:
     labels = [f"{suite}, {route}, {kind}" for (suite, route), kind in shown]
     axes.set_xticks(range(len(shown)), labels, fontsize=8, rotation=60, ha="right")
     axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_ylabel("device hits ÷ local; each pair, mean, 95 %")
+    axes.set_ylabel(
+        "device hits ÷ local: each pair, the mean, its 95 % interval (of fewer than five pairs their range)"
+    )

@@ -34,6 +34,7 @@ from plumage.errors import ConfigurationError
 from plumage_bench.converging import seconds_to_converge
 from plumage_bench.device import work_clock
 from plumage_bench.harness import Context, Report
+from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
 from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, FCFS, OFF, Contender
@@ -192,7 +193,7 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
         raise ConfigurationError(f"no cell named {min(unknown)!r}; there are: {known}")
     cells = [cell for cell in CELLS if (cell.counts if wanted is None else cell.name in wanted)]
     contenders = _contenders(context.options.get("policies"))
-    rounds = context.count("pairs", 2 if context.quick else 3)
+    rounds = context.count("pairs", 2 if context.quick else LEAST_PAIRS)
     if context.quick:
         quick = [
             Cell("8 × 4k", 8, requests=32, output=32),

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from plumage_bench.harness import Report, ResultTable
-from plumage_bench.pairs import PairedRatio, paired_ratio
+from plumage_bench.pairs import LEAST_PAIRS, PairedRatio, paired_ratio
 from plumage_bench.vllm_feather_cells import Cell
 from plumage_bench.vllm_feather_contenders import CEILINGS, PRODUCT, Contender
 
@@ -63,7 +63,7 @@ def report(
         *("cell", "policy", "tok/device s", "tok/s", "TTFT P50 s", "P99 s", "TBT P50 ms", "P99 ms", "batch", "STOPs"),
         *("converged s", "÷ FCFS", "÷ tree"),
     )
-    note = "Ratios: geometric mean over pairs, 95 % interval; a policy ÷ itself is noise. TTFT, TBT: wall's clock."
+    note = "Ratios: geometric mean over pairs; a policy ÷ itself is noise. TTFT, TBT: wall's clock."
     return Report(
         _keys(cells, played, rng),
         (ResultTable("FEATHER in real vLLM", columns, rows, note),),
@@ -136,12 +136,16 @@ def _keys(
 
 
 def _over_cells(cells: Sequence[Mapping[str, Sequence[Played]]], rng: random.Random) -> tuple[float, float]:
-    """Geometric mean over cells, each cell alike, and the lower 95 % bound by drawing pairs again within each."""
+    """Geometric mean over cells, each cell alike, and the lower 95 % bound by drawing pairs again within each; where a
+    cell has too few pairs for that, the mean of the cells' least ratios."""
     logs = [
         [log(one.rate / other.rate) for one, other in zip(runs["bandit"], runs["tree"], strict=True)] for runs in cells
     ]
+    mean = exp(fmean(fmean(pairs) for pairs in logs))
+    if min(map(len, logs)) < LEAST_PAIRS:
+        return mean, exp(fmean(min(pairs) for pairs in logs))
     drawn = sorted(fmean(fmean(rng.choices(pairs, k=len(pairs))) for pairs in logs) for _ in range(2000))
-    return exp(fmean(fmean(pairs) for pairs in logs)), exp(drawn[50])
+    return mean, exp(drawn[50])
 
 
 def _raw(one: Played) -> dict[str, float]:

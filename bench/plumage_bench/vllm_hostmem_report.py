@@ -167,12 +167,15 @@ def ratios_table(found: Found) -> ResultTable:
         [name, *(_shown(ratio(found, one, suite)) for suite in suites), str(ratio(found, one))]
         for name, one in _played(found).items()
     ]
-    notes = "Geometric means of pairs, 95 % intervals. hits_kept: selective ÷ everything. again: A+P by other chance."
+    notes = (
+        "Geometric means of pairs, with their 95 % interval or, of fewer than five, their range. hits_kept: selective "
+        "÷ everything. again: A+P by other chance."
+    )
     return ResultTable("Ratios", ("", *suites, "all"), rows, notes)
 
 
 def _shown(found: PairedRatio) -> str:
-    return f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
+    return f"{found.ratio:.3f} ({found.spread}: {found.low:.3f} to {found.high:.3f})"
 
 
 def table(load: Load, rows: Mapping[str, Sequence[Counted]]) -> ResultTable:

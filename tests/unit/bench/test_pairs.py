@@ -29,7 +29,24 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
 
 
 def test_a_thing_to_itself_is_one() -> None:
-    assert str(paired_ratio([3.0, 5.0], [3.0, 5.0], random.Random(3))) == "1.000 (95 %: 1.000 to 1.000, 2 pairs)"
+    same = [3.0, 5.0, 4.0, 2.0, 6.0]
+    assert str(paired_ratio(same, same, random.Random(3))) == "1.000 (95 %: 1.000 to 1.000, 5 pairs)"
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4])
+def test_fewer_than_five_pairs_print_a_range_and_no_interval(pairs: int) -> None:
+    over = [1.0, 2.0, 4.0, 8.0][:pairs]
+    found = paired_ratio(over, [1.0] * pairs, random.Random(5))
+    assert (found.low, found.high) == (pytest.approx(over[0]), pytest.approx(over[-1])), "the least and the greatest"
+    assert "95 %" not in str(found)
+    assert f"range: 1.000 to {over[-1]:.3f}, {pairs} pairs" in str(found)
+
+
+def test_five_pairs_have_an_interval_narrower_than_their_range() -> None:
+    over = [1.0, 2.0, 4.0, 8.0, 16.0]
+    found = paired_ratio(over, [1.0] * 5, random.Random(5))
+    assert found.spread == "95 %"
+    assert over[0] < found.low < found.high < over[-1]
 
 
 def test_one_pair_has_no_interval() -> None:
