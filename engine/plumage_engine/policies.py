@@ -50,7 +50,7 @@ class RecordConfig(Section):
 
     fingerprint_bits: int = Field(16, ge=4, le=32)
     clock_bits: int = Field(8, ge=4, le=32)
-    frequency_bits: int = Field(8, ge=4, le=32)
+    frequency_bits: int = Field(16, ge=4, le=32)
     depth_bits: int = Field(8, ge=4, le=32)
     aging_interval: int = Field(100, ge=1)
 

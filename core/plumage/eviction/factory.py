@@ -30,7 +30,7 @@ def _hotness_paper(
     aging_interval: int = 100,
     fingerprint_bits: int = 8,
     clock_bits: int = 8,
-    frequency_bits: int = 8,
+    frequency_bits: int = 16,
     depth_bits: int = 8,
 ) -> EvictionPolicy:
     """Room for twice as many nodes as the cache has blocks, so that heat outlives eviction."""

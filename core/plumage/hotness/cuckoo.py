@@ -7,8 +7,8 @@ false positives, about 8 / 2^fingerprint_bits in a full table.
 Errata and what the paper leaves open:
 - Eq. 3 and 4 as printed give b2 = hash(f) xor hash(f) = 0 for every node. Meant is the cuckoo filter's own
   b1 = hash(x), b2 = b1 xor hash(f).
-- Eight bits a field are the paper's; here each width is an option. When a frequency would pass its width *all* are
-  halved, so that the order stays.
+- Eight bits a field are the paper's; here each width is an option. The paper does not say what a full counter does.
+  Here it stays full, and no other counter changes; 16 bits, our default, keep the order up to 65,535 uses (0205).
 - A full filter drops the coldest entry it can reach, instead of failing ("may be shuffled to host memory").
 - A key may also be an engine's own name of a block: a hash of 8 bytes or more, of which the first 8 count.
 - Frequency outlives the eviction of the node's blocks: nothing is removed when a node leaves the cache. Else a node
@@ -32,7 +32,6 @@ SLOTS = 4
 Key = int | bytes
 _MASK = (1 << 64) - 1
 _ONE_LESS = bytes([0, *range(255)])  # ageing at the speed of a copy, for clocks of eight bits
-_HALVED = bytes([0, 1, *(frequency >> 1 for frequency in range(2, 256))])  # the same for frequencies: none falls to 0
 _TYPECODES = ((8, "B"), (16, "H"), (32, "I"))
 
 
@@ -54,7 +53,7 @@ class CuckooFilter:
         *,
         fingerprint_bits: int = 8,
         clock_bits: int = 8,
-        frequency_bits: int = 8,
+        frequency_bits: int = 16,
         depth_bits: int = 8,
         aging_interval: int = 100,
         max_moves: int = 64,
@@ -99,15 +98,15 @@ class CuckooFilter:
         return None if slot < 0 else self._heat(slot)
 
     def touch(self, key: Key, depth: int = 1) -> Heat:
-        """A request used the node: frequency + 1 and the clock back to max_age; unknown nodes start at 1."""
+        """A request used the node: frequency + 1, at most max_frequency, and the clock back to max_age; a new node
+        starts at 1. No other node's heat changes, but a full filter may drop one."""
         fingerprint, first, second = self._places(key)
         slot = self._find(fingerprint, first, second)
         if slot < 0:
             slot = self._insert(fingerprint, first, second)
             self._frequencies[slot] = 0
-        if self._frequencies[slot] >= self.max_frequency:
-            self._halve()
-        self._frequencies[slot] += 1
+        if self._frequencies[slot] < self.max_frequency:
+            self._frequencies[slot] += 1
         self._clocks[slot] = self.max_age
         self._depths[slot] = min(depth, self._max_depth)
         return self._heat(slot)
@@ -136,13 +135,6 @@ class CuckooFilter:
             self._clocks = array("B", self._clocks.tobytes().translate(_ONE_LESS))
         else:
             self._clocks = array(self._clocks.typecode, [clock - 1 if clock else 0 for clock in self._clocks])
-
-    def _halve(self) -> None:
-        if self._frequencies.typecode == "B":
-            self._frequencies = array("B", self._frequencies.tobytes().translate(_HALVED))
-        else:
-            halved = [frequency >> 1 or 1 if frequency else 0 for frequency in self._frequencies]
-            self._frequencies = array(self._frequencies.typecode, halved)
 
     def _places(self, key: Key) -> tuple[int, int, int]:
         mixed = mix64(key if isinstance(key, int) else int.from_bytes(key[:8], "big"))

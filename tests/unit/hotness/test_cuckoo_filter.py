@@ -49,16 +49,46 @@ def test_erratum_the_two_buckets_of_a_node_differ() -> None:
         assert table._other(second, table._places(key)[0]) == first, "from either bucket the other one is found"
 
 
-def test_erratum_on_saturation_all_frequencies_are_halved_so_the_order_stays() -> None:
+def test_a_full_counter_stays_full_and_leaves_the_others_alone() -> None:
     table = filter_of(64, frequency_bits=4, fingerprint_bits=16)
-    for _ in range(8):
+    for key, uses in ((1, 8), (2, 4), (3, 40)):
+        for _ in range(uses):
+            table.touch(key)
+    assert [table.get(key) for key in (3, 1, 2)] == [Heat(15, 255), Heat(8, 255), Heat(4, 255)]
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16])
+@settings(max_examples=50, deadline=None)
+@given(
+    uses=st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 3]), st.integers(1, 40)), max_size=40),
+    interval=st.integers(1, 50),
+)
+def test_a_keys_heat_depends_on_its_own_uses_and_on_the_time(
+    bits: int, uses: list[tuple[int, int]], interval: int
+) -> None:
+    """With room for all: the same requests, of which another filter sees key 3 alone, leave key 3 the same heat."""
+    options = {"fingerprint_bits": 32, "frequency_bits": bits, "aging_interval": interval}
+    crowded, alone = filter_of(64, **options), filter_of(64, **options)
+    for key, times in uses:
+        for _ in range(times):
+            crowded.touch(key)
+            if key == 3:
+                alone.touch(key)
+            assert crowded.tick() == alone.tick()
+        assert crowded.get(3) == alone.get(3)
+
+
+def test_a_warm_prefix_keeps_its_count_beside_one_that_every_request_uses() -> None:
+    table = filter_of(256, fingerprint_bits=16)
+    for request in range(6_000):
+        table.tick()
         table.touch(1)
-    for _ in range(4):
-        table.touch(2)
-    for _ in range(16):
-        table.touch(3)
-    heats = [table.get(key) for key in (3, 1, 2)]
-    assert [heat.frequency for heat in heats if heat] == [8, 4, 2]
+        if request % 60 == 0:
+            table.touch(2, depth=2)
+    system, warm = table.get(1), table.get(2)
+    assert system is not None
+    assert warm is not None
+    assert (system.frequency, warm.frequency) == (6_000, 100)
 
 
 def test_erratum_frequency_outlives_eviction() -> None:
@@ -108,8 +138,8 @@ def test_measured_false_positive_rate(bits: int, low: float, high: float) -> Non
 
 
 def test_memory_is_a_few_bytes_a_node() -> None:
-    assert filter_of(8192).bytes == 4 * 8192
-    assert filter_of(8000, fingerprint_bits=16).bytes == 5 * 8192
+    assert filter_of(8192).bytes == 5 * 8192
+    assert filter_of(8000, fingerprint_bits=16, frequency_bits=8).bytes == 5 * 8192
     assert filter_of(1).slots == SLOTS
 
 

@@ -21,11 +21,11 @@ AgingInterval = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class HotnessFilterSpec(Struct):
-    """Widths of the hotness-aware cuckoo filter's fields (HotPrefix §3.2); the paper's are all 8 bits."""
+    """Widths of the hotness-aware cuckoo filter's fields (HotPrefix §3.2); the paper has 8 bits for each."""
 
     fingerprint_bits: Bits = Field(8, description="8 bits give about 3 % false positives, 16 about 0.01 %.")
     clock_bits: Bits = Field(8, description="Width of the clock that counts down while a prefix is not used.")
-    frequency_bits: Bits = Field(8, description="Width of the access count; all counts are halved on saturation.")
+    frequency_bits: Bits = Field(16, description="Width of the access count, which stays at its maximum once full.")
     depth_bits: Bits = Field(8, description="Width of the depth in the prefix tree.")
 
 
