@@ -14,12 +14,21 @@ from plumage_router.clock import monotonic
 from plumage_router.decide import Decider, Decision
 from plumage_router.metrics import Metrics
 from plumage_router.replicas import Fleet, Replica
-from plumage_router.upstream import UpstreamConnection
+from plumage_router.upstream import LOST, UpstreamConnection
 from plumage_router.usage import JsonTail, StreamFilter
 
-__all__ = ["Attempt", "Course"]
+__all__ = ["Attempt", "Cause", "Course"]
 
 _EVENTS = b"text/event-stream"
+
+
+class Cause(Enum):
+    """Whose failure it may be."""
+
+    REPLICA = "replica"  # it could not be reached, or refuses the router's key: the request is not to blame
+    BUSY = "busy"  # 503: it took no request at all
+    DOUBT = "doubt"  # it was sent the request, then lost the connection or answered 5xx
+    SILENT = "silent"  # it was sent the request, then nothing came
 
 
 class _Outcome(Enum):
@@ -47,11 +56,15 @@ class Course(Protocol):
 
     def complete(self, attempt: Attempt) -> None: ...
 
-    def attempt_failed(self, attempt: Attempt, reason: str) -> None: ...
+    def attempt_failed(self, attempt: Attempt, reason: str, cause: Cause) -> None:
+        """Unless `attempt.charged`, the replica's breaker does not know of it yet: the exchange tells it, once it is
+        clear whether the request is the cause."""
+        ...
 
 
 class Attempt:
-    """A `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned."""
+    """A `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned.
+    `charged`: the replica's breaker counted its failure."""
 
     __slots__ = (
         "_connection",
@@ -62,6 +75,7 @@ class Attempt:
         "_paused",
         "_reader",
         "_status",
+        "charged",
         "decision",
         "first_at",
         "last_at",
@@ -79,6 +93,7 @@ class Attempt:
         self._fresh = False
         self._over = False
         self._paused = False
+        self.charged = False
         self.decision = decision
         self.replica = replica
         self.started = False
@@ -120,7 +135,7 @@ class Attempt:
 
     def give_up(self, reason: str) -> None:
         """Somebody else knows that this will not end well (a stalled engine, a deadline)."""
-        self._fail(reason)
+        self._fail(reason, Cause.SILENT)
 
     # -- the connection's side ----------------------------------------------------------------------------------------
 
@@ -133,13 +148,16 @@ class Attempt:
         connection.send(self, head, body)
 
     def unreachable(self, reason: str) -> None:
-        self._fail(reason, certain=True)
+        if self._fresh:  # a kept connection took the request and broke, and now nobody listens: the engine died of it
+            self._fail(LOST, Cause.DOUBT, certain=True)
+        else:
+            self._fail(reason, Cause.REPLICA, certain=True)
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         if status >= 500:
-            self._fail(f"it answered {status}")
+            self._fail(f"it answered {status}", Cause.BUSY if status == 503 else Cause.DOUBT)
         elif status in (401, 403):
-            self._fail("it does not accept this router's key")
+            self._fail("it does not accept this router's key", Cause.REPLICA)
         else:
             self._status, self._headers = status, headers
             events = headers.get(b"content-type", b"").startswith(_EVENTS)
@@ -172,7 +190,7 @@ class Attempt:
             self._fresh = True
             self.replica.pool.send(self, fresh=True)
             return
-        self._fail(reason)
+        self._fail(reason, Cause.DOUBT)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -187,13 +205,17 @@ class Attempt:
             self._course.decider.first_token(self.decision, self.first_at)
         self._course.begin(self, self._status, self._headers, data)
 
-    def _fail(self, reason: str, *, certain: bool = False) -> None:
+    def _fail(self, reason: str, cause: Cause, *, certain: bool = False) -> None:
         if self._over:
             return
-        self.replica.breaker.failed(monotonic(), certain=certain)
-        self._course.fleet.changed()
+        if cause is Cause.DOUBT and self.replica.leaving:
+            cause = Cause.REPLICA
+        if certain or self.started or cause in (Cause.REPLICA, Cause.SILENT):
+            self.charged = True
+            self.replica.breaker.failed(monotonic(), certain=certain)
+            self._course.fleet.changed()
         self._end(_Outcome.FAILED)
-        self._course.attempt_failed(self, reason)
+        self._course.attempt_failed(self, reason, cause)
 
     def _end(self, outcome: _Outcome) -> None:
         """Settles the account, once."""

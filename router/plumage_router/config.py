@@ -31,6 +31,7 @@ __all__ = [
     "ModelConfig",
     "PolicyConfig",
     "PoolConfig",
+    "QuarantineConfig",
     "RouterConfig",
     "Section",
     "TimeoutsConfig",
@@ -113,8 +114,10 @@ class AuthConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies. `max_silent`:
-    replicas that may fall silent with the same request before it is taken for the cause and sent to no other."""
+    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies. `max_attempts`:
+    replicas tried for one request, those that could not be reached included. `max_failed_replicas`: replicas that may
+    fail after they were sent the request (lost connection, 5xx, silence); then the request may be the cause, and it is
+    sent to no other."""
 
     max_connections: Count = 10_000
     max_in_flight: Count = 4_096
@@ -125,7 +128,7 @@ class LimitsConfig(Section):
     max_pipelined: Count = 16
     max_idle_per_replica: Count = 256
     max_attempts: Count = 4
-    max_silent: Count = 2
+    max_failed_replicas: Count = 2
     max_directory_chunks: Count = 1_000_000
 
 
@@ -165,6 +168,18 @@ class BreakerConfig(Section):
     cap: Seconds = 15.0
 
 
+class QuarantineConfig(Section):
+    """Bodies that engines failed on (`quarantine.py`). strikes: replicas that a body may fail on before it is refused;
+    seconds, cap: the first and the longest quarantine; memory: seconds without a strike until a body is forgotten;
+    bodies: so many are remembered."""
+
+    strikes: Count = 2
+    seconds: Seconds = 30.0
+    cap: Seconds = 3_600.0
+    memory: Seconds = 600.0
+    bodies: Count = 4_096
+
+
 class PoolConfig(Section):
     """What a router must know of a pool. Exactly one of membership_file and membership. `directory_url` null means
     degraded on purpose: no cache knowledge but this router's own; its user, its password (read at each connection) and
@@ -184,6 +199,7 @@ class PoolConfig(Section):
     hold: HoldConfig = HoldConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
+    quarantine: QuarantineConfig = QuarantineConfig()
     engine_api_key_file: Path | None = None
     seed: int | None = Field(default=None, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096

@@ -8,6 +8,8 @@ A message never holds what an engine answered or where it lives.
 
 from __future__ import annotations
 
+import math
+
 import orjson
 
 from plumage.errors import PlumageError
@@ -16,11 +18,13 @@ __all__ = [
     "RequestError",
     "bad_field",
     "bad_request",
+    "engines_failed",
     "error_object",
     "fell_silent",
     "internal",
     "no_replica",
     "overloaded",
+    "quarantined",
     "unauthorized",
     "unknown_model",
     "upstream_failed",
@@ -108,3 +112,17 @@ def fell_silent(reason: str, replicas: int) -> RequestError:
     tried = "1 replica" if replicas == 1 else f"{replicas} replicas one after the other"
     message = f"The request waited on {tried} ({reason}) and is sent to no other, since it may be the cause."
     return RequestError(502, message, code="upstream_silent")
+
+
+def engines_failed(reason: str, replicas: int) -> RequestError:
+    """No `retry_after`, for the same reason."""
+    tried = "1 replica" if replicas == 1 else f"{replicas} replicas"
+    message = f"The request failed on {tried} ({reason}) and is sent to no other, since it may be the cause."
+    return RequestError(502, message, code="engines_failed")
+
+
+def quarantined(seconds: float) -> RequestError:
+    """A 4xx, since clients send a request again by themselves after a 5xx."""
+    wait = max(1, math.ceil(seconds))
+    message = f"Engines failed on this very request. It is refused for {wait} s; change it, or wait."
+    return RequestError(422, message, code="quarantined", retry_after=wait)

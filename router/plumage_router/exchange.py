@@ -11,12 +11,20 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plumage_router.attempt import Attempt
+from plumage_router.attempt import Attempt, Cause
 from plumage_router.audit import Record
 from plumage_router.auth import Tenant
 from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic
-from plumage_router.errors import RequestError, error_object, fell_silent, internal, no_replica, upstream_failed
+from plumage_router.errors import (
+    RequestError,
+    engines_failed,
+    error_object,
+    fell_silent,
+    internal,
+    no_replica,
+    upstream_failed,
+)
 from plumage_router.hold import no_replica_yet
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
@@ -44,8 +52,10 @@ class Exchange:
         "_body",
         "_chunked",
         "_client",
+        "_doubted",
         "_events",
         "_explain",
+        "_failed_replicas",
         "_failures",
         "_gateway",
         "_heard",
@@ -56,7 +66,6 @@ class Exchange:
         "_record",
         "_request",
         "_request_id",
-        "_silences",
         "_tenant",
         "_tried",
         "arrived",
@@ -79,7 +88,8 @@ class Exchange:
         self._record: Record | None = None
         self._tried: list[Replica] = []
         self._failures: list[tuple[str, str]] = []
-        self._silences = 0
+        self._failed_replicas = 0  # of those that were sent the request
+        self._doubted: list[Replica] = []  # their breakers count the failure unless the request is the cause
         self._held = False
         self._keep_alive = request.keep_alive
         self._chunked = False
@@ -129,6 +139,7 @@ class Exchange:
             self._attempt.resume()
 
     def abort(self) -> None:
+        self._settle(guilty=True)  # as far as is known
         self.metrics.aborted += 1
         self._end("Aborted")
 
@@ -142,7 +153,6 @@ class Exchange:
     def leave_silent(self) -> None:
         """No first byte will come from there: try elsewhere, unless replica after replica falls silent with it."""
         if self._attempt is not None:
-            self._silences += 1
             stalled = self.replica is not None and self.replica.stalled
             self._attempt.give_up("its engine is stalled" if stalled else "its health check fails")
 
@@ -193,6 +203,7 @@ class Exchange:
             status, lines, self._gateway.date, length=length, keep_alive=self._keep_alive, chunked=self._chunked
         )
         self._heard = attempt.first_at
+        self._settle(guilty=False)
         self.metrics.responses[status] += 1
         if attempt.streams:
             self.metrics.ttft.observe(attempt.first_at - self.arrived)
@@ -207,17 +218,24 @@ class Exchange:
     def complete(self, attempt: Attempt) -> None:
         if self._chunked:
             self._client.transport.write(LAST_CHUNK)
+        self._gateway.clear(attempt.decision.prompt)
         self._learn(attempt)
         self._end("Finished")
         self._client.done(keep_alive=self._keep_alive)
 
-    def attempt_failed(self, attempt: Attempt, reason: str) -> None:
+    def attempt_failed(self, attempt: Attempt, reason: str, cause: Cause) -> None:
         self._failures.append((attempt.replica.id, reason))
         self._tried.append(attempt.replica)
+        if not attempt.charged:
+            self._doubted.append(attempt.replica)
+        refused = cause is Cause.DOUBT and self._gateway.strike(attempt.decision.prompt)
+        self._failed_replicas += cause in (Cause.DOUBT, Cause.SILENT)
         if attempt.started:
             self._truncate(reason)
-        elif self._silences >= self._gateway.limits.max_silent:
-            self._fail(fell_silent(reason, self._silences))
+        elif refused or self._failed_replicas >= self._gateway.limits.max_failed_replicas:
+            self._settle(guilty=True)
+            told = fell_silent if cause is Cause.SILENT else engines_failed
+            self._fail(told(reason, len(self._failures)))
         elif len(self._failures) >= self._gateway.limits.max_attempts:
             self._fail(upstream_failed(reason, len(self._failures)))
         else:
@@ -234,6 +252,7 @@ class Exchange:
         gateway.check_media_type(request)
         path, body, self._body = request.target.partition(b"?")[0], self._body, None
         self._prompt = gateway.reader.read(path, request.body, body, salt=tenant.salt, tenant=gateway.auth.enabled)
+        gateway.check_quarantine(self._prompt)
 
     def _try(self) -> None:
         try:
@@ -271,6 +290,7 @@ class Exchange:
         if not self.fleet.candidates(now) and self._gateway.hold.take(self, now):
             self._held, self._attempt = True, None
         else:
+            self._settle(guilty=True)  # a breaker spares requests a bad replica where there is another: here is none
             self._fail(self._nobody(now))
 
     def _nobody(self, now: float) -> RequestError:
@@ -307,6 +327,18 @@ class Exchange:
         if record is not None:
             record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
 
+    def _settle(self, *, guilty: bool) -> None:
+        """Whose failures they were is known: the request's, where it is `guilty`, or the replicas'."""
+        now = monotonic()
+        for replica in self._doubted:
+            if guilty:
+                replica.breaker.abandoned()
+            else:
+                replica.breaker.failed(now)
+        if self._doubted:
+            self._doubted = []
+            self.fleet.changed()
+
     def _end(self, outcome: str) -> None:
         """Out of the books; the attempt that is still open is given up."""
         self._gateway.flights.discard(self)
@@ -331,6 +363,7 @@ class Exchange:
         self._client.cut()
 
     def _fail(self, error: RequestError) -> None:
+        self._settle(guilty=len(self._doubted) > 1)
         self._end("Failed")
         self._refuse(error)
 

@@ -9,25 +9,29 @@ take too long for it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+import xxhash
 
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.audit import Audit, Record
 from plumage_router.auth import Auth, Tenant
 from plumage_router.bridge import Application, BridgedRequest
 from plumage_router.client import ClientConnection
-from plumage_router.clock import wall
+from plumage_router.clock import monotonic, wall
 from plumage_router.config import PoolConfig
 from plumage_router.decide import Decider, Decision
 from plumage_router.directory import DirectoryLink
 from plumage_router.entrance import Entrance, is_completion
-from plumage_router.errors import overloaded
+from plumage_router.errors import overloaded, quarantined
 from plumage_router.exchange import Exchange
 from plumage_router.hold import Hold
 from plumage_router.hottest import Hottest
 from plumage_router.membership import Membership
-from plumage_router.prompt import PromptReader
+from plumage_router.prompt import Prompt, PromptReader
+from plumage_router.quarantine import Quarantine
 from plumage_router.replicas import Fleet, Replica
 from plumage_router.request import Handler, Request
 from plumage_router.reuse import Reuse
@@ -68,6 +72,8 @@ class Gateway(Entrance):
         self.audit = Audit(config.audit_size)
         self.hottest = hottest
         self.hold = Hold(config.hold)
+        self.quarantine = Quarantine(config.quarantine)
+        self._digest_seed = secrets.randbits(64)  # so that nobody can make another body with the same digest
         self.reuse = Reuse()
         self.membership = membership
         self.directory = directory
@@ -91,6 +97,7 @@ class Gateway(Entrance):
         """The configuration changed. Connections that are open keep their limits and timeouts."""
         self.config, self.policy = config, policy
         self.limits, self.timeouts, self.hold.config = config.limits, config.timeouts, config.hold
+        self.quarantine.config = config.quarantine
 
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         if is_completion(request):
@@ -112,6 +119,23 @@ class Gateway(Entrance):
             raise overloaded("The router is shutting down.")
         if len(self.flights) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are under way.")
+
+    def check_quarantine(self, prompt: Prompt) -> None:
+        """RequestError while the body is refused because engines failed on it."""
+        if self.quarantine and (left := self.quarantine.left(self._digest(prompt), monotonic())):
+            raise quarantined(left)
+
+    def strike(self, prompt: Prompt) -> bool:
+        """A replica failed on the body. True when it is refused from now on."""
+        return self.quarantine.strike(self._digest(prompt), monotonic())
+
+    def clear(self, prompt: Prompt) -> None:
+        """The body got its whole answer."""
+        if self.quarantine:
+            self.quarantine.clear(self._digest(prompt))
+
+    def _digest(self, prompt: Prompt) -> bytes:
+        return xxhash.xxh3_128_digest(prompt.payload, seed=self._digest_seed)
 
     def upstream_head(self, path: bytes, replica: Replica) -> bytes:
         """The lines of a request that are the same for every request to this replica."""

@@ -70,6 +70,11 @@ class Replica:
         return self.stalled or not self.healthy
 
     @property
+    def leaving(self) -> bool:
+        """It was told to end: connections to it may break without anybody's fault."""
+        return self.gone or self.draining or self.member.state is not MemberState.READY
+
+    @property
     def shown_state(self) -> str:
         """One word for people."""
         if self.gone:

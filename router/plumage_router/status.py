@@ -124,12 +124,20 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
         ("in_flight", "Requests under way.", len(gateway.flights)),
         ("connections", "Client connections.", len(gateway.connections)),
         ("buffered_bytes", "Request bodies held.", gateway.buffered),
+        (
+            "quarantined_bodies",
+            "Bodies refused because engines failed on them.",
+            gateway.quarantine.refused(monotonic()),
+        ),
         ("degraded", "1 while the directory is away or too old.", int(gateway.degraded)),
         ("mirror_chunks", "Chunks in the mirror.", len(gateway.decider.mirror)),
         ("bytes_per_token", "Bytes a prompt token, learned.", gateway.decider.rate.bytes_per_token),
     )
     for name, text, value in single:
         yield from gauge(_PREFIX + name, text, value)
+    yield from counter(
+        _PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", gateway.quarantine.begun
+    )
 
 
 def _held(gateway: Gateway) -> Iterator[str]:

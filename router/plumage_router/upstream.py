@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
 from plumage_router.patience import within
 
-__all__ = ["Pool", "Receiver", "UpstreamConnection"]
+__all__ = ["LOST", "Pool", "Receiver", "UpstreamConnection"]
 
 log = logging.getLogger(__name__)
 
+LOST: Final = "the connection was lost"
 _UNREACHABLE = "it could not be reached"
 
 
@@ -133,7 +134,7 @@ class UpstreamConnection(asyncio.Protocol):
         if error is None and self._ends_with_connection:
             receiver.answered()
         else:
-            receiver.lost("the connection was lost")
+            receiver.lost(LOST)
 
     # -- the parser's side --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,231 @@
+"""A request on which engines die or fail costs two replicas at most, is refused when it comes again, and costs other
+requests nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.ports import free_port
+
+from plumage.models import resolve
+from plumage_router.breaker import BreakerState
+
+POISON = "die now"
+TESTS = Path(__file__).parents[2]
+
+
+def _answers(engine: Any, fails: Any) -> Any:
+    """Fails on the poison, and answers all else."""
+
+    async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
+        await (fails(engine, writer) if POISON.encode() in seen.body else engine.normally(seen, writer))
+
+    return answer
+
+
+async def _loses(engine: Any, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def _answers_500(engine: Any, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n")
+
+
+async def _ends(engine: Any, writer: asyncio.StreamWriter) -> None:
+    """As if its process died: nobody listens any more."""
+    asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(engine.stop()))
+    await asyncio.sleep(3600)
+
+
+def _poisoned(running: Any) -> list[str]:
+    """The engines that were sent the poison."""
+    return [e.name for e in running.engines for seen in e.seen if POISON.encode() in seen.body]
+
+
+def _breakers(running: Any) -> set[BreakerState]:
+    return {replica.breaker.state for replica in running.router.fleet}
+
+
+@pytest.mark.parametrize("fails", [_loses, _answers_500])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_that_engines_fail_on_reaches_two_and_then_none(
+    start: Any, kit: Any, fails: Any, stream: bool
+) -> None:
+    running = await start(engines=5)
+    for engine in running.engines:
+        engine.answer = _answers(engine, fails)
+    first = await running.post(kit.chat(POISON, stream=stream))
+    assert (first.status, first.error["code"]) == (502, "engines_failed")
+    assert "retry-after" not in first.headers
+    assert len(set(_poisoned(running))) == len(_poisoned(running)) == 2
+    for _ in range(4):
+        again = await running.post(kit.chat(POISON, stream=stream))
+        assert (again.status, again.error["code"]) == (422, "quarantined")
+        assert 1 <= int(again.headers["retry-after"]) <= 30
+    assert len(_poisoned(running)) == 2
+    assert _breakers(running) == {BreakerState.CLOSED}
+    assert [(await running.post(kit.chat())).status for _ in range(10)] == [200] * 10
+    assert all(any(POISON.encode() not in seen.body for seen in engine.seen) for engine in running.engines)
+    page = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
+    assert "plumage_router_quarantined_bodies 1\n" in page
+    assert "plumage_router_quarantines_total 1\n" in page
+    assert 'plumage_router_errors_total{code="quarantined"} 4\n' in page
+
+
+async def test_engines_that_die_over_kept_connections_count_too(start: Any, kit: Any) -> None:
+    running = await start(engines=5, timeouts={"probeInterval": 3600})
+    for engine in running.engines:
+        engine.answer = _answers(engine, _ends)
+    assert [(await running.post(kit.chat())).status for _ in range(5)] == [200] * 5, "each keeps a connection now"
+    answer = await running.post(kit.chat(POISON))
+    assert (answer.status, answer.error["code"]) == (502, "engines_failed")
+    assert len(_poisoned(running)) == 2
+    assert [(await running.post(kit.chat())).status for _ in range(6)] == [200] * 6
+
+
+async def test_a_flood_of_failing_requests_refuses_no_innocent_one(start: Any, kit: Any) -> None:
+    running = await start(engines=3, breaker={"failures": 3, "base": 3600, "cap": 3600})
+    for engine in running.engines:
+        engine.answer = _answers(engine, _answers_500)
+    bodies = [kit.chat(f"{POISON} {number}") if number % 3 else kit.chat(f"fine {number}") for number in range(120)]
+    answers = await asyncio.gather(*(running.post(body) for body in bodies))
+    innocent = [answer.status for number, answer in enumerate(answers) if number % 3 == 0]
+    assert innocent == [200] * 40
+    assert {a.error["code"] for number, a in enumerate(answers) if number % 3} == {"engines_failed"}
+    assert _breakers(running) == {BreakerState.CLOSED}
+
+
+async def test_failing_requests_do_not_shut_the_only_replica(start: Any, kit: Any) -> None:
+    running = await start(engines=1, breaker={"failures": 3, "base": 3600, "cap": 3600})
+    running.engines[0].answer = _answers(running.engines[0], _answers_500)
+    for number in range(6):
+        answer = await running.post(kit.chat(f"{POISON} {number}"))
+        assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
+    assert (await running.post(kit.chat())).status == 200
+
+
+async def test_after_its_quarantine_a_body_is_sent_to_one_replica(start: Any, kit: Any) -> None:
+    running = await start(engines=5, quarantine={"seconds": 0.2})
+    for engine in running.engines:
+        engine.answer = _answers(engine, _loses)
+    assert (await running.post(kit.chat(POISON))).error["code"] == "engines_failed"
+    quarantine = running.router.gateway.quarantine
+    await kit.until(lambda: not quarantine.refused(asyncio.get_running_loop().time()))
+    assert (await running.post(kit.chat(POISON))).error["code"] == "engines_failed"
+    assert len(_poisoned(running)) == 3
+    assert quarantine.begun == 2
+
+
+async def test_a_stream_that_kills_its_engine_midway_is_refused_the_third_time(start: Any, kit: Any) -> None:
+    running = await start(engines=5)
+
+    async def half(engine: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("half")))
+        await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+    for engine in running.engines:
+        engine.answer = _answers(engine, half)
+    for _ in range(2):
+        reader, writer = await running.connect()
+        writer.write(kit.request(kit.chat(POISON, stream=True)))
+        assert b"half" in await asyncio.wait_for(reader.read(), 30)
+    answer = await running.post(kit.chat(POISON, stream=True))
+    assert (answer.status, answer.error["code"]) == (422, "quarantined")
+    assert len(_poisoned(running)) == 2
+
+
+async def test_a_whole_answer_clears_a_body(start: Any, kit: Any) -> None:
+    running = await start(engines=2)
+    running.engines[0].answer = _answers(running.engines[0], _loses)
+    for _ in range(6):
+        assert (await running.post(kit.chat(POISON))).status == 200
+    assert len(running.router.gateway.quarantine) == 0
+
+
+async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start: Any, kit: Any) -> None:
+    running = await start(engines=3, timeouts={"probeInterval": 3600})
+
+    async def told_to_end(engine: Any, writer: asyncio.StreamWriter) -> None:
+        running.write_members({engine.name: "Draining"})
+        await kit.until(lambda: running.router.fleet.get(engine.name).leaving)
+        writer.transport.abort()
+
+    for engine in running.engines[:2]:
+        engine.answer = _answers(engine, told_to_end)
+    assert (await running.post(kit.chat(POISON))).status == 200
+    assert len(_poisoned(running)) == 3
+    assert len(running.router.gateway.quarantine) == 0
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A router's address and so many engines behind it, each a process of its own."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mortal-")))
+        engines, members = [], []
+        for number in range(count):
+            port, path = free_port(), folder / f"engine-{number}.json"
+            config = {"model": "tiny", "modelFolder": str(resolve("builtin://tiny-chat")), "port": port,
+                      "eventsEndpoint": f"ipc://{folder}/{number}.e", "replayEndpoint": f"ipc://{folder}/{number}.r",
+                      "device": {"preset": "gpu", "timeScale": 0.02}, "answerTokens": 4}  # fmt: skip
+            path.write_text(json.dumps(config))
+            engines.append(_started(stack, "support.mortal_engine", path))
+            members.append({"id": f"e-{number}", "url": f"http://127.0.0.1:{port}", "agent": None, "state": "Ready"})
+        (folder / "members.json").write_text(json.dumps({"pool": "chat", "replicas": members}))
+        port, path = free_port(), folder / "router.json"
+        settings = {"pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"},
+                    "membershipFile": str(folder / "members.json"), "listen": {"port": port},
+                    "policy": {"name": "RoundRobin"}}  # fmt: skip
+        path.write_text(json.dumps(settings))
+        _started(stack, "plumage_router", path)
+        yield f"http://127.0.0.1:{port}", engines
+
+
+def _started(stack: ExitStack, module: str, config: Path) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-m", module, "--config", str(config)], cwd=TESTS)
+    stack.callback(process.wait, 60)
+    stack.callback(process.kill)
+    return process
+
+
+async def test_real_engines_die_of_a_request_two_of_four(kit: Any) -> None:
+    body, poison = kit.chat("hello", max_tokens=4), kit.chat(POISON, max_tokens=4)
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        with _processes(4) as (url, engines):
+
+            async def metric(name: str) -> list[str]:
+                return re.findall(rf"^plumage_router_{name} (\S+)$", (await http.get(f"{url}/metrics")).text, re.M)
+
+            async def all_ready() -> bool:
+                try:
+                    return await metric(r'replica_ready\{replica="e-\d"\}') == ["1"] * 4
+                except httpx.TransportError:
+                    return False
+
+            async with asyncio.timeout(120):
+                while not await all_ready():  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            completions = f"{url}/v1/chat/completions"
+            assert [(await http.post(completions, json=body)).status_code for _ in range(8)] == [200] * 8
+            first = await http.post(completions, json=poison)
+            assert (first.status_code, first.json()["error"]["code"]) == (502, "engines_failed")
+            again = [await http.post(completions, json=poison) for _ in range(5)]
+            assert {(a.status_code, a.json()["error"]["code"]) for a in again} == {(422, "quarantined")}
+            assert [(await http.post(completions, json=body)).status_code for _ in range(8)] == [200] * 8
+            assert sum(engine.poll() is None for engine in engines) == 2
+            failing = [await http.post(completions, json=kit.chat(f"fail now {n}")) for n in range(8)]
+            assert {a.json()["error"]["code"] for a in failing} == {"engines_failed"}
+            assert [(await http.post(completions, json=body)).status_code for _ in range(8)] == [200] * 8
+            assert await metric("quarantined_bodies") == ["9"]
