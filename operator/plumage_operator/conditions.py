@@ -56,7 +56,9 @@ class Reason(StrEnum):
     # What keeps pods from being ready
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CRASH_LOOP = "CrashLoop"
+    NODE_LOST = "NodeLost"
     OUT_OF_MEMORY = "OutOfMemory"
+    EVICTED = "Evicted"
     MISSING_SECRET = "MissingSecret"
     MISSING_CONFIG_MAP = "MissingConfigMap"
     MISSING_VOLUME_CLAIM = "MissingVolumeClaim"

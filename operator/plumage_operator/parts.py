@@ -168,7 +168,8 @@ def _served(type_: Type, observed: Observed, scene: Owner, component: Component,
     told = f"{found.ready} of {wanted} are ready"
     cause = _cause(observed, scene, component) if found.ready < wanted else None
     if found.ready:
-        return Fact(type_, "True", Reason.SERVING, f"{told}. {cause.message}" if cause else told)
+        reason = Reason.DEGRADED if cause and cause.reason is Reason.NODE_LOST else Reason.SERVING
+        return Fact(type_, "True", reason, f"{told}. {cause.message}" if cause else told)
     if cause is not None:
         return Fact(type_, "False", cause.reason, cause.message)
     return Fact(type_, "False", Reason.STARTING, told)
@@ -192,7 +193,8 @@ def progress_fact(observed: Observed, scene: Scene) -> Fact:
         return _halted(found, cause)
     if found.total > found.updated:
         return _rolling(observed, scene, replaced)
-    return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready")
+    why = f". {cause.message}" if cause is not None and cause.reason is Reason.NODE_LOST else ""
+    return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready{why}")
 
 
 def _rolling(observed: Observed, scene: Scene, replaced: int) -> Fact:
@@ -218,9 +220,10 @@ def _halted(found: Counts, cause: Cause) -> Fact:
 
 
 def _cause(observed: Observed, scene: Owner, component: Component) -> Cause | None:
+    """Pods that are being deleted are looked at too: those of a lost node stay so until it is back."""
     deployment = _deployment(observed, scene, component)
-    pods = _newest_first(pods_of(observed, component), deployment)
-    return diagnose(pods, deployment or None, observed.troubles)
+    pods = [pod for pod in observed.pods if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
+    return diagnose(_newest_first(pods, deployment), deployment or None, observed.troubles, component)
 
 
 def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:

@@ -69,12 +69,12 @@ def accepted_refusal(refusals: Sequence[Refusal]) -> Fact:
 
 
 def _ready(accepted: Fact, parts: Sequence[Fact]) -> Fact:
-    """The first of its parts that is not."""
+    """The first of its parts that is not ready, or is but lacks a replica."""
     wrong = next((fact for fact in (accepted, *parts) if fact.status != "True"), None)
     if wrong is not None:
         return Fact(Type.READY, "False", wrong.reason, wrong.message)
-    engine = parts[0]
-    return Fact(Type.READY, "True", engine.reason, engine.message)
+    worst = next((fact for fact in parts if fact.reason == Reason.DEGRADED), parts[0])
+    return Fact(Type.READY, "True", worst.reason, worst.message)
 
 
 def _scaling(observed: Observed, scene: Scene, *, paused: bool) -> Fact:

@@ -26,6 +26,7 @@ Owner = tuple[str, str, str]
 """Kind (a pool or a gateway), namespace and name of what an object belongs to by its labels, be it there or not."""
 
 _POD_FIELDS: Final = ("conditions", "containerStatuses", "initContainerStatuses", "message", "phase", "podIP", "reason")
+_POD_SPEC_FIELDS: Final = ("nodeName", "readinessGates")
 _META_DROPPED: Final = ("managedFields", "selfLink", "generateName")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -212,7 +213,9 @@ def _trimmed(thing: Object) -> dict[str, Any]:
     kept = {**thing, "metadata": _without(meta(thing), _META_DROPPED)}
     if thing.get("kind") == "Pod":
         status = thing.get("status") or {}
+        spec = thing.get("spec") or {}
         kept = {name: kept[name] for name in ("apiVersion", "kind", "metadata") if name in kept}
+        kept["spec"] = {name: spec[name] for name in _POD_SPEC_FIELDS if name in spec}
         kept["status"] = {name: status[name] for name in _POD_FIELDS if name in status}
     return kept
 

@@ -41,14 +41,14 @@ def test_pods_are_kept_without_what_nobody_reads() -> None:
     store = Store()
     store.put(pool_object())
     pod = pod_object(podIP="10.0.0.1", hostIP="10.9.9.9")
-    pod["spec"] = {"containers": [{"name": "engine", "env": [{"name": "A", "value": "b"}]}]}
+    pod["spec"] = {"nodeName": "node-1", "containers": [{"name": "engine", "env": [{"name": "A", "value": "b"}]}]}
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]
     store.put(pod)
     observed = store.observe(POOL)
     assert observed is not None
     (kept,) = observed.pods
     assert kept["status"]["podIP"] == "10.0.0.1"
-    assert "spec" not in kept
+    assert kept["spec"] == {"nodeName": "node-1"}
     assert "managedFields" not in kept["metadata"]
     assert "hostIP" not in kept["status"]
 
