@@ -13,7 +13,7 @@ SOURCES := core router engine operator cli bench
 # Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -66,7 +66,7 @@ images:  ## the images of the tree, by docker, podman or buildah (scripts/make_i
 chart: setup  ## what charts/plumage has from elsewhere: CRDs, the operator's rights, its README's tables
 	@$(BIN)/python scripts/make_chart.py
 
-lint: setup  ## ruff, mypy --strict, import-linter
+lint: setup  ## ruff, mypy --strict, import-linter, generated files
 	@BIN="$(BIN)" bash scripts/lint.sh
 
 format: setup  ## let ruff reformat
@@ -74,6 +74,9 @@ format: setup  ## let ruff reformat
 
 crds: setup  ## write crds/*.yaml from the models; make lint fails when they differ
 	@$(BIN)/python scripts/make_crds.py
+
+evidence: setup  ## write docs/evidence.md from its claims and runs; make lint fails when they disagree
+	@$(BIN)/python scripts/make_evidence.py
 
 bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
 	@$(BIN)/plumage bench $(NAME) $(ARGS)

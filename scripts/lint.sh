@@ -6,5 +6,6 @@ echo "lint: ruff";          "$bin/ruff" format --check . && "$bin/ruff" check .
 echo "lint: mypy --strict"; "$bin/mypy" core router engine operator cli bench && MYPYPATH=tests "$bin/mypy" tests/cluster
 echo "lint: import-linter"; "$bin/lint-imports" --no-logo 2>/dev/null || "$bin/lint-imports"
 echo "lint: crds";          "$bin/python" scripts/make_crds.py --check
+echo "lint: evidence";      "$bin/python" scripts/make_evidence.py --check
 echo "lint: chart";         "$bin/python" scripts/make_chart.py --check
 test ! -e operator/__init__.py || { echo "lint: operator/__init__.py shadows the standard library" >&2; exit 1; }

@@ -1,8 +1,9 @@
 """What every benchmark shares: its context, and how a report is shown and kept.
 
 A benchmark is a module with a `run(context)` that returns a `Report`; `registry.py` names and describes them. The
-harness prints its tables, writes `<out>/<name>.json` (seed, versions, machine, figures) and `<out>/<name>.png`, and
-prints the closing line `NAME key=value …` last.
+harness prints its tables, writes `<out>/<name>.json` (command, seed, versions, machine, commit, date, figures) and
+`<out>/<name>.png`, and prints the closing line `NAME key=value …` last. A figure KEY that was measured in pairs stands
+beside KEY_low, KEY_high and KEY_pairs (`interval_keys`), which docs/evidence.md reads.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,10 @@ from rich.table import Table
 
 from plumage.errors import ConfigurationError
 from plumage_bench.device import CPU, device_name
+from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import Benchmark
 
-__all__ = ["Context", "Figure", "Report", "ResultTable", "Run", "run_benchmark", "wide_console"]
+__all__ = ["Context", "Figure", "Report", "ResultTable", "Run", "interval_keys", "run_benchmark", "wide_console"]
 
 Figure = int | float | str
 _LINE_SECONDS = 30.0
@@ -127,6 +131,11 @@ class Report:
 Run = Callable[[Context], Report]
 
 
+def interval_keys(name: str, ratio: PairedRatio) -> dict[str, Figure]:
+    """A paired figure as keys of the closing line: the figure, both ends, and the pairs behind them."""
+    return {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high, f"{name}_pairs": ratio.pairs}
+
+
 def wide_console() -> Console:
     """A console for results. Into a file or a pipe it is wide: a table cut at 80 columns has lost its figures."""
     console = Console()
@@ -174,6 +183,7 @@ def _show(console: Console, table: ResultTable) -> None:
 def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -> None:
     record = {
         "benchmark": bench.name,
+        "command": _command(context),
         "quick": context.quick,
         "seed": context.seed,
         "options": {key: _told(value) for key, value in context.options.items()},
@@ -181,11 +191,23 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "machine": _machine() | ({"device": device_name(context.device)} if bench.on_device else {}),
         "versions": _versions(),
         "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
         "keys": dict(report.keys),
         "tables": [asdict(table) for table in report.tables],
         "data": dict(report.data),
     }
     (context.out / f"{bench.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _command(context: Context) -> str:
+    """The command line that repeats the run; of a file its name alone."""
+    options = [
+        f"{key}={Path(value).name if Path(value).is_file() else value}" for key, value in context.options.items()
+    ]
+    words = ["plumage", "bench", context.name, *(["--quick"] if context.quick else [])]
+    words += ["--seed", str(context.seed)] if context.seed != 1 else []
+    words += ["--device", context.device] if context.device != CPU else []
+    return shlex.join([*words, *options])
 
 
 def _told(value: str) -> str:

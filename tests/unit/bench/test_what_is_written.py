@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench.harness import Context, Report, run_benchmark
+from plumage_bench.harness import Context, Report, interval_keys, run_benchmark
+from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import describe
 
 
@@ -34,6 +35,22 @@ def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_
     options = json.loads(written)["options"]
     checksum = hashlib.sha256(kept.read_bytes()).hexdigest()
     assert options == {"trace": f"trace.jsonl (sha256 {checksum})", "sweep": "1"}
+
+
+def test_a_run_is_written_down_with_its_command_commit_and_date(tmp_path: Path) -> None:
+    kept = tmp_path / "a trace.jsonl"
+    kept.write_text("{}\n")
+    given = Context("trace", True, 5, tmp_path, Console(file=StringIO(), width=100), {"trace": str(kept)})
+    run_benchmark(describe("trace"), lambda _: Report({"figure": 1}), given)
+    record = json.loads((tmp_path / "trace.json").read_text())
+    assert record["command"] == "plumage bench trace --quick --seed 5 'trace=a trace.jsonl'"
+    assert re.fullmatch(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}", record["date"])
+    assert {"commit", "seed", "versions", "machine"} <= set(record)
+
+
+def test_a_paired_figure_has_keys_for_its_ends_and_pairs() -> None:
+    ratio = PairedRatio(1.5, 1.25, 1.75, 6)
+    assert interval_keys("gain", ratio) == {"gain": 1.5, "gain_low": 1.25, "gain_high": 1.75, "gain_pairs": 6}
 
 
 def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+"""All claims, by section of the page."""
+
+from __future__ import annotations
+
+from plumage_bench.evidence.claim import Claim
+from plumage_bench.evidence.claims import caches, fleet, routing, vllm
+from plumage_bench.evidence.claims.elsewhere import NOT_HERE, NOT_KEPT
+
+__all__ = ["NOT_KEPT", "SECTIONS"]
+
+SECTIONS: tuple[tuple[str, tuple[Claim, ...]], ...] = (
+    ("Data structures and caches", caches.CLAIMS),
+    ("Routing (virtual time)", routing.CLAIMS),
+    ("Autoscaling", fleet.SIZING),
+    ("The hot path and the directory", fleet.HOT_PATH),
+    ("A cluster", fleet.CLUSTER),
+    ("Real vLLM on a CPU", vllm.CLAIMS),
+    ("Not measurable here", NOT_HERE),
+)

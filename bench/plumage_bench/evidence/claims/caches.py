@@ -1,0 +1,65 @@
+"""Data structures, caches and their policies, in virtual time or by CPU time."""
+
+from __future__ import annotations
+
+from plumage_bench.evidence.claim import Claim, at_least, at_most, between, exactly
+from plumage_bench.evidence.derived import suite_least_over_lru
+from plumage_bench.evidence.figures import Cell, Key, Over
+
+__all__ = ["CLAIMS"]
+
+_GSP = "GSP, worst order"
+_AREA = "mean hit ratio over cache sizes below one loop, GSP's worst order"
+
+CLAIMS = (
+    Claim("Chunked Hash Tree, 5,000 requests × 5,000 tokens: seconds in all", "cht", Key("total_s"), at_most(0.6)),
+    Claim("… seconds without hashing and INSERT", "cht", Key("ops_s"), at_most(0.4)),
+    Claim("… nodes visited, 50,000 siblings ÷ 500", "cht", Key("visits_flat"), at_most(1.05)),
+    Claim("… time an operation, 50,000 siblings ÷ 500", "cht", Key("wall_flat"), at_most(2.5)),
+    Claim("… answers that differ from the reference model", "cht", Key("mismatches"), exactly(0)),
+    Claim(
+        "RLT, cache of 200k tokens, GSP's worst order: hit ratio",
+        "eviction", Key("rlt_at_200k"), between(0.40, 0.44), paper="KVRouting: 0.4193",
+    ),
+    Claim(
+        "… leaf-LRU there: hit ratio; the loop is 198,144 tokens and fits",
+        "eviction", Key("lru_at_200k"), between(0.04, 0.08), paper="KVRouting: 0.06",
+    ),
+    Claim(
+        "… RLT ÷ leaf-LRU at 200k tokens",
+        "eviction", Over(Key("rlt_at_200k"), Key("lru_at_200k")), at_least(1), paper="KVRouting: 42 % against 6 %",
+    ),
+    Claim(f"RLT's {_AREA}", "eviction", Cell(_GSP, ("Rlt",), "area")),
+    Claim(
+        "… leaf-LRU's, in the same sizes; a ratio to 0 is undefined", "eviction", Cell(_GSP, ("Lru",), "area"),
+    ),
+    Claim("… Hotness', in the same sizes", "eviction", Cell(_GSP, ("Hotness",), "area")),
+    Claim(
+        "Hotness ÷ leaf-LRU, least of four few-shot suites, cache of 95 % of their prefixes and a batch",
+        "eviction", Key("hotness_over_lru"), at_least(1.05),
+    ),
+    Claim("… cache of 80 %", "eviction", suite_least_over_lru("80%"), at_least(1.05)),
+    Claim("… cache of 90 %", "eviction", suite_least_over_lru("90%"), at_least(1.05)),
+    Claim("… cache of 100 %", "eviction", suite_least_over_lru("100%"), at_least(1.05)),
+    Claim(
+        "Hotness ÷ best of LFU, FIFO, 2Q and TTL, mean of the suites, cache of 95 %",
+        "eviction", Key("hotness_over_textbook"), at_least(1),
+    ),
+    Claim("Hotness ÷ leaf-LRU on conversations", "eviction", Key("multiturn_hotness"), at_least(0.98)),
+    Claim("RLT ÷ leaf-LRU on conversations", "eviction", Key("multiturn_rlt"), at_least(0.92)),
+    Claim(
+        "Construction C.1, n = 256: leaf-LRU's misses ÷ OPT's, per n",
+        "eviction", Key("c1_lru_per_n"), between(0.5, 1.5), paper="KVRouting App. C: O(n)",
+    ),
+    Claim(
+        "Construction C.2, n = 256: RLT's misses ÷ OPT's, per H(n)",
+        "eviction", Key("c2_rlt_per_log_n"), at_most(1.5), paper="KVRouting App. C: O(log n)",
+    ),
+    Claim("Sampled miss-ratio curve: mean absolute error", "mrc", Key("mae")),
+    Claim("… nanoseconds an access", "mrc", Key("ns_per_access")),
+    Claim("… bytes", "mrc", Key("bytes")),
+    Claim("Bandit ÷ FCFS on a modelled device, least of the loads, credit by trial", "batching", Key("bandit_trial")),
+    Claim("… credit by step, the paper's", "batching", Key("bandit_step")),
+    Claim("Q-learning ÷ FCFS, credit by trial", "batching", Key("q_trial")),
+    Claim("… credit by step, the paper's", "batching", Key("q_step")),
+)  # fmt: skip

@@ -1,0 +1,64 @@
+"""The hot path, the directory, the operator, and a fleet under faults."""
+
+from __future__ import annotations
+
+from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
+from plumage_bench.evidence.derived import fault_total, victims
+from plumage_bench.evidence.figures import Computed, Key, Minus
+
+__all__ = ["CLUSTER", "HOT_PATH", "SIZING"]
+
+_FAULTS = "PLUMAGE_E2E_REPORT=DIR pytest tests/e2e_cluster/test_faults_under_load.py"
+_VICTIMS = "PLUMAGE_E2E_REPORT=DIR make e2e-victims"
+
+HOT_PATH = (
+    Claim("Defaults: fields whose default differs from the product's (`drift`)", "defaults", Key("drift"), exactly(0),
+          "", "plumage bench defaults"),
+    Claim("… fields that nothing reads (`unread`)", "defaults", Key("unread"), exactly(0), "",
+          "plumage bench defaults"),
+    Claim("Routing decision, 4 replicas: mean µs", "decision", Key("mean_us_4"), at_most(120)),
+    Claim("… 99th percentile, µs", "decision", Key("p99_us_4"), at_most(300)),
+    Claim("… 1,000 replicas: 99th percentile, µs", "decision", Key("p99_us_1000"), at_most(1000)),
+    Claim("Directory: event to router, 99th percentile, ms", "directory", Key("lag_p99_ms"), at_most(50)),
+    Claim("… bytes an entry in the server", "directory", Key("redis_bytes"), at_most(40)),
+    Claim("… bytes an entry in the router", "directory", Key("router_bytes"), at_most(130)),
+    Claim("… cold start with 1,000,000 entries, s", "directory", Key("cold_s"), at_most(5)),
+    Claim("… agent's process, µs of CPU a block event at 5,000 a second", "directory", Key("agent_process_us"),
+          at_most(15)),
+    Claim("Router, one core, 8k prompts that do not stream: requests a second", "router", Key("rps_8k"),
+          at_least(6000)),
+    Claim("… 99th percentile that it adds, ms", "router", Key("added_p99_ms"), at_most(1.5)),
+    Claim("… the same by the interval's upper end, ms", "router", Key("added_p99_high_ms"), at_most(1.5)),
+    Claim("A hostile body of 16 MB: 99th percentile of a small request's delay, ms", "hostile-bodies",
+          Key("p99_ms"), at_most(50), "", "plumage bench hostile-bodies"),
+    Claim("Storm of faults: crashes", "storm", Key("crashes"), exactly(0), "", "plumage bench storm"),
+    Claim("… answers of 5xx without an error code", "storm", Key("unnamed_5xx"), exactly(0), "",
+          "plumage bench storm"),
+    Claim("… requests lost before their first byte, but by a router's kill", "storm", Key("lost_before_first_byte"),
+          exactly(0), "", "plumage bench storm"),
+    Claim("Virtual time: 30 replicas, 10,000 requests in all, seconds", "scale", Key("wall_s"), at_most(60)),
+    Claim("… different outcomes of one seed", "scale", Key("distinct_outcomes"), exactly(1)),
+)  # fmt: skip
+SIZING = (
+    Claim("Autoscaler: cases of seven that end as they should", "autoscale", Key("right"), exactly(7)),
+    Claim("A pool that just grew loses a replica: hit ratio, coldest ÷ drawn", "victim",
+          Key("grown_ratio", low="grown_low"),
+          at_least(1, by_bound=True)),
+    Claim("… a pool that LBGR has served since the beginning", "victim", Key("steady_ratio", low="steady_low"),
+          at_least(1, by_bound=True)),
+    Claim("… on a cluster, grown 20 s before", "cluster-victims", Computed(victims), at_least(1, by_bound=True), "",
+          _VICTIMS),
+)  # fmt: skip
+CLUSTER = (
+    Claim("Twelve faults under load on a cluster: requests lost", "cluster-faults", fault_total("lost"), exactly(0),
+          "", _FAULTS),
+    Claim("… answers cut after their first byte", "cluster-faults", fault_total("cut"), command=_FAULTS),
+    Claim("… seconds until the hit ratio was back at 90 %, the longest", "cluster-faults",
+          fault_total("back_s", max), at_most(60), "", _FAULTS),
+    Claim("… slowest first byte, s", "cluster-faults", fault_total("slowest_s", max), command=_FAULTS),
+    Claim("Operator, 1,000 pools of 10 pods: seconds until Ready, beyond what bare Deployments take", "operator-scale",
+          Minus(Key("converge_s"), Key("bare_s")), at_most(60)),
+    Claim("… writes in five minutes at rest", "operator-scale", Key("idle_writes"), exactly(0)),
+    Claim("… restart, s", "operator-scale", Key("restart_s"), at_most(20)),
+    Claim("… resident memory, MB", "operator-scale", Key("rss_mb"), at_most(450)),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""Routing in virtual time, and a production trace. Devices are modelled."""
+
+from __future__ import annotations
+
+from plumage_bench.evidence.claim import Claim, at_least, at_most
+from plumage_bench.evidence.derived import over_cache_aware
+from plumage_bench.evidence.figures import Cell, Key
+
+__all__ = ["CLAIMS"]
+
+_NAMES = {"gsp": "GSP", "multiturn": "Multi-turn", "longdoc": "Long documents", "fewshot": "Few-shot"}
+_GAIN = {"gsp": 10, "multiturn": 1, "longdoc": 1, "fewshot": 1}
+_LARGE = ("gsp-16-stated", "gsp-16-quadratic", "gsp-16-mixed", "longdoc-16-stated", "longdoc-16-quadratic",
+          "longdoc-16-mixed", "fewshot-16")  # fmt: skip
+_TRACE_SIZES = ("1%", "3%", "10%", "20%")
+_BESIDE = "(a) Ours beside the best"
+
+
+def _setting(name: str) -> list[Claim]:
+    """One workload in its paper's default setting, and by the highest rate that each fleet bears."""
+    who, paper = _NAMES[name], "KVRouting: ahead of cache-aware + LRU"
+    return [
+        Claim(
+            f"{who}, default setting, 4 workers: P50 to first token, cache-aware + LRU ÷ ours",
+            name, Key("p50_ttft_gain"), at_least(_GAIN[name]), paper if _GAIN[name] == 1 else "",
+        ),
+        Claim("… P95 to first token", name, over_cache_aware("P95", less_is_better=True), at_least(1), paper),
+        Claim("… requests a second, ours ÷ theirs", name, over_cache_aware("req/s", less_is_better=False),
+              at_least(1), paper),
+        Claim(
+            "… highest rate with P95 to first token under 2 s, ours ÷ cache-aware + LRU, least of the cells",
+            name, Key("rate_gain"), at_least(1),
+        ),
+        Claim(
+            "… the same rate ÷ the best other's, rivals with LRU and ours with Hotness, least of the cells",
+            name, Key("rank"), at_least(1),
+        ),
+        *_equal(name),
+    ]  # fmt: skip
+
+
+def _equal(name: str) -> list[Claim]:
+    rank = "… the same rate ÷ the best other's, one eviction policy for all (`rank_equal`)"
+    return [
+        Claim(f"{rank}, quick run", f"{name}-quick", Key("rank_equal"), at_least(1), "",
+              f"plumage bench {name} --quick"),
+        Claim(f"{rank}, full run", name, Key("rank_equal"), at_least(1, by_bound=True), "", f"plumage bench {name}"),
+    ]  # fmt: skip
+
+
+def _large(file: str) -> list[Claim]:
+    name, *rest = file.split("-")
+    fleet = f"{_NAMES[name]}, 16 workers, {f'{rest[1]} device' if len(rest) > 1 else 'three devices'}"
+    return [
+        Claim(f"{fleet}: highest rate, ours ÷ cache-aware + LRU", file, Key("rate_gain"), at_least(1)),
+        Claim("… ÷ the best other's, rivals with LRU and ours with Hotness", file, Key("rank"), at_least(1)),
+    ]
+
+
+def _trace() -> list[Claim]:
+    theirs = "÷ the best of libCacheSim's policies"
+    rows = {"second half": "held-out half", "whole trace, both -": "whole trace, full blocks for both",
+            "second half, both -": "held-out half, full blocks for both"}  # fmt: skip
+    return [
+        Claim(f"Mooncake trace, one cache {theirs}, least of four sizes, whole trace", "trace",
+              Key("min_over_best"), at_least(1)),
+        Claim("… held-out half (`min_over_best_second`)", "trace", Key("min_over_best_second"), at_least(1)),
+        Claim("… whole trace, partial blocks for both", "trace", Key("min_over_best_partial"), at_least(1)),
+        *(
+            Claim(f"… {text}, cache of {size}", "trace", Cell(_BESIDE, (row, size), "ours ÷ best"), at_least(1))
+            for row, text in rows.items()
+            for size in _TRACE_SIZES
+        ),
+        Claim("Mooncake trace, eight workers: hit ratio, ours ÷ best other", "trace", Key("fleet_hit_over_best"),
+              at_least(0.97)),
+        Claim("… P50 to first token, ours ÷ best other", "trace", Key("fleet_ttft_p50_over_best"), at_most(1)),
+        Claim("… P95 to first token, ours ÷ best other", "trace", Key("fleet_ttft_p95_over_best"), at_most(1)),
+    ]  # fmt: skip
+
+
+CLAIMS = (
+    *(claim for name in _NAMES for claim in _setting(name)),
+    *(claim for file in _LARGE for claim in _large(file)),
+    *_trace(),
+)

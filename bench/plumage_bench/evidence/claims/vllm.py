@@ -1,0 +1,132 @@
+"""Real vLLM on a CPU, with generated models: a toy of 8 layers for speed, random weights elsewhere."""
+
+from __future__ import annotations
+
+from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
+from plumage_bench.evidence.derived import greatest_in_column, over_order_by_cell
+from plumage_bench.evidence.figures import Cell, Either, Key
+
+__all__ = ["CLAIMS"]
+
+_FEATHER = "FEATHER in real vLLM"
+_GAIN = "HotPrefix: 1.30 to 1.56"
+_SUITES = ("mmlu", "bbh", "hellaswag", "ceval")
+_QUICK = "plumage bench vllm-feather --quick"
+
+_BATCHES = (
+    Claim("Greedy answers that differ with the plugin", "vllm-parity", Key("mismatches"), exactly(0)),
+    Claim("… that differ without it", "vllm-parity", Key("stock_mismatches"), exactly(0)),
+    Claim("Simulator against vLLM: hit ratio, points off at most", "fidelity", Key("hit_points"), at_most(2)),
+    Claim("… time to first token, relative error, vLLM without asynchronous scheduling", "fidelity",
+          Key("ttft_error"), at_most(0.10)),
+    Claim("… with asynchronous scheduling, vLLM's default, worst of four traces", "fidelity",
+          greatest_in_column("stock, asynchronous (not counted)", "TTFT error"), at_most(0.10)),
+    Claim("… throughput, relative error", "fidelity", Key("throughput_error"), at_most(0.10)),
+    Claim("A toy model, 8 groups × 4k: FEATHER's bandit ÷ FCFS, output tokens a second", "vllm-feather",
+          Either(Cell(_FEATHER, ("8 × 4k", "bandit"), "÷ FCFS"), Key("over_fcfs")), at_least(2)),
+    Claim("… its part of the ceiling that one group sets", "vllm-feather", Key("of_ceiling"), at_least(0.85)),
+    Claim("… with a pool's ageing limit of 10 s, ÷ FCFS", "vllm-feather",
+          Either(Cell(_FEATHER, ("8 × 4k", "bandit, 10 s"), "÷ FCFS"), Key("product_over_fcfs")), at_least(2)),
+    Claim("… open arrivals, the bandit's ageing limit 120 s, ÷ FCFS", "vllm-feather",
+          Cell(_FEATHER, ("8 × 4k, open", "bandit"), "÷ FCFS")),
+    Claim("… open arrivals, a pool's ageing limit of 10 s, ÷ FCFS", "vllm-feather",
+          Cell(_FEATHER, ("8 × 4k, open", "bandit, 10 s"), "÷ FCFS")),
+    Claim("… bandit ÷ the tree's order, mean of the cells (`over_order`)", "vllm-feather",
+          Key("over_order"), at_least(1)),
+    Claim("… bandit ÷ the tree's order in every cell: the least", "vllm-feather",
+          over_order_by_cell(_FEATHER), at_least(1)),
+    Claim("… while it learns, quick run (`over_order`)", "vllm-feather-quick", Key("over_order"), at_least(1), "",
+          _QUICK),
+    Claim("… nothing shared: bandit ÷ FCFS", "vllm-feather",
+          Cell(_FEATHER, ("no sharing, 1k", "bandit"), "÷ FCFS"), at_least(0.97, by_bound=True)),
+    Claim("… P99 by which a request begins later than under FCFS, s, ageing limit 10 s", "vllm-feather",
+          Key("wait_later_s"), at_most(10)),
+    Claim("… 20 prefixes, room for 4: bandit ÷ the tree's order", "vllm-feather-room", Key("over_order", pairs=2),
+          at_least(1)),
+    *(
+        Claim(f"… one pair beside: {cell}, bandit ÷ FCFS", "vllm-feather-beside",
+              Cell(_FEATHER, (cell, "bandit"), "÷ FCFS"))
+        for cell in ("8 × 4k, 1 token", "8 × 4k, 20 tokens", "8 × 2k", "8 × 4k, two levels", "8 × 4k, three levels",
+                     "8 × 4k, batch 32")
+    ),
+    Claim("Scheduler's CPU a request, FEATHER ÷ stock, 2,000 queued", "vllm-overhead", Key("over_stock_2k", pairs=20),
+          at_most(1.05)),
+    Claim("… by the interval's upper end", "vllm-overhead", Key("over_stock_2k_high"), at_most(1.10)),
+    Claim("… 20,000 queued", "vllm-overhead",
+          Cell("CPU microseconds", ("20,000 queued",), "FEATHER ÷ stock"), at_most(1.05)),
+    Claim("… answers of one token", "vllm-overhead",
+          Cell("CPU microseconds", ("2,000 queued, answers of one token",), "FEATHER ÷ stock")),
+    Claim("… 20,000 queued ÷ 2,000", "vllm-overhead", Key("growth_20k", pairs=20), at_most(1.2)),
+    Claim("Adaptive batch limit ÷ best static batch, worst of six loads, virtual time", "vllm-pressure",
+          Key("min_over_best_static", pairs=5), at_least(0.95)),
+    Claim("… ÷ an oversized batch, 32k, without vLLM's gate", "vllm-pressure", Key("over_oversized", pairs=5),
+          at_least(1.4)),
+    Claim("… ÷ an oversized batch, 32k, with vLLM's gate", "vllm-pressure", Key("over_oversized_gated", pairs=5),
+          at_least(1.4)),
+    Claim("Decode attention over different prefixes ÷ one shared, batch of 16, 4k, CPU kernel",
+          "attention-premise", Key("different_over_shared", pairs=20, low="low")),
+)  # fmt: skip
+_CACHES = (
+    Claim("RLT's mean hit ratio over cache sizes, GSP's worst order, vLLM's pool", "vllm-eviction",
+          Cell("GSP, worst order", ("Rlt",), "area")),
+    Claim("… LRU's, in the same sizes; a ratio to 0 is undefined", "vllm-eviction",
+          Cell("GSP, worst order", ("vLLM",), "area")),
+    Claim("Hotness ÷ LRU, least of four few-shot suites, cache of 95 %; no other size was run", "vllm-eviction",
+          Key("hotness_over_lru", pairs=20), at_least(1.02)),
+    Claim("Hotness ÷ LRU on conversations", "vllm-eviction", Key("multiturn_hotness", pairs=20), at_least(0.98)),
+    Claim("RLT ÷ LRU on conversations", "vllm-eviction", Key("multiturn_rlt", pairs=20), at_least(0.92)),
+    Claim("CPU of an allocated block ÷ vLLM's own: Hotness", "vllm-eviction", Key("cost_hotness"), at_most(3)),
+    Claim("… RLT", "vllm-eviction", Key("cost_rlt"), at_most(3)),
+    Claim("… a step that allocates 16 blocks, µs; 1 % of 10 ms is 100", "vllm-eviction", Key("cost_step_us"),
+          at_most(100)),
+)  # fmt: skip
+_HOST_MEMORY = (
+    *(
+        Claim(f"Host memory, {suite}: blocks copied down, everything ÷ selective", "vllm-hostmem",
+              Cell("Ratios", ("bytes_ratio",), suite, pairs=5), at_least(10))
+        for suite in _SUITES
+    ),
+    Claim("… hellaswag with the 10,042 questions of its own set", "vllm-hostmem-hellaswag",
+          Key("bytes_ratio"), at_least(10)),
+    Claim("… time on the modelled link, everything ÷ selective, least of four suites", "vllm-hostmem",
+          Key("link_ratio", pairs=5), at_least(10)),
+    Claim("… time with the store path's CPU, least of four suites", "vllm-hostmem", Key("time_ratio", pairs=5),
+          at_least(10)),
+    Claim("… hits, selective ÷ everything, all suites", "vllm-hostmem", Cell("Ratios", ("hits_kept",), "all"),
+          at_least(0.90)),
+    Claim("… hits ÷ vLLM's `store_threshold` 2, room for half, least of four suites", "vllm-hostmem",
+          Key("over_threshold", pairs=5), at_least(1)),
+    Claim("Promotion by hotness alone, device hits ÷ LRU's, even draws, least of four suites", "vllm-hostmem",
+          Key("hotness_gain", pairs=5), at_least(1.30), _GAIN),
+    Claim("… all suites", "vllm-hostmem", Cell("Ratios", ("hotness_gain",), "all")),
+    Claim("… ÷ promotion by recency, Zipf draws", "vllm-hostmem", Key("over_recency", pairs=20),
+          at_least(1, by_bound=True)),
+    Claim("… ÷ promotion by frequency, Zipf draws", "vllm-hostmem", Key("over_frequency", pairs=20),
+          at_least(1, by_bound=True)),
+    Claim("… ÷ promotion by depth, Zipf draws", "vllm-hostmem", Key("over_depth", pairs=20),
+          at_least(1, by_bound=True)),
+    Claim("Queue lookahead with promotion (ours, not HotPrefix's), device hits ÷ LRU's, even draws, least of four",
+          "vllm-hostmem", Key("ap_gain", pairs=5), at_least(1.30)),
+    Claim("… with eviction by hotness", "vllm-hostmem", Key("eap_gain", pairs=5), at_least(1.32)),
+    Claim("… Zipf draws", "vllm-hostmem", Key("ap_gain_zipf", pairs=5), at_least(1.30)),
+    Claim("… Zipf draws, with eviction by hotness", "vllm-hostmem", Key("eap_gain_zipf", pairs=5), at_least(1.32)),
+    Claim("… promotion's part of a step, worst suite", "vllm-hostmem", Key("decode_slowdown", pairs=5), at_most(0.03)),
+    Claim("Pool-wide hotness ÷ each replica's own, device hits, as configured, requests in turn", "hostmem-global",
+          Key("as_configured"), at_least(1, by_bound=True)),
+    Claim("… requests by prefix, as LBGR routes", "hostmem-global", Key("by_prefix", pairs=40),
+          at_least(1, by_bound=True)),
+    Claim("… hits of both memories, requests in turn", "hostmem-global", Key("all_hits"), at_least(1, by_bound=True)),
+    Claim("… beside local settings of the nearest bytes, requests in turn: no configuration has it",
+          "hostmem-global", Key("global_over_local")),
+)  # fmt: skip
+_KNOWLEDGE = (
+    Claim("Router's prediction of hit tokens: error, 95th percentile", "truth", Key("error_tokens_p95"), at_most(80)),
+    Claim("… the greatest, outside of eviction races", "truth", Key("error_tokens_max"), at_most(160)),
+    Claim("… agent's µs of CPU a block event, the run's events replayed in one go", "truth",
+          Key("agent_us_per_block"), at_most(15)),
+    Claim("… agent's own figure while it ran, roomy cache", "truth", Cell("The agent", ("roomy",), "its own figure"),
+          at_most(15)),
+    Claim("… agent's whole process while it ran, roomy cache", "truth",
+          Cell("The agent", ("roomy",), "whole process"), at_most(15)),
+)  # fmt: skip
+CLAIMS = (*_BATCHES, *_CACHES, *_HOST_MEMORY, *_KNOWLEDGE)

@@ -1,0 +1,82 @@
+"""Figures that no key of an older run holds, computed from what it does hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, measured
+from plumage_bench.pairs import paired_ratio
+
+__all__ = [
+    "fault_total",
+    "greatest_in_column",
+    "over_cache_aware",
+    "over_order_by_cell",
+    "suite_least_over_lru",
+    "victims",
+]
+
+_DEFAULT_SETTING = "{cache-aware, LBGR}"
+_OURS, _THEIRS = "Lbgr + Hotness", "cache-aware + Lru"
+
+
+def over_cache_aware(column: str, *, less_is_better: bool) -> Computed:
+    """Our gain over cache-aware routing with LRU in the default setting, by a column of the routing tables."""
+
+    def by(run: Record) -> Measured | None:
+        ours, theirs = (Cell(_DEFAULT_SETTING, (who,), column).read(run) for who in (_OURS, _THEIRS))
+        if ours is None or theirs is None:
+            return None
+        return Measured(theirs.value / ours.value if less_is_better else ours.value / theirs.value)
+
+    return Computed(by)
+
+
+def suite_least_over_lru(room: str) -> Computed:
+    """Hotness ÷ LRU, the least of the few-shot suites, in a cache of `room`, as in "80%"."""
+
+    def by(run: Record) -> Measured | None:
+        for table in run["tables"]:
+            if table["title"].startswith(f"Few-shot suites, cache {room}"):
+                rows = {row[0]: [float(cell) for cell in row[1:-1]] for row in table["rows"]}
+                return Measured(min(a / b for a, b in zip(rows["Hotness"], rows["Lru"], strict=True)))
+        return None
+
+    return Computed(by)
+
+
+def greatest_in_column(row: str, column: str) -> Computed:
+    """The greatest cell under `column`, in any table, of the rows that begin with `row`."""
+    return Computed(lambda run: max(_cells(run, "", 0, row, column), key=_value, default=None))
+
+
+def over_order_by_cell(table: str) -> Computed:
+    """The bandit ÷ the tree's order, in the cell of the load where that is least."""
+    return Computed(lambda run: min(_cells(run, table, 1, "bandit", "÷ tree"), key=_value, default=None))
+
+
+def _value(one: Measured) -> float:
+    return one.value
+
+
+def _cells(run: Record, table: str, at: int, row: str, column: str) -> Iterator[Measured]:
+    for one in run["tables"]:
+        if one["title"].startswith(table) and column in one["columns"]:
+            index = one["columns"].index(column)
+            found = (measured(cells[index]) for cells in one["rows"] if cells[at] == row)
+            yield from (cell for cell in found if cell is not None)
+
+
+def victims(run: Record) -> Measured | None:
+    """Hit ratio after the coldest replica went ÷ after a drawn one did."""
+    coldest, drawn = (
+        [trial["after"] for trial in run["trials"] if trial["who"] == who] for who in ("coldest", "random")
+    )
+    ratio = paired_ratio(coldest, drawn, random.Random(1))
+    return Measured(ratio.ratio, ratio.low, ratio.high, ratio.pairs)
+
+
+def fault_total(of: str, over: Callable[[list[float]], float] = sum) -> Computed:
+    """One property of all faults: their sum, or `max` of it."""
+    return Computed(lambda run: Measured(float(over([fault[of] for fault in run["faults"]]))))

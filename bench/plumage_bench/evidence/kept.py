@@ -1,0 +1,43 @@
+"""The runs whose files lie in docs/evidence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plumage_bench.evidence.figures import Record
+
+__all__ = ["command_of", "commit_of", "load_runs"]
+
+
+def load_runs(folder: Path) -> dict[str, Record]:
+    """All kept runs by the name of their file without .json."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def command_of(run: Record) -> str:
+    """What measured it: as written down, or put together from the options of a file that has no command."""
+    if "command" in run:
+        return str(run["command"])
+    if "benchmark" not in run:
+        return ""
+    options = [f"{key}={_file_name(value)}" for key, value in run.get("options", {}).items()]
+    words = ["plumage", "bench", run["benchmark"], *(["--quick"] if run["quick"] else [])]
+    seed = ["--seed", str(run["seed"])] if run["seed"] != 1 else []
+    return shlex.join([*words, *seed, *options])
+
+
+def commit_of(run: Record) -> str:
+    """Commit and date of the run; of a file without them, the day on which it was committed itself."""
+    commit = run.get("commit") or "unknown commit"
+    when: Mapping[str, Any] = run
+    if "date" in when:
+        return f"{commit}, {when['date']}"
+    return f"{commit}, kept {when['kept']}" if "kept" in when else f"{commit}, unknown date"
+
+
+def _file_name(value: str) -> str:
+    return value.split(" (sha256 ", 1)[0]

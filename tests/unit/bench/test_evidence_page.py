@@ -1,0 +1,156 @@
+"""docs/evidence.md is what claims and kept runs make of it, and a page that says something else fails lint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumage_bench.evidence.claim import Claim, Target, Verdict, at_least, at_most, between, exactly, judge
+from plumage_bench.evidence.claims import NOT_KEPT, SECTIONS
+from plumage_bench.evidence.figures import Cell, Either, Key, Measured, Minus, Over, measured
+from plumage_bench.evidence.kept import command_of, commit_of, load_runs
+from plumage_bench.evidence.page import page
+
+ROOT = Path(__file__).parents[3]
+EVIDENCE = ROOT / "docs" / "evidence"
+
+
+def run_of(**keys: Any) -> dict[str, Any]:
+    return {"benchmark": "gsp", "quick": False, "seed": 7, "options": {"workers": "4"}, "keys": keys, "tables": []}
+
+
+def row_of(claim: Claim, runs: Mapping[str, Any]) -> list[str]:
+    (row,) = (line for line in page([("One", [claim])], [], runs).splitlines() if line.startswith(f"| {claim.text} |"))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+@pytest.mark.parametrize(
+    ("target", "paper", "found", "verdict"),
+    [
+        (at_least(1), "", Measured(1.0), Verdict.PASSED),
+        (at_least(1), "", Measured(0.999, 0.9, 1.1, 20), Verdict.MISSED),
+        (at_least(1, by_bound=True), "", Measured(1.1, 0.99, 1.2, 20), Verdict.MISSED),
+        (at_least(1, by_bound=True), "", Measured(1.1, 1.0, 1.2, 20), Verdict.PASSED),
+        (at_least(1, by_bound=True), "", Measured(1.1), Verdict.MISSED),
+        (at_most(50), "", Measured(50.0), Verdict.PASSED),
+        (at_most(50, by_bound=True), "", Measured(40.0, 30.0, 51.0, 5), Verdict.MISSED),
+        (exactly(0), "", Measured(1.0), Verdict.MISSED),
+        (at_least(1.3), "P", Measured(1.004, 0.99, 1.02, 5), Verdict.REFUTED),
+        (at_least(1.3), "P", Measured(1.28, 1.2, 1.35, 5), Verdict.MISSED),
+        (between(0.04, 0.08), "P", Measured(0.484), Verdict.REFUTED),
+        (between(0.4, 0.44), "P", Measured(0.42), Verdict.REPRODUCED),
+        (Target(), "", Measured(3.0), Verdict.NO_TARGET),
+        (at_least(1), "", None, Verdict.NOT_YET),
+    ],
+)
+def test_the_verdict_follows_from_figure_interval_and_target(
+    target: Target, paper: str, found: Measured | None, verdict: Verdict
+) -> None:
+    assert judge(Claim("it", "file", Key("it"), target, paper), found) is verdict
+
+
+def test_a_claim_without_a_file_is_not_measurable_here() -> None:
+    assert judge(Claim("it", "", None, at_least(1), "P"), None) is Verdict.NOT_HERE
+
+
+def test_a_missing_run_or_key_names_its_command_and_no_figure() -> None:
+    claim = Claim("rank", "gsp-quick", Key("rank_equal"), at_least(1), command="plumage bench gsp --quick")
+    row = ["rank", "–", "–", "≥ 1", "**not measured yet**", "`plumage bench gsp --quick`", "–"]
+    assert row_of(claim, {}) == row
+    assert row_of(claim, {"gsp-quick": run_of(rank=1.1)}) == row
+
+
+def test_a_row_has_figure_interval_command_commit_and_date() -> None:
+    run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, gain_pairs=6) | {"commit": "abc", "date": "2026-11-24"}
+    claim = Claim("gain", "gsp", Key("gain"), at_least(1))
+    command = "`plumage bench gsp --seed 7 workers=4`"
+    assert row_of(claim, {"gsp": run}) == [
+        "gain", "1.25", "1.1 to 1.4 (95 %, 6 pairs)", "≥ 1", "passed", command, "abc, 2026-11-24",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pairs", "shown"), [(1, "one pair"), (3, "1.1 to 1.4 (range of 3 pairs)")])
+def test_fewer_than_five_pairs_have_no_interval(pairs: int, shown: str) -> None:
+    run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, pairs=pairs)
+    assert row_of(Claim("gain", "gsp", Key("gain")), {"gsp": run})[2] == shown
+
+
+def test_figures_are_read_from_keys_and_from_cells_of_tables() -> None:
+    rows = [["a", "x", 3.0], ["b", "y", "1.034 (95 %: 1.027 to 1.040, 20 pairs)"], ["b", "z", "12,000 (1 to 2)"]]
+    run = run_of(one=1, two=2.0, low=0.5) | {
+        "tables": [{"title": "Ratios, all", "columns": ["", "", "c"], "rows": rows}]
+    }
+    assert Cell("Ratios", ("a",), "c").read(run) == Measured(3.0)
+    assert Cell("Ratios", ("b",), "c").read(run) == Measured(1.034, 1.027, 1.040, 20)
+    assert Cell("Ratios", ("b", "z"), "c", pairs=5).read(run) == Measured(12_000.0, 1.0, 2.0, 5)
+    assert Cell("Ratios", ("c",), "c").read(run) is None
+    assert Cell("Other", ("a",), "c").read(run) is None
+    assert Over(Key("one"), Key("two")).read(run) == Measured(0.5)
+    assert Minus(Key("two"), Key("one")).read(run) == Measured(1.0)
+    assert Either(Key("none"), Key("one", low="low")).read(run) == Measured(1.0, 0.5)
+    assert Over(Key("one"), Key("none")).read(run) is None
+    assert measured("MQ") is None
+
+
+def test_a_range_in_a_table_is_read_as_its_pairs_say() -> None:
+    assert measured("0.949 (range: 0.938 to 0.962, 3 pairs)") == Measured(0.949, 0.938, 0.962, 3)
+
+
+def test_command_and_commit_are_those_of_the_run_where_it_tells_them() -> None:
+    assert command_of(run_of() | {"command": "plumage bench gsp"}) == "plumage bench gsp"
+    assert commit_of(run_of()) == "unknown commit, unknown date"
+    assert commit_of(run_of() | {"kept": "2026-11-21"}) == "unknown commit, kept 2026-11-21"
+
+
+def test_each_claim_has_a_command_and_each_run_a_day() -> None:
+    runs = load_runs(EVIDENCE)
+    for _, claims in SECTIONS:
+        for claim in claims:
+            assert not claim.file or claim.command or claim.file in runs, f"{claim.text}: no command"
+    assert all("date" in run or "kept" in run for run in runs.values())
+    assert all(command for command, _ in NOT_KEPT)
+
+
+def check(docs: Path) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "scripts" / "make_evidence.py"
+    command = [sys.executable, str(script), "--check", "--docs", str(docs)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    shutil.copytree(EVIDENCE, tmp_path / "evidence", ignore=shutil.ignore_patterns("*.png"))
+    shutil.copy(ROOT / "docs" / "evidence.md", tmp_path)
+    return tmp_path
+
+
+def test_the_page_in_the_tree_is_what_claims_and_runs_make(docs: Path) -> None:
+    assert check(docs).returncode == 0
+
+
+def test_a_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
+    path = docs / "evidence" / "cht.json"
+    run = json.loads(path.read_text())
+    run["keys"]["total_s"] = 0.7
+    path.write_text(json.dumps(run))
+    done = check(docs)
+    assert done.returncode == 1
+    assert "make evidence" in done.stderr
+
+
+def test_a_verdict_changed_by_hand_fails_the_check(docs: Path) -> None:
+    text = (docs / "evidence.md").read_text()
+    assert "**refuted**" in text
+    (docs / "evidence.md").write_text(text.replace("**refuted**", "reproduced", 1))
+    assert check(docs).returncode == 1
+
+
+def test_lint_checks_the_page() -> None:
+    assert "scripts/make_evidence.py --check" in (ROOT / "scripts" / "lint.sh").read_text()
