@@ -60,7 +60,7 @@ def _load(name: str, **target: int) -> Case:
 
 _HITS = {"type": "CacheHitRatio", "targetPercent": 60}
 CASES = (
-    _load("TokensPerSecond", target=400),
+    _load("TotalTokensPerSecond", target=400),
     _load("TimeToFirstToken", targetMilliseconds=6000),
     _load("QueueWait", targetMilliseconds=1000),
     _load("KvCacheUsage", targetPercent=25),

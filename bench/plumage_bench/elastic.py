@@ -155,7 +155,7 @@ class ElasticFleet(Hooks):
         load = self.fleet.engines[slot].load()
         in_flight = float(load.running + load.waiting)
         return ReplicaLoad(
-            id=str(slot), seen=now, tokens_per_second=tokens / MINUTE, in_flight=in_flight, kv_usage=load.kv_usage
+            id=str(slot), seen=now, total_tokens_per_second=tokens / MINUTE, in_flight=in_flight, kv_usage=load.kv_usage
         )
 
     def _begin(self) -> int:

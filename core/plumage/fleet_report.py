@@ -9,7 +9,8 @@ tokens. Version skew: unknown fields are passed over, absent ones have their def
 | what an autoscaler asks | where |
 |---|---|
 | hit ratio | agents' `hitTokens` ÷ `queryTokens`; as clients got it: routers' `cachedTokens` ÷ `promptTokens` |
-| tokens a second of a replica | agents' `outputTokens` of two reports ÷ the time between |
+| output tokens a second of a replica | agents' `outputTokens` of two reports ÷ the time between |
+| total tokens a second of a replica | the same of `queryTokens` + `outputTokens` |
 | time to first token | routers' `ttft` (streams, from request read to first body byte, time held included) |
 | queue wait | agents' `queueWait` (from an engine's arrival to its batch), routers' `heldWait` |
 | KV cache | agents' `kvUsage`, `cacheTokens` |

@@ -147,7 +147,7 @@ def test_each_metric_of_the_hpa_is_served_for_its_pool_alone(metric: dict[str, A
 def test_sums_have_a_target_for_one_replica_and_shares_one_for_the_pool() -> None:
     """A share divided by the replicas would shrink as the pool grows, a sum that is not would grow for ever."""
     hpa = {one["external"]["metric"]["name"]: one["external"]["target"]["type"] for one in METRICS}
-    assert hpa == {"plumage_tokens_per_second": "AverageValue", "plumage_cache_miss_ratio_curable": "Value"}
+    assert hpa == {"plumage_total_tokens_per_second": "AverageValue", "plumage_cache_miss_ratio_curable": "Value"}
     keda = {one["metadata"]["valueLocation"]: one["metricType"] for one in TRIGGERS}
     assert keda == {
         "requestsInFlight": "AverageValue",

@@ -37,7 +37,8 @@ AUTOSCALING = {
 }
 # Each metric's target on either side of what it is under STEADY, by far: one for two replicas, and one for one.
 TARGETS = {
-    "TokensPerSecond": ({"target": 20}, {"target": 100_000}),
+    "TotalTokensPerSecond": ({"target": 20}, {"target": 100_000}),
+    "OutputTokensPerSecond": ({"target": 1}, {"target": 100_000}),
     "TimeToFirstToken": ({"targetMilliseconds": 20}, {"targetMilliseconds": 600_000}),
     "QueueWait": ({"targetMilliseconds": 20}, {"targetMilliseconds": 600_000}),
     "KvCacheUsage": ({"targetPercent": 2}, {"targetPercent": 100}),
@@ -160,7 +161,7 @@ def test_the_coldest_replica_goes_and_not_the_youngest(access: Access, sizes: Po
         return found[young] > 3 * found[old] + 100
 
     until(is_hotter, "the replica that is asked is the hotter one")
-    change(access, sizes, {"autoscaling": {"minReplicas": 1, **by("TokensPerSecond", 1)}})
+    change(access, sizes, {"autoscaling": {"minReplicas": 1, **by("TotalTokensPerSecond", 1)}})
     until(lambda: wanted(access, sizes) == 1, "it shrank")
     until(lambda: len(engines(access, sizes)) == 1, "one is left")
     print(f"hotness {found[old]:.0f} of the older, which went, {found[young]:.0f} of the younger")
@@ -182,12 +183,12 @@ def test_a_pool_grows_and_shrinks_by_each_metric(access: Access, sizes: Pool, me
 def test_a_dry_run_tells_what_it_would_do_and_leaves_the_pool_as_it_is(access: Access, sizes: Pool) -> None:
     until(lambda: wanted(access, sizes) == 1 and len(engines(access, sizes)) == 1, "one replica is there")
     before = deployment(access, sizes)["metadata"]["generation"]
-    change(access, sizes, {"autoscaling": {**by("TokensPerSecond", 0), "dryRun": True}})
+    change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 0), "dryRun": True}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "DryRun", f"it would: {status(access, sizes)}")
     told = status(access, sizes)["autoscaling"]
-    assert told["decision"].startswith("Dry run, nothing is changed: 1 → 2 replicas: TokensPerSecond ")
+    assert told["decision"].startswith("Dry run, nothing is changed: 1 → 2 replicas: TotalTokensPerSecond ")
     assert told["wantedReplicas"] == 2
-    change(access, sizes, {"autoscaling": {**by("TokensPerSecond", 1), "dryRun": False}})
+    change(access, sizes, {"autoscaling": {**by("TotalTokensPerSecond", 1), "dryRun": False}})
     until(lambda: condition(access, sizes, "Scaling")["reason"] == "AtTarget", "it would no more")
     assert deployment(access, sizes)["metadata"]["generation"] == before  # it was never another size
 

@@ -32,7 +32,7 @@ FOREIGN = {
 # At most 480 tokens a second: three replicas of this target even where a machine manages a third of that.
 LOAD = {"groups": 4, "prefix_words": 50, "turns": 1, "workers": 6, "pace_s": 0.5, "answer_tokens": 40}
 TARGET = "60"
-TOKENS = "plumage_tokens_per_second"
+TOKENS = "plumage_total_tokens_per_second"
 
 
 def test_the_chart_refuses_where_another_provider_serves_that_api(access: Access, installed: None) -> None:

@@ -35,7 +35,7 @@ def pool(
         ReplicaLoad(
             id=f"r{number}",
             seen=at,
-            tokens_per_second=value,
+            total_tokens_per_second=value,
             in_flight=value,
             kv_usage=None if value is None else value / 100,
         )

@@ -108,11 +108,11 @@ RULES: list[tuple[Mutation, str]] = [
     (
         put("spec.autoscaling",
             {"maxReplicas": 2, "metrics": [{"type": "KvCacheUsage", "targetPercent": 80, "target": 3}]}),
-        "spec.autoscaling.metrics[0].target: must be set for TokensPerSecond and RequestsInFlight, and absent for "
-        "other types, got 3",
+        "spec.autoscaling.metrics[0].target: must be set for TotalTokensPerSecond, OutputTokensPerSecond and "
+        "RequestsInFlight, and absent for other types, got 3",
     ),
     (
-        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "TokensPerSecond", "target": 1}] * 2}),
+        put("spec.autoscaling", {"maxReplicas": 2, "metrics": [{"type": "TotalTokensPerSecond", "target": 1}] * 2}),
         "spec.autoscaling.metrics: may not name a type twice, got 2 entries",
     ),
     (

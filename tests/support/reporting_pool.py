@@ -24,7 +24,7 @@ SPEC: dict[str, Any] = {
     "autoscaling": {
         "minReplicas": 1,
         "maxReplicas": 10,
-        "metrics": [{"type": "TokensPerSecond", "target": 100}],
+        "metrics": [{"type": "TotalTokensPerSecond", "target": 100}],
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
     }
 }

@@ -23,7 +23,9 @@ class ReplicaLoad:
     """One replica that exists; those on their way out are left out by the caller.
 
     warming: not Ready yet, and on its way there; a replica that is broken is neither ready nor warming.
-    tokens_per_second: prompt and output tokens. in_flight: requests running and waiting in the engine; held_back: those
+    total_tokens_per_second: prompt tokens, cached ones included, and output tokens.
+    output_tokens_per_second: output tokens alone.
+    in_flight: requests running and waiting in the engine; held_back: those
     of them that its batching policy keeps waiting on purpose (FEATHER §4.3). kv_usage: KV blocks in use, 0 to 1.
     """
 
@@ -31,7 +33,8 @@ class ReplicaLoad:
     ready: bool = True
     warming: bool = False
     seen: float | None = None
-    tokens_per_second: float | None = None
+    total_tokens_per_second: float | None = None
+    output_tokens_per_second: float | None = None
     in_flight: float | None = None
     held_back: float = 0.0
     kv_usage: float | None = None

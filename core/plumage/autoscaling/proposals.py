@@ -57,7 +57,8 @@ def _wanting(replica: ReplicaLoad) -> float | None:
 
 
 _OF_REPLICA: Final[Mapping[MetricType, Callable[[ReplicaLoad], float | None]]] = {
-    "TokensPerSecond": lambda replica: replica.tokens_per_second,
+    "TotalTokensPerSecond": lambda replica: replica.total_tokens_per_second,
+    "OutputTokensPerSecond": lambda replica: replica.output_tokens_per_second,
     "RequestsInFlight": _wanting,
     "KvCacheUsage": lambda replica: None if replica.kv_usage is None else 100 * replica.kv_usage,
 }  # fmt: skip

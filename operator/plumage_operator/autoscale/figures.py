@@ -74,17 +74,23 @@ def _replica(pod: ScaledPod, window: Window[AgentReport] | None) -> ReplicaLoad:
     if window is None or last is None:
         return ReplicaLoad(id=pod.name, ready=pod.ready, warming=pod.starting)
     warming = last.warmup.state == "Warming" or pod.starting
-    tokens = window.gained(lambda report: report.query_tokens + report.output_tokens)
     return ReplicaLoad(
         id=pod.name,
         ready=pod.ready,
         warming=warming and not pod.ready,
         seen=window.seen,
-        tokens_per_second=tokens / window.seconds if tokens is not None and window.seconds else None,
+        total_tokens_per_second=_rate(window, lambda report: report.query_tokens + report.output_tokens),
+        output_tokens_per_second=_rate(window, lambda report: report.output_tokens),
         in_flight=float(last.running + last.waiting),
         held_back=float(last.waiting_held_back),
         kv_usage=last.kv_usage,
     )
+
+
+def _rate(window: Window[AgentReport], counter: Callable[[AgentReport], float]) -> float | None:
+    """What the counter gained a second; None while the window is too short."""
+    gained = window.gained(counter)
+    return gained / window.seconds if gained is not None and window.seconds else None
 
 
 def _held_back_share(agents: list[Window[AgentReport]]) -> float:

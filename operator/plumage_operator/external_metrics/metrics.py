@@ -121,10 +121,16 @@ _ALL: Final = (
         _curable,
     ),
     Metric(
-        "plumage_tokens_per_second",
-        "tokensPerSecond",
-        "Prompt and output tokens a second, of the pool: for AverageValue.",
-        _sum(lambda one: one.tokens_per_second),
+        "plumage_total_tokens_per_second",
+        "totalTokensPerSecond",
+        "Prompt tokens (cached ones included) and output tokens a second, of the pool: for AverageValue.",
+        _sum(lambda one: one.total_tokens_per_second),
+    ),
+    Metric(
+        "plumage_output_tokens_per_second",
+        "outputTokensPerSecond",
+        "Output tokens a second, of the pool: for AverageValue.",
+        _sum(lambda one: one.output_tokens_per_second),
     ),
     Metric(
         "plumage_requests_in_flight",

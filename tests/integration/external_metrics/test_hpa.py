@@ -46,7 +46,8 @@ class Fleet:
     def samples(self) -> list[PoolSample]:
         now = self.seen()
         replicas = tuple(
-            ReplicaLoad(id=f"r{number}", seen=now, tokens_per_second=self.tokens) for number in range(self.replicas)
+            ReplicaLoad(id=f"r{number}", seen=now, total_tokens_per_second=self.tokens)
+            for number in range(self.replicas)
         )
         load = PoolLoad(wanted=self.replicas, replicas=replicas, seen=now)
         judge = CacheJudge(KNEE, self.measured, self.replicas, 1000.0)
@@ -227,7 +228,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
         # Tokens a second, of the pool, against a target for one replica.
         await kubectl(api_server, "-n", NAMESPACE, "delete", "hpa", "chat")
         fleet.replicas, fleet.tokens = 2, 2000.0
-        hpa = quick("plumage_tokens_per_second", {"type": "AverageValue", "averageValue": "1000"})
+        hpa = quick("plumage_total_tokens_per_second", {"type": "AverageValue", "averageValue": "1000"})
         await kubectl(api_server, "apply", "-f", "-", stdin=hpa)
         await reaches(4)
         fleet.tokens = 500.0
@@ -235,7 +236,7 @@ async def test_an_hpa_follows_the_cache_and_the_tokens_both_ways(
         # Figures that are stale are not told, and the size stays.
         fleet.seen = lambda: time.time() - 100
         fleet.tokens = 5000.0
-        assert (await ask(api_server, "plumage_tokens_per_second"))["items"] == []
+        assert (await ask(api_server, "plumage_total_tokens_per_second"))["items"] == []
         await asyncio.sleep(3)
         assert await wanted(api_server) == 1
 
@@ -249,7 +250,7 @@ async def test_an_hpa_scales_a_pool_whose_manifest_names_no_replicas(
         await kubectl(api_server, "-n", NAMESPACE, "delete", "ppool", POOL, "--ignore-not-found")
         await until(lambda: available(api_server))
         await make_pool(api_server, 1, minimal_pool())
-        hpa = quick("plumage_tokens_per_second", {"type": "AverageValue", "averageValue": "1000"})
+        hpa = quick("plumage_total_tokens_per_second", {"type": "AverageValue", "averageValue": "1000"})
         await kubectl(api_server, "apply", "-f", "-", stdin=hpa)
 
         async def has_four() -> bool:
@@ -268,11 +269,11 @@ async def test_the_api_server_lists_and_selects(api_server: ApiServer, tmp_path:
     async with served(api_server, fleet, tmp_path):
         await until(lambda: available(api_server))
         listed = json.loads(await kubectl(api_server, "get", "--raw", "/apis/external.metrics.k8s.io/v1beta1"))
-        assert "plumage_tokens_per_second" in {one["name"] for one in listed["resources"]}
-        items = (await ask(api_server, "plumage_tokens_per_second", f"pool%3D{POOL}"))["items"]
+        assert "plumage_total_tokens_per_second" in {one["name"] for one in listed["resources"]}
+        items = (await ask(api_server, "plumage_total_tokens_per_second", f"pool%3D{POOL}"))["items"]
         assert [one["value"] for one in items] == ["2000000m"]
         assert items[0]["metricLabels"]["pool"] == POOL
         assert set(fleet.asked) == {(NAMESPACE, POOL)}, "a proxy may ask again, and the controller once more"
-        assert (await ask(api_server, "plumage_tokens_per_second", "pool%3Dnobody"))["items"] == []
+        assert (await ask(api_server, "plumage_total_tokens_per_second", "pool%3Dnobody"))["items"] == []
         unknown = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{NAMESPACE}/nonsense"
         assert "there is no metric 'nonsense'" in await kubectl(api_server, "get", "--raw", unknown, check=False)

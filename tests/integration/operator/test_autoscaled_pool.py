@@ -15,7 +15,7 @@ SPEC = """
   autoscaling:
     minReplicas: 3
     maxReplicas: 6
-    metrics: [{type: TokensPerSecond, target: 100}]
+    metrics: [{type: TotalTokensPerSecond, target: 100}]
     behavior:
       scaleDown:
         stabilizationWindowSeconds: 0
@@ -51,7 +51,7 @@ def test_it_grows_with_its_tokens_and_gives_up_its_coldest_replicas(fleet, names
     assert "provenReplicas" not in fleet.get(namespace, "ppool", "chat")["status"]
     status = fleet.get(namespace, "ppool", "chat")["status"]
     assert status["desiredReplicas"] == 6
-    assert "TokensPerSecond" in status["autoscaling"]["decision"]
+    assert "TotalTokensPerSecond" in status["autoscaling"]["decision"]
     assert condition(fleet, namespace, "Scaling")["status"] == "True"
     assert any(reason == "ScaledUp" and "→" in said for reason, said in events(fleet, namespace))
 

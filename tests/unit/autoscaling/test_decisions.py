@@ -10,7 +10,7 @@ from support.autoscaling import free, pool, spec_of
 
 from plumage.autoscaling import Autoscaler, Decision, PoolLoad
 
-TOKENS = {"type": "TokensPerSecond", "target": 1000}
+TOKENS = {"type": "TotalTokensPerSecond", "target": 1000}
 FLIGHT = {"type": "RequestsInFlight", "target": 10}
 KV = {"type": "KvCacheUsage", "targetPercent": 50}
 TTFT = {"type": "TimeToFirstToken", "targetMilliseconds": 500}
@@ -43,20 +43,28 @@ def test_the_largest_proposal_wins_and_is_told_with_its_numbers() -> None:
     decision = decide(pool([1530] * 4, ttft=0.1), TOKENS, TTFT)
     assert decision.replicas == 7
     assert decision.reason == "ScaledUp"
-    assert decision.message == "4 → 7 replicas: TokensPerSecond 1,530 a replica, target 1,000, wants 7."
+    assert decision.message == "4 → 7 replicas: TotalTokensPerSecond 1,530 a replica, target 1,000, wants 7."
     status = decision.status("2026-01-01T00:00:00Z")
     assert [(one.type, one.current, one.proposed_replicas) for one in status.metrics] == [
-        ("TokensPerSecond", 1530, 7),
+        ("TotalTokensPerSecond", 1530, 7),
         ("TimeToFirstToken", 100, 1),
     ]
     assert status.wanted_replicas == 7
+
+
+def test_output_and_total_tokens_are_two_metrics() -> None:
+    load = pool([5000] * 2)
+    load = replace(load, replicas=tuple(replace(one, output_tokens_per_second=100.0) for one in load.replicas))
+    decision = decide(load, {"type": "OutputTokensPerSecond", "target": 50})
+    assert decision.message == "2 → 4 replicas: OutputTokensPerSecond 100 a replica, target 50, wants 4."
+    assert decide(load, TOKENS).replicas == 10
 
 
 def test_missing_metrics_hold_what_would_shrink_and_let_grow() -> None:
     silent = pool([None] * 4)
     held = decide(silent, TOKENS)
     assert (held.replicas, held.reason) == (4, "MetricMissing")
-    assert held.message == "4 replicas, held: TokensPerSecond missing: none of 4 ready replicas told it."
+    assert held.message == "4 replicas, held: TotalTokensPerSecond missing: none of 4 ready replicas told it."
     assert decide(pool([100] * 4), TOKENS, TTFT).reason == "MetricMissing"  # TTFT is missing
     assert decide(pool([2000] * 4), TOKENS, TTFT).replicas == 8
 

@@ -13,7 +13,7 @@ from plumage.autoscaling import STALE, Autoscaler, PoolLoad, ReplicaLoad
 
 METRICS: tuple[dict[str, Any], ...] = (
     {"type": "CacheHitRatio", "targetPercent": 70},
-    {"type": "TokensPerSecond", "target": 1000},
+    {"type": "TotalTokensPerSecond", "target": 1000},
     {"type": "TimeToFirstToken", "targetMilliseconds": 500},
     {"type": "QueueWait", "targetMilliseconds": 100},
     {"type": "KvCacheUsage", "targetPercent": 60},
@@ -40,7 +40,7 @@ def replica(rng: Random, at: float) -> ReplicaLoad:
         ready=state == "ready",
         warming=state == "warming",
         seen=at - rng.choice([0.0, 0.0, 10.0, 2 * STALE]),
-        tokens_per_second=rng.choice([None, rng.uniform(0, 3000), rng.uniform(0, 3000)]),
+        total_tokens_per_second=rng.choice([None, rng.uniform(0, 3000), rng.uniform(0, 3000)]),
         in_flight=rng.choice([None, rng.uniform(0, 30), rng.uniform(0, 30)]),
         held_back=rng.uniform(0, 10),
         kv_usage=rng.choice([None, rng.random(), rng.random()]),

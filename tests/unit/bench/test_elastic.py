@@ -34,7 +34,7 @@ def test_what_an_autoscaler_sees() -> None:
     assert 0.5 < (load.hit_ratio or 0.0) < 0.875
     assert load.ttft is not None
     assert load.queue_wait is not None
-    assert load.replicas[0].tokens_per_second
+    assert load.replicas[0].total_tokens_per_second
     [heat] = fleet.heats()
     assert heat.heat
 

@@ -40,9 +40,11 @@ def test_until_a_ratio_has_settled_that_of_before_foretells_it() -> None:
 
 def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
     load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3)
-    load = replace(load, replicas=tuple(replace(one, held_back=500.0) for one in load.replicas))
+    changes = {"held_back": 500.0, "output_tokens_per_second": 50.0}
+    load = replace(load, replicas=tuple(replace(one, **changes) for one in load.replicas))
     found = figures(sample(load), 0.0)
-    assert found["plumage_tokens_per_second"] == 4000.0
+    assert found["plumage_total_tokens_per_second"] == 4000.0
+    assert found["plumage_output_tokens_per_second"] == 100.0
     assert found["plumage_requests_in_flight"] == 3000.0
     assert found["plumage_time_to_first_token_seconds"] == pytest.approx(0.8)
     assert found["plumage_queue_wait_seconds"] == pytest.approx(0.2)
@@ -50,7 +52,7 @@ def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
 
 
 def test_a_part_of_a_sum_is_not_told_nor_what_is_stale() -> None:
-    assert "plumage_tokens_per_second" not in figures(sample(pool([1500.0, None])), 0.0)
+    assert "plumage_total_tokens_per_second" not in figures(sample(pool([1500.0, None])), 0.0)
     judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
     assert figures(sample(pool([1500.0] * 2, ttft=0.1), judge), 46.0) == {}
 
@@ -95,10 +97,10 @@ def test_selectors_that_are_none(selector: str) -> None:
 def test_documents() -> None:
     listed = resource_list()
     assert {one["name"] for one in listed["resources"]} == set(METRICS)
-    document = value_list([sample(pool([0.5]))], "plumage_tokens_per_second", parse_selector("pool=chat"), 0.0)
+    document = value_list([sample(pool([0.5]))], "plumage_total_tokens_per_second", parse_selector("pool=chat"), 0.0)
     assert document["items"] == [
         {
-            "metricName": "plumage_tokens_per_second",
+            "metricName": "plumage_total_tokens_per_second",
             "metricLabels": {"pool": "chat", "inference.plumage.dev/pool": "chat"},
             "timestamp": "1970-01-01T00:00:00Z",
             "windowSeconds": 60,
@@ -139,7 +141,7 @@ async def test_a_document_for_keda() -> None:
         assert await answer.json() == {
             "pool": "chat",
             "wantedReplicas": 2,
-            "tokensPerSecond": 40.0,
+            "totalTokensPerSecond": 40.0,
             "requestsInFlight": 40.0,
             "kvCacheUsageRatio": 0.2,
             "heldRequests": 2,

@@ -16,7 +16,7 @@ AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 2, "maxReplicas": 9}}
 
 
 def word(replicas: int, before: int = 2) -> Scaling:
-    told = f"{before} → {replicas} replicas: TokensPerSecond wants {replicas}."
+    told = f"{before} → {replicas} replicas: TotalTokensPerSecond wants {replicas}."
     fields = {"autoscaling": {"wantedReplicas": replicas, "decision": told}}
     return Scaling(replicas, "True", "ScaledUp", told, fields=fields)
 

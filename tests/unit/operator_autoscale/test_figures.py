@@ -31,7 +31,10 @@ def test_a_pool_that_works() -> None:
     load = load_of(
         pods,
         {
-            name: [agent(name, LATER, 100), agent(name, LATER + 15, 400, running=3, kv_usage=0.5)]
+            name: [
+                agent(name, LATER, 100, query_tokens=1000),
+                agent(name, LATER + 15, 400, query_tokens=7000, running=3, kv_usage=0.5),
+            ]
             for name in ("e0", "e1")
         },
         {
@@ -39,7 +42,8 @@ def test_a_pool_that_works() -> None:
             "r1": [router(LATER, 10, 0, 0), router(LATER + 15, 12, 3000, 500, ttft=waits(9, 1))],
         },
     )
-    assert [one.tokens_per_second for one in load.replicas] == [20.0, 20.0]
+    assert [one.output_tokens_per_second for one in load.replicas] == [20.0, 20.0]
+    assert [one.total_tokens_per_second for one in load.replicas] == [420.0, 420.0]
     assert [one.in_flight for one in load.replicas] == [3.0, 3.0]
     assert load.replicas[0].kv_usage == 0.5
     assert (load.arrivals, load.in_flight, load.seen) == (7, 2, 100.0)

@@ -29,7 +29,7 @@ async def test_it_asks_decides_and_tells_whoever_plans(world: World, tmp_path: P
         assert await look(world, loop, 0) is None, "a rate is of two looks: what the status says holds"
         second = await look(world, loop, 4500)  # 300 a second on each of two
         assert (second.desired, second.status, second.reason) == (6, "True", "ScaledUp")
-        assert second.message.startswith("2 → 6 replicas: TokensPerSecond 300 a replica, target 100, wants 6")
+        assert second.message.startswith("2 → 6 replicas: TotalTokensPerSecond 300 a replica, target 100, wants 6")
         assert second.fields["autoscaling"]["wantedReplicas"] == 6
         assert world.changed == [KEY]
         assert set(world.asked) == {"Bearer projected"}

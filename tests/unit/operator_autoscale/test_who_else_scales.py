@@ -51,7 +51,7 @@ async def test_whoever_asks_again_and_again_always_gets_figures(world: World, tm
         await asks(client)
         for _ in range(20):
             await passes(world, loop, 16)
-            assert "tokensPerSecond" in await asks(client)
+            assert "totalTokensPerSecond" in await asks(client)
 
 
 async def test_a_pool_at_zero_that_is_asked_about_wakes_as_soon(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from plumage_operator.observed import Observed, Scaling
 from plumage_operator.plan import plan_changes, plan_words, read_pool
 from plumage_operator.site import Site
 
-SPEC = {"autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TokensPerSecond", "target": 100}]}}
+SPEC = {
+    "autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TotalTokensPerSecond", "target": 100}]}
+}
 SITE = Site("plumage:test", "engine:test")
 
 

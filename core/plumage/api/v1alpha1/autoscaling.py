@@ -33,20 +33,26 @@ Replicas = Annotated[int, Field(ge=0, le=1000)]
 Window = Annotated[int, Field(ge=0, le=3600)]
 Amount = Annotated[int, Field(ge=0, le=2**53)]
 MetricType = Literal[
-    "CacheHitRatio", "TokensPerSecond", "TimeToFirstToken", "QueueWait", "KvCacheUsage", "RequestsInFlight"
+    "CacheHitRatio",
+    "TotalTokensPerSecond",
+    "OutputTokensPerSecond",
+    "TimeToFirstToken",
+    "QueueWait",
+    "KvCacheUsage",
+    "RequestsInFlight",
 ]
 Select = Literal["Max", "Min", "Disabled"]
 
 _PERCENT = ("CacheHitRatio", "KvCacheUsage")
 _MILLISECONDS = ("TimeToFirstToken", "QueueWait")
-_AMOUNT = ("TokensPerSecond", "RequestsInFlight")
+_AMOUNT = ("TotalTokensPerSecond", "OutputTokensPerSecond", "RequestsInFlight")
 
 
-def _target(at: str, name: str, types: tuple[str, str]) -> Rule:
-    """A target that belongs to two types alone."""
+def _target(at: str, name: str, types: tuple[str, ...]) -> Rule:
+    """A target that belongs to these types alone."""
     return Rule(
         at=at,
-        must=f"must be set for {' and '.join(types)}, and absent for other types",
+        must=f"must be set for {', '.join(types[:-1])} and {types[-1]}, and absent for other types",
         reads=("type", name),
         holds=lambda metric: (metric.type in types) == (getattr(metric, name) is not None),
         cel=f"has(self.{at}) == (self.type in {list(types)})",
@@ -57,8 +63,9 @@ class MetricSpec(Struct):
     """One signal and what it should be: each type has its own target, by its unit."""
 
     type: MetricType = Field(
-        description="What is measured. CacheHitRatio: cached ÷ all prompt tokens. TokensPerSecond: output tokens a "
-        "second. TimeToFirstToken and QueueWait: the 95th percentile of the last minute. KvCacheUsage: KV "
+        description="What is measured. CacheHitRatio: cached ÷ all prompt tokens. TotalTokensPerSecond: prompt tokens, "
+        "cached ones included, and output tokens. OutputTokensPerSecond: output tokens "
+        "alone. TimeToFirstToken and QueueWait: the 95th percentile of the last minute. KvCacheUsage: KV "
         "blocks in use. RequestsInFlight: running and waiting requests."
     )
     target_percent: Annotated[int, Field(ge=1, le=100)] | None = Field(
@@ -68,7 +75,9 @@ class MetricSpec(Struct):
         None, description="Time to stay under; for TimeToFirstToken and QueueWait."
     )
     target: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
-        None, description="Amount for one replica, on average; for TokensPerSecond and RequestsInFlight."
+        None,
+        description="Amount for one replica, on average; for TotalTokensPerSecond, OutputTokensPerSecond "
+        "and RequestsInFlight.",
     )
     rules: ClassVar = (
         _target("targetPercent", "target_percent", _PERCENT),
