@@ -173,7 +173,8 @@ _ALL = (
     ),
     Benchmark(
         "vllm-hostmem",
-        "the host tier in real vLLM: bytes and hits of selective offloading, what promotion adds to the device's hits",
+        "the host tier in real vLLM: bytes and hits of selective offloading; device hits of promotion by hotness "
+        "alone, and of the queue's lookahead",
         quick_budget=240,
         quick_omits="two of four suites, three quarters of the questions, four of five seeds, what stands beside",
         options=(

@@ -2,7 +2,7 @@
 
 LRU is vLLM's own order, without the plugin. Workloads and sizes are those of `plumage_bench.eviction`; hits are blocks
 found on the device, the same at each run of a seed: what differs is the workload. Ratios are paired by seed, with their
-interval over seeds; the area's is of means, since LRU finds nothing in the worst order.
+interval over seeds. The worst order has areas only: LRU finds nothing there, so a ratio to it is undefined.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from plumage_bench.eviction import LOOP_SHARES, NEVER_HIT, QUICK_SHARES, SUITE_ROOM, TOKENS_200K
+from plumage_bench.eviction import LOOP_SHARES, QUICK_SHARES, SUITE_ROOM, TOKENS_200K
 from plumage_bench.eviction.workloads import (
     SUITE_BATCH,
     Workload,
@@ -80,7 +80,8 @@ def _report(
     hot = [paired_ratio(ratios["Hotness"], ratios[STOCK], rng) for ratios in suites.values()]
     hot_turns, rlt_turns = (paired_ratio(turns[policy], turns[STOCK], rng) for policy in ("Hotness", "Rlt"))
     keys = {
-        "rlt_area_over_lru": area["Rlt"][0] / max(area[STOCK][0], NEVER_HIT),
+        "rlt_area": area["Rlt"][0],
+        "lru_area": area[STOCK][0],
         "hotness_over_lru": min(one.ratio for one in hot),
         "hotness_over_lru_low": min(one.low for one in hot),
         "multiturn_hotness": hot_turns.ratio,

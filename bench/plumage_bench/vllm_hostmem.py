@@ -16,10 +16,11 @@ it: three suites answer one token, so that nearly all of their steps are prefill
 worst upper bound of any (`decode_slowdown_high`).
 
 `lru` is vLLM without host memory; E its eviction by hotness. `all` is vLLM's offloading, which stores every block;
-`threshold k` the same with its `store_threshold`. A is selective admission, P promotion: of what waiting requests lack,
-then of what is hot. `A+P hotness` and its neighbours promote by the one rank alone, so that ranks compare; `A+P again`
-is A+P with other chance in its filter and in when copies end. The suites draw subjects evenly, where no policy can know
-which is next but by who waits; with `zipf` some are asked for more often than others.
+`threshold k` the same with its `store_threshold`. A is selective admission. P is promotion by one rank alone:
+`A+P hotness` is HotPrefix's, its neighbours replace the rank. `A+lookahead` is ours, not HotPrefix's: it promotes what
+the next waiting requests lack, then what is hot; `again` changes the chance in its filter and in when copies end. Eight
+requests always wait, which is what a lookahead needs. The suites draw subjects evenly, where no policy can know which
+is next but by who waits; with `zipf` some are asked for more often than others.
 """
 
 from __future__ import annotations
@@ -74,13 +75,13 @@ _ALL = (
     Contender("A 2", tier=_tier(2)),
     Contender("A 2, half", tier=_tier(2), room=0.5),
     Contender("A 10", tier=_tier(10)),
-    Contender("A+P", tier=_tier(2, "Hotness")),
+    Contender("A+lookahead", tier=_tier(2, "Hotness")),
     Contender("A+P hotness", tier=_tier(2, "Hotness", **_NO_LOOKAHEAD)),
-    Contender("A+P again", tier=_tier(2, "Hotness"), chance=_OTHER_CHANCE),
+    Contender("A+lookahead again", tier=_tier(2, "Hotness"), chance=_OTHER_CHANCE),
     Contender("A+P recency", tier=_tier(2, "Recency", **_NO_LOOKAHEAD)),
     Contender("A+P frequency", tier=_tier(2, "Frequency", **_NO_LOOKAHEAD)),
     Contender("A+P depth", tier=_tier(2, "Depth", **_NO_LOOKAHEAD)),
-    Contender("E+A+P", eviction="Hotness", tier=_tier(2, "Hotness")),
+    Contender("E+A+lookahead", eviction="Hotness", tier=_tier(2, "Hotness")),
 )
 
 
@@ -101,8 +102,8 @@ class Kind:
 _RANKS = ("A+P hotness", "A+P recency", "A+P frequency", "A+P depth")
 KINDS = (
     Kind("copies", 0.0, 4096, ("all", "A 2")),
-    Kind("even", 0.0, 1536, ("lru", "A+P", "A+P again", "A+P hotness", "E+A+P")),
-    Kind("zipf", 1.0, 1536, ("lru", "A+P", "E+A+P", *_RANKS)),
+    Kind("even", 0.0, 1536, ("lru", "A+lookahead", "A+lookahead again", "A+P hotness", "E+A+lookahead")),
+    Kind("zipf", 1.0, 1536, ("lru", "A+lookahead", "E+A+lookahead", *_RANKS)),
     Kind("half", 0.0, 1536, ("threshold 2, half", "A 2, half")),
     Kind("even, beside", 0.0, 1536, ("E", "threshold 2", "A 10"), 1),
     Kind("zipf, beside", 1.0, 1536, ("E",), 1),

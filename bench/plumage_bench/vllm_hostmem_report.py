@@ -102,15 +102,16 @@ RATIOS: Mapping[str, Ratio] = {
     "hits_kept": Ratio("A 2", "all", "ratio", ("copies",)),
     "over_threshold": Ratio("A 2, half", "threshold 2, half", "ratio", ("half",)),
     "threshold_bytes": Ratio("threshold 2, half", "A 2, half", "stored", ("half",)),
-    "ap_gain": Ratio("A+P", "lru", "device_ratio", _EVEN),
-    "eap_gain": Ratio("E+A+P", "lru", "device_ratio", _EVEN),
-    "ap_gain_zipf": Ratio("A+P", "lru", "device_ratio", _ZIPF),
-    "eap_gain_zipf": Ratio("E+A+P", "lru", "device_ratio", _ZIPF),
+    "lookahead_gain": Ratio("A+lookahead", "lru", "device_ratio", _EVEN),
+    "lookahead_e_gain": Ratio("E+A+lookahead", "lru", "device_ratio", _EVEN),
+    "lookahead_gain_zipf": Ratio("A+lookahead", "lru", "device_ratio", _ZIPF),
+    "lookahead_e_gain_zipf": Ratio("E+A+lookahead", "lru", "device_ratio", _ZIPF),
     "hotness_gain": Ratio("A+P hotness", "lru", "device_ratio", _EVEN),
+    "hotness_gain_zipf": Ratio("A+P hotness", "lru", "device_ratio", _ZIPF),
     "over_recency": Ratio("A+P hotness", "A+P recency", "device_ratio", _ZIPF),
     "over_frequency": Ratio("A+P hotness", "A+P frequency", "device_ratio", _ZIPF),
     "over_depth": Ratio("A+P hotness", "A+P depth", "device_ratio", _ZIPF),
-    "again": Ratio("A+P again", "A+P", "device_ratio", _EVEN),
+    "again": Ratio("A+lookahead again", "A+lookahead", "device_ratio", _EVEN),
 }
 _POOLED = ("over_recency", "over_frequency", "over_depth", "again")
 """Of these the closing line has the mean over all suites, of the others the worst suite."""
@@ -151,7 +152,7 @@ def closing(found: Found) -> dict[str, float]:
         keys["again_high"] = ratio(found, RATIOS["again"]).high
     if "hits_kept" in played:
         keys |= {"hit_loss": 1.0 - keys.pop("hits_kept"), "hit_loss_high": 1.0 - keys.pop("hits_kept_low")}
-    if stretches := [stretch(rows["A+P"]) for load, rows in found.items() if load.kind in _BOTH]:
+    if stretches := [stretch(rows["A+lookahead"]) for load, rows in found.items() if load.kind in _BOTH]:
         keys |= {
             "decode_slowdown": max(one.ratio for one in stretches) - 1.0,
             "decode_slowdown_high": max(one.high for one in stretches) - 1.0,
@@ -169,7 +170,7 @@ def ratios_table(found: Found) -> ResultTable:
     ]
     notes = (
         "Geometric means of pairs, with their 95 % interval or, of fewer than five, their range. hits_kept: selective "
-        "÷ everything. again: A+P by other chance."
+        "÷ everything. again: A+lookahead by other chance."
     )
     return ResultTable("Ratios", ("", *suites, "all"), rows, notes)
 
@@ -203,7 +204,15 @@ def plot(figure: Any, found: Found) -> None:
     left, right = figure.subplots(1, 2)
     names = {
         left: ("bytes_ratio", "time_ratio", "link_ratio"),
-        right: ("hits_kept", "over_threshold", "ap_gain", "eap_gain", "ap_gain_zipf", "eap_gain_zipf", "again"),
+        right: (
+            "hits_kept",
+            "over_threshold",
+            "lookahead_gain",
+            "lookahead_e_gain",
+            "lookahead_gain_zipf",
+            "lookahead_e_gain_zipf",
+            "again",
+        ),
     }
     for axes, wanted in names.items():
         shown = [name for name in wanted if name in _played(found)]

@@ -8,7 +8,7 @@ import pytest
 
 from plumage_bench.vllm_hostmem_report import RATIOS, Counted, Found, Load, closing, plot, ratio, ratios_table, stretch
 
-NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+P", "A+P again", "E+A+P",
+NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+lookahead", "A+lookahead again", "E+A+lookahead",
          "A+P hotness", "A+P recency", "A+P frequency", "A+P depth")  # fmt: skip
 
 
@@ -21,7 +21,7 @@ def found(gains: dict[str, float]) -> Found:
             for _ in range(5):
                 level = rng.uniform(200_000, 400_000)
                 for name in NAMES:
-                    device = level * (gain if "A+P" in name else 1.0) * rng.lognormvariate(0.0, 0.005)
+                    device = level * (gain if name.startswith(("A+", "E+")) else 1.0) * rng.lognormvariate(0.0, 0.005)
                     stored = 20_000 if name == "all" else 1_000
                     rows[name].append(
                         Counted(1_000_000, int(device), 100_000, stored, copies=100, steps=1000, promoted=100,
@@ -34,8 +34,8 @@ def found(gains: dict[str, float]) -> Found:
 def test_the_worst_suite_is_the_one_that_counts() -> None:
     both = found({"mmlu": 1.4, "bbh": 1.1})
     keys = closing(both)
-    assert 1.08 < keys["ap_gain_low"] <= keys["ap_gain"] < 1.12
-    assert 1.2 < ratio(both, RATIOS["ap_gain"]).ratio < 1.3
+    assert 1.08 < keys["lookahead_gain_low"] <= keys["lookahead_gain"] < 1.12
+    assert 1.2 < ratio(both, RATIOS["lookahead_gain"]).ratio < 1.3
     assert keys["pairs"] == 10
 
 
@@ -97,6 +97,6 @@ def test_a_run_of_some_kinds_tells_what_it_has() -> None:
     keys = closing(made)
     assert keys["bytes_ratio"] == 20.0
     assert keys["pairs"] == 5
-    assert not {"ap_gain", "again", "decode_slowdown"} & keys.keys()
+    assert not {"lookahead_gain", "again", "decode_slowdown"} & keys.keys()
     assert [row[0] for row in ratios_table(made).rows] == ["bytes_ratio", "time_ratio", "link_ratio", "hits_kept"]
     plot(Figure(), made)
