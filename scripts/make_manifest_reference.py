@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Struct
 
 PAGE = Path(__file__).parents[1] / "docs" / "manifest.md"
@@ -29,6 +30,7 @@ A field without a default must be set, unless its form says *optional*. A quanti
 own, and `kubectl explain ppool.spec.engine.affinity --recursive` lists them.
 """
 LEFT_OUT = {"status", "apiVersion", "kind", "metadata"}
+PLACEMENT = {field.alias or name for name, field in Placement.model_fields.items()}
 KUBERNETES_OWN = {"affinity", "topologySpreadConstraints"}
 
 
@@ -46,6 +48,7 @@ def _kind(kind: type[Struct]) -> str:
 def _sections(path: str, schema: dict[str, Any], defs: dict[str, Any], skip: set[str]) -> Iterator[str]:
     """The section of one struct, then those of the structs in it."""
     fields = {name: field for name, field in schema["properties"].items() if name not in skip}
+    fields = {name: fields[name] for name in sorted(fields, key=PLACEMENT.__contains__)}  # the same in every part
     if path:
         lines = "".join(_row(name, field, defs, name in schema.get("required", ())) for name, field in fields.items())
         head = "| field | form | default | meaning |\n|---|---|---|---|\n"

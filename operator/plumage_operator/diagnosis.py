@@ -45,6 +45,8 @@ _KEY_GONE = re.compile(r"references non-existent (secret|config) key: (\S+)")
 _INSUFFICIENT = re.compile(r"Insufficient (\S*\w)")  # a resource's name ends in a letter or digit, and a stop follows
 _QUOTA = re.compile(r"exceeded quota: (\S+),")
 _NO_LIMITS = re.compile(r"failed quota: ([^\s:]+): must specify (.*)")
+_REPLICA_SET = re.compile(r'replica ?set "([^"]+)"', re.IGNORECASE)
+_REFUSED_POD = re.compile(r'pods "([^"]+)" is forbidden')
 _OF_CONTAINERS = re.compile(r" for: ([^;]+)")  # "limits.memory for: agent,tokenizer; requests.cpu for: tokenizer"
 _MISSING: Final = {
     "secret": Reason.MISSING_SECRET,
@@ -250,11 +252,14 @@ def _before_containers(trouble: Trouble) -> Cause:
 
 
 def replica_failure(deployment: Object | None, component: str = "engine") -> Cause | None:
-    """Pods that the API server refused to create."""
-    failure = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "ReplicaFailure")
+    """Pods of the present template that the API server refused to create."""
+    conditions = (deployment or {}).get("status", {}).get("conditions") or ()
+    failure = find_condition(conditions, "ReplicaFailure")
     if failure is None or failure.get("status") != "True":
         return None
     message = str(failure.get("message", ""))
+    if _of_an_older_template(message, find_condition(conditions, "Progressing") or {}):
+        return None
     said = _short(message)
     if (quota := _QUOTA.search(message)) is not None:
         return Cause(
@@ -267,6 +272,14 @@ def replica_failure(deployment: Object | None, component: str = "engine") -> Cau
         told = f"the namespace's quota {quota[1]} refuses pods whose containers do not say what they take"
         return Cause(Reason.QUOTA_EXCEEDED, f"{told}: {said}. {remedy}")
     return Cause(Reason.PODS_REFUSED, f"the API server refuses the pods: {said}")
+
+
+def _of_an_older_template(message: str, progressing: Mapping[str, Any]) -> bool:
+    """Whether a ReplicaSet of an earlier spec was refused. A Deployment repeats that while the old ReplicaSet tries,
+    also after the spec was corrected. Its condition Progressing names the present ReplicaSet, and a pod's name begins
+    with its ReplicaSet's."""
+    present, refused = _REPLICA_SET.search(str(progressing.get("message", ""))), _REFUSED_POD.search(message)
+    return bool(present and refused and not refused[1].startswith(f"{present[1]}-"))
 
 
 def _late(deployment: Object | None, component: str) -> Cause | None:

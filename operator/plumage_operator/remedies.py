@@ -1,8 +1,8 @@
 """What to change when a pod is not ready, in fields that the pod's component has. Pure.
 
-A component's fields differ: an engine has all of a pod's scheduling fields, a gateway few. A remedy that names a field
-of another component costs the reader an hour. `tests/unit/operator/test_remedies.py` checks each path that is named
-here against the API's models and the chart's values.
+A component's fields stand in different places, and a remedy that names a field of another component costs the reader an
+hour. `tests/unit/operator/test_remedies.py` checks each path that is named here against the API's models and the
+chart's values.
 """
 
 from __future__ import annotations
@@ -28,15 +28,25 @@ class Part:
 
 _RESOURCES: Final[Mapping[Part, str]] = {
     Part("engine", "engine"): "spec.engine.resources",
+    Part("engine", "agent"): "spec.engine.agentResources",
+    Part("engine", "tokenizer"): "spec.model.fetchResources",
+    Part("engine", "weights"): "spec.model.fetchResources",
     Part("router", "router"): "spec.router.resources",
+    Part("router", "tokenizer"): "spec.model.fetchResources",
+    Part("gateway", "router"): "spec.resources",
+    Part("gateway", "tokenizer"): "the pool's spec.model.fetchResources",
+    Part("directory", "directory"): "spec.directory.managed.resources",
 }
-"""The field with a container's resources, where it has one."""
-
-_MEMORY: Final[Mapping[Part, str]] = {Part("directory", "directory"): "spec.directory.managed.maxMemory"}
-"""The field that a container's memory limit is computed from, where the limit itself is no field."""
+"""The field with a container's resources. A gateway's tokenizer has those of its pool."""
 
 _PLACES: Final[Mapping[str, str]] = {
-    "engine": "spec.engine.nodeSelector, spec.engine.tolerations or spec.engine.affinity",
+    component: ", ".join((f"{place}.nodeSelector", f"{place}.tolerations")) + f" or {place}.affinity"
+    for component, place in (
+        ("engine", "spec.engine"),
+        ("router", "spec.router"),
+        ("gateway", "spec"),
+        ("directory", "spec.directory.managed"),
+    )
 }
 """The fields that say on which nodes a component's pods may run."""
 
@@ -52,29 +62,28 @@ def part_of_container(pod: Object, container: str = "") -> Part:
 
 def give_memory(part: Part) -> str:
     """For a container that was killed for want of memory."""
-    if part == Part("engine", "engine"):
-        return (
-            "Raise spec.engine.resources.limits.memory, or lower what the model, its cache and "
-            "spec.engine.hostMemory.capacity take."
-        )
-    if part in _RESOURCES:
-        return f"Raise {_RESOURCES[part]}.limits.memory."
-    if part in _MEMORY:
-        return f"Raise {_MEMORY[part]}."
-    return "It has no limit of its own: give its node more memory, or raise the namespace's LimitRange."
+    lower = {
+        Part("engine", "engine"): ", or lower what the model, its cache and spec.engine.hostMemory.capacity take",
+        Part("directory", "directory"): ", or lower spec.directory.managed.maxMemory",
+    }
+    field = _RESOURCES.get(part)
+    if field is None:
+        return "Raise the limit of its container, which is none of Plumage's."
+    return f"Raise {field}.limits.memory{lower.get(part, '')}."
 
 
 def lower_requests(part: Part) -> str:
     """For a pod that no node has room for."""
     whole = Part(part.component, part.component if part.component != "gateway" else "router")
-    fields = [field for field in (_RESOURCES.get(whole) or _MEMORY.get(whole), _PLACES.get(part.component)) if field]
+    fields = [field for field in (_RESOURCES.get(whole), _PLACES.get(part.component)) if field]
     return f"Add nodes, or change {', '.join(fields)}." if fields else "Add nodes, or free room on those there are."
 
 
 def set_limits(component: str, containers: Sequence[str]) -> str:
-    """For pods that a quota refuses because containers have no requests or limits."""
+    """For pods that a quota refuses because containers have no requests or limits of what it counts. A container that
+    an admission webhook adds is none of Plumage's: a LimitRange gives it defaults."""
     parts = [Part(component, "tokenizer" if one.startswith("tokenizer") else one) for one in containers]
-    fields = [_RESOURCES[part] for part in parts if part in _RESOURCES]
+    fields = list(dict.fromkeys(_RESOURCES[part] for part in parts if part in _RESOURCES))
     without = [one for one, part in zip(containers, parts, strict=True) if part not in _RESOURCES]
     told = [f"Set {' and '.join(fields)}."] if fields else []
     if without:

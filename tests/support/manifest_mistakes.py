@@ -235,6 +235,10 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
 
 GATEWAY_FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (
+        put("spec.resources", {"limits": {"memory": "-1"}}),
+        "spec.resources.limits[memory]: must be a quantity from 0 to 1E, got '-1'",
+    ),
+    (
         put("spec.listeners", [{"name": "Front", "port": 80}]),
         "spec.listeners[0].name: must be lowercase letters, digits and '-', beginning and ending with a letter or "
         "digit, got 'Front'",

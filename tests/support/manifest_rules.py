@@ -129,6 +129,11 @@ RULES: list[tuple[Mutation, str]] = [
         "spec.directory.redisRef: may not be set together with managed: exactly one directory, got 1 entry",
     ),
     (
+        put("spec.directory.managed", {"resources": {"limits": {"memory": "256Mi"}}}),
+        "spec.directory.managed.maxMemory: must be below resources.limits.memory: buffers of clients come on top, "
+        "got nothing",
+    ),
+    (
         put("spec.rollout", {"maxSurge": 0, "maxUnavailable": "0%"}),
         "spec.rollout.maxSurge: may not be 0 when maxUnavailable is 0: nothing could ever be replaced, got 0",
     ),
@@ -223,6 +228,10 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 """Of a pool, which only a server can judge: a merge patch of the base object."""
 
 GATEWAY_RULES: list[tuple[Mutation, str]] = [
+    (
+        put("spec.resources", {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}),
+        "spec.resources.requests: may not be above limits, got 1 entry",
+    ),
     (
         put("spec.listeners", [{"name": "a", "port": 443, "protocol": "HTTPS"}]),
         "spec.listeners[0].certificateRef: must be set for HTTPS, and absent for HTTP, got nothing",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.directory.ledger import capacity_within
 from plumage.errors import ManifestError
 from plumage.settings import VLLM_READY_SECONDS, Meeting, agent_settings, router_settings, simulator_settings
@@ -43,11 +44,13 @@ WITHOUT_EFFECT = (
     "model.revision",
     "model.token_ref",
     "model.adapters.uri",
+    "model.fetch_resources",
     "autoscaling",
     "engine.image",
     "engine.image_pull_policy",
     "engine.env",
     "engine.resources",
+    "engine.agent_resources",
     "engine.shared_memory",
     "engine.model_cache",
     "engine.startup_timeout_seconds",
@@ -55,11 +58,7 @@ WITHOUT_EFFECT = (
     "engine.host_memory.disk.capacity",
     "engine.host_memory.disk.claim_name",
     "engine.host_memory.disk.path",
-    "engine.node_selector",
-    "engine.tolerations",
-    "engine.affinity",
-    "engine.topology_spread_constraints",
-    "engine.priority_class_name",
+    *(f"engine.{name}" for name in Placement.model_fields),
     "engine.runtime_class_name",
     "engine.scheduler_name",
     "engine.service_account_name",
@@ -71,8 +70,11 @@ WITHOUT_EFFECT = (
     "router.ingress",
     "router.http_route",
     "router.resources",
+    *(f"router.{name}" for name in Placement.model_fields),
     "router.limits.max_held",
     "router.timeouts.wake_seconds",
+    "directory.managed.resources",
+    *(f"directory.managed.{name}" for name in Placement.model_fields),
     "directory.warmup.salted",
     "rollout.max_surge",
     "rollout.max_unavailable",

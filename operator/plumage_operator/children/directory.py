@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.cluster import DIRECTORY_PORT, selector_of
+from plumage_operator.children.placement import placed
 from plumage_operator.children.pods import (
     TELLS_WHY,
     TMP_MOUNT,
@@ -14,11 +15,10 @@ from plumage_operator.children.pods import (
     pod_security,
     scratch_volume,
 )
+from plumage_operator.children.resources import MIB, Defaults, filled
 from plumage_operator.children.scene import Child, Scene
 
 __all__ = ["build_deployment", "build_service"]
-
-_MIB = 1 << 20
 
 
 def build_service(scene: Scene) -> Child:
@@ -37,7 +37,8 @@ def build_deployment(scene: Scene) -> Child:
 
 
 def _pod(scene: Scene) -> dict[str, Any]:
-    memory = int(scene.pool.spec.directory.managed.max_memory)
+    managed = scene.pool.spec.directory.managed
+    memory = int(managed.max_memory)
     probe: dict[str, Any] = {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 2, "timeoutSeconds": 2}
     pull = {"imagePullSecrets": [{"name": name} for name in scene.site.pull_secrets]} if scene.site.pull_secrets else {}
     container: dict[str, Any] = {
@@ -49,11 +50,8 @@ def _pod(scene: Scene) -> dict[str, Any]:
         "ports": [{"name": "redis", "containerPort": DIRECTORY_PORT, "protocol": "TCP"}],
         "readinessProbe": {**probe, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
-        "resources": {
-            "requests": {"cpu": "50m", "memory": str(memory)},
-            # Buffers of clients and fragmentation lie above what Valkey counts.
-            "limits": {"memory": str(memory * 3 // 2 + 64 * _MIB)},
-        },
+        # Buffers of clients and fragmentation lie above what Valkey counts.
+        "resources": filled(managed.resources, Defaults("50m", str(memory), str(memory * 3 // 2 + 64 * MIB))),
         "volumeMounts": [TMP_MOUNT],
         "securityContext": container_security(),
         **TELLS_WHY,
@@ -66,5 +64,6 @@ def _pod(scene: Scene) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
         "volumes": [scratch_volume()],
+        **placed(managed, None),
         **pull,
     }

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from plumage.api.v1alpha1.scheduling import as_written
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
 from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.models import tokenizer_place, weights_place
+from plumage_operator.children.placement import placed
 from plumage_operator.children.pods import (
     API_MOUNT,
     CONFIG_MOUNT,
@@ -32,6 +32,7 @@ from plumage_operator.children.pods import (
     pod_security,
     scratch_volume,
 )
+from plumage_operator.children.resources import AGENT, SIMULATOR, filled
 from plumage_operator.children.scene import Child, Scene
 from plumage_operator.children.vllm import vllm_container, vllm_volumes
 
@@ -40,7 +41,6 @@ __all__ = ["build_config", "build_deployment", "build_service"]
 _RUN_MOUNT: Final = {"name": "run", "mountPath": RUN_FOLDER}
 _AFTER_DRAIN = 30  # seconds: the router hears of it, SIGTERM, and what the engine needs to end
 _SIMULATOR_SECONDS = 60
-_AGENT_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "192Mi"}}  # its index has a bound; 0067 has its CPU
 
 
 def build_config(scene: Scene) -> Child:
@@ -116,7 +116,7 @@ def _agent(scene: Scene) -> dict[str, Any]:
         "startupProbe": http_probe("/healthz", AGENT_PORT, period=1, failures=120),
         "readinessProbe": http_probe("/readyz", AGENT_PORT, period=2, failures=2),
         "livenessProbe": http_probe("/healthz", AGENT_PORT, period=10, failures=6, timeout=5),
-        "resources": _AGENT_RESOURCES,
+        "resources": filled(scene.pool.spec.engine.agent_resources, AGENT),
         "volumeMounts": [
             _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT,
             *tokenizer_place(scene).mounts, *settings.directory_mounts(scene),
@@ -147,14 +147,12 @@ def _engine(scene: Scene) -> dict[str, Any]:
 
 
 def _simulator(scene: Scene) -> dict[str, Any]:
-    resources = scene.pool.spec.engine.resources
-    amounts = {"requests": resources.requests, "limits": resources.limits}
     given = [one.model_dump(exclude_none=True, by_alias=True) for one in scene.pool.spec.engine.env]
     return {
         "command": ["python3", "-m", "plumage_engine.simulator"],
         "args": [f"--config={CONFIG_FOLDER}/engine.json"],
         "env": [POD_NAME, *given],
-        "resources": {name: {key: str(value) for key, value in part.items()} for name, part in amounts.items() if part},
+        "resources": filled(scene.pool.spec.engine.resources, SIMULATOR),
         "volumeMounts": [CONFIG_MOUNT, *tokenizer_place(scene).mounts],
     }
 
@@ -180,18 +178,11 @@ def _scheduling(scene: Scene) -> dict[str, Any]:
     secrets = [*({"name": name} for name in scene.site.pull_secrets)]
     secrets += [{"name": one.name} for one in engine.image_pull_secrets]
     fields = {
-        "nodeSelector": dict(engine.node_selector),
-        "tolerations": [_toleration(one.model_dump(exclude_none=True, by_alias=True)) for one in engine.tolerations],
-        "affinity": as_written(engine.affinity) if engine.affinity is not None else None,
-        "topologySpreadConstraints": [as_written(one) for one in engine.topology_spread_constraints],
-        "priorityClassName": engine.priority_class_name,
         "runtimeClassName": engine.runtime_class_name,
         "schedulerName": engine.scheduler_name,
         "imagePullSecrets": secrets,
     }
-    return {name: value for name, value in fields.items() if value}
-
-
-def _toleration(told: dict[str, Any]) -> dict[str, Any]:
-    """Less its empty strings, which the API server does not keep."""
-    return {name: value for name, value in told.items() if value != ""}
+    return {
+        **placed(engine, scene.selector("engine")),
+        **{name: value for name, value in fields.items() if value},
+    }

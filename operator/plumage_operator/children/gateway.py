@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plumage.api.v1alpha1.pods import Resources
 from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.pods import deployment
@@ -48,8 +47,7 @@ def build_deployment(scene: GatewayScene) -> Child:
         "gateway",
         [one.scene for one in scene.served],
         drain=settings.longest_drain(scene),
-        auth=spec.auth,
-        resources=Resources(),
+        spec=spec,
     )
     restarts = [without(settings.gateway(scene), LIVE)]
     return deployment(scene, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from plumage_operator.children.pods import TELLS_WHY, TMP_MOUNT, container_security
+from plumage_operator.children.resources import FETCH, filled
 from plumage_operator.children.scene import Scene
 
 __all__ = ["Place", "adapter_places", "hub_variables", "model_mistakes", "tokenizer_place", "weights_place"]
@@ -112,6 +113,7 @@ def _random_weights(scene: Scene) -> Place:
         "imagePullPolicy": scene.site.pull_policy,
         "command": ["python3", "-m", "plumage_engine.vllm.tiny_model", f"{folder}/tiny-llama"],
         "env": [{"name": "HOME", "value": "/tmp"}],
+        "resources": filled(scene.pool.spec.model.fetch_resources, FETCH),
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
         **TELLS_WHY,
@@ -130,6 +132,7 @@ def _fetched(scene: Scene, uri: str, revision: str | None) -> Place:
         "command": ["python3", "-m", "plumage_engine.fetch", f"--uri={uri}", f"--to={folder}"]
         + ([f"--revision={revision}"] if revision else []),
         "env": [{"name": "HOME", "value": "/tmp"}, *hub_variables(scene)],
+        "resources": filled(scene.pool.spec.model.fetch_resources, FETCH),
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
         **TELLS_WHY,

@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.router import AuthSpec
+from plumage.api.v1alpha1.router import AuthSpec, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
 from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.models import tokenizer_place
+from plumage_operator.children.placement import placed
 from plumage_operator.children.pods import (
     API_MOUNT,
     CONFIG_MOUNT,
@@ -27,6 +29,7 @@ from plumage_operator.children.pods import (
     scratch_volume,
     secret_volume,
 )
+from plumage_operator.children.resources import ROUTER, filled
 from plumage_operator.children.scene import Child, Owner, Scene
 from plumage_operator.hashing import without
 from plumage_operator.site import Site
@@ -35,7 +38,6 @@ __all__ = ["ROLLING", "build_config", "build_deployment", "build_pod", "build_se
 
 ROLLING: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 _AFTER_DRAIN = 15  # seconds
-_REQUESTS: Final = {"cpu": "100m", "memory": "256Mi"}  # its bounds are in its configuration
 
 
 def build_config(scene: Scene, cordoned: Sequence[str]) -> Child:
@@ -73,16 +75,17 @@ def build_deployment(scene: Scene) -> Child:
 def _pod(scene: Scene) -> dict[str, Any]:
     router = scene.pool.spec.router
     drain = scene.pool.spec.rollout.drain_timeout_seconds
-    return build_pod(scene, "router", [scene], drain=drain, auth=router.auth, resources=router.resources)
+    return build_pod(scene, "router", [scene], drain=drain, spec=router)
 
 
 def build_pod(
-    owner: Owner, component: Component, pools: Sequence[Scene], *, drain: int, auth: AuthSpec, resources: Resources
+    owner: Owner, component: Component, pools: Sequence[Scene], *, drain: int, spec: RouterSpec | InferenceGatewaySpec
 ) -> dict[str, Any]:
-    """A pod that routes to these pools. drain: seconds that it waits for what is under way."""
+    """A pod that routes to these pools. drain: seconds that it waits for what is under way. spec: its scheduling,
+    resources and keys."""
     places, site = [tokenizer_place(scene) for scene in pools], owner.site
     fetch = [container for place in places for container in place.fetch]
-    keys = _keys(auth)
+    keys = _keys(spec.auth)
     key_mounts = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in keys]
     mounts = [mount for place in places for mount in place.mounts]
     mounts += [mount for scene in pools for mount in settings.directory_mounts(scene)]
@@ -96,18 +99,17 @@ def build_pod(
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain + settings.LEAVE_SECONDS + _AFTER_DRAIN,
         **({"initContainers": fetch} if fetch else {}),
-        "containers": [_container(site, resources, [*mounts, *key_mounts])],
+        "containers": [_container(site, spec.resources, [*mounts, *key_mounts])],
         "volumes": [
             config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
             *(secret_volume(volume, name, {key: path}) for volume, _, name, key, path in keys),
         ],
+        **placed(spec, owner.selector(component)),
         **pull,
     }  # fmt: skip
 
 
 def _container(site: Site, given: Resources, mounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    requests = {**_REQUESTS, **{name: str(amount) for name, amount in given.requests.items()}}
-    limits = {name: str(amount) for name, amount in given.limits.items()}
     return {
         "name": "router",
         "image": site.image,
@@ -119,7 +121,7 @@ def _container(site: Site, given: Resources, mounts: Sequence[dict[str, Any]]) -
         "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60),
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
         "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),
-        "resources": {"requests": requests, **({"limits": limits} if limits else {})},
+        "resources": filled(given, ROUTER),
         "volumeMounts": [CONFIG_MOUNT, API_MOUNT, TMP_MOUNT, *mounts],
         "securityContext": container_security(),
         **TELLS_WHY,

@@ -12,6 +12,7 @@ from plumage.cluster import ENGINE_PORT
 from plumage.settings.vllm import ROUTES
 from plumage_operator.children.models import adapter_places, hub_variables, weights_place
 from plumage_operator.children.pods import memory_volume, scratch_volume
+from plumage_operator.children.resources import Defaults, filled
 from plumage_operator.children.scene import Scene
 from plumage_operator.children.settings import ANYWHERE, MEETING, PLUGIN_KEY
 
@@ -122,18 +123,31 @@ def _shared_memory(scene: Scene) -> int | None:
 
 
 def _resources(scene: Scene) -> dict[str, Any]:
-    """As the manifest says; the GPUs of a replica are asked for where it names none."""
+    """As the manifest says; the GPUs of a replica are asked for where it names none. What a model takes is known to its
+    owner alone: a limit that is named without a request is the request too, as Kubernetes has it."""
     engine = scene.pool.spec.engine
     told = engine.resources
-    requests, limits = _asked(told.requests), _asked(told.limits)
+    resources = filled(told, _defaults(scene))
+    requests = {
+        name: one for name, one in resources["requests"].items() if name in told.requests or name not in told.limits
+    }
+    limits = dict(resources["limits"])
     if not names_gpu([*told.requests, *told.limits]):
         limits[GPU] = str(engine.tensor_parallel_size)
-    return {name: part for name, part in (("requests", requests), ("limits", limits)) if part}
+    return {"requests": _asked(requests), "limits": _asked(limits)}
 
 
-def _asked(amounts: Mapping[str, Quantity]) -> dict[str, str]:
+def _defaults(scene: Scene) -> Defaults:
+    """A worker for each GPU, with its CUDA context, compiled graphs and a shard that is being loaded. /dev/shm counts
+    as memory. The limit is wide: it bounds a leak, and keeps no model from loading."""
+    shared = _shared_memory(scene) or 0
+    workers = scene.pool.spec.engine.tensor_parallel_size
+    return Defaults("1", str(4 * _GIB + shared), str(32 * _GIB * workers + shared))
+
+
+def _asked(amounts: Mapping[str, str]) -> dict[str, str]:
     """Less the GPUs that there shall be none of: a pod says that by not naming them."""
-    return {name: str(amount) for name, amount in amounts.items() if amount.value or not is_gpu(name)}
+    return {name: amount for name, amount in amounts.items() if Quantity(amount).value or not is_gpu(name)}
 
 
 def _claim(volume: str, claim: str) -> dict[str, Any]:

@@ -60,6 +60,13 @@ CONTEXT: dict[str, dict[str, Any]] = {
     "engine.simulator.host_blocks": {"engine.hostMemory": {}},
     "router.lbgr.decay_interval_milliseconds": {"router.policy": "LbgrPaper"},
 }
+PLACED: dict[str, Any] = {
+    "node_selector": {"a": "b"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topology_spread_constraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "priority_class_name": "high",
+}
 # Where a value that differs from the default can't be made up from the field's type.
 SAMPLES: dict[str, Any] = {
     "model.uri": "file:///models/other",
@@ -88,7 +95,10 @@ SAMPLES: dict[str, Any] = {
     "directory.managed.max_memory": "64Mi",
     "autoscaling": {"maxReplicas": 3},
     "engine.env": [{"name": "A", "value": "b"}],
+    "model.fetch_resources": {"limits": {"cpu": "1"}},
     "engine.resources": {"limits": {"cpu": "1"}},
+    "engine.agent_resources": {"limits": {"cpu": "1"}},
+    "directory.managed.resources": {"limits": {"cpu": "1"}},
     "engine.image": "engine:1",
     "engine.shared_memory": "1Gi",
     "engine.model_cache": {"sizeLimit": "1Gi"},
@@ -96,13 +106,7 @@ SAMPLES: dict[str, Any] = {
     "engine.host_memory.disk.capacity": "2Gi",
     "engine.host_memory.disk.claim_name": "kv",
     "engine.host_memory.disk.path": "/kv",
-    "engine.node_selector": {"a": "b"},
-    "engine.tolerations": [{"operator": "Exists"}],
-    "engine.affinity": {"nodeAffinity": {}},
-    "engine.topology_spread_constraints": [
-        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
-    ],
-    "engine.priority_class_name": "high",
+    **{f"{part}.{name}": value for part in ("engine", "router", "directory.managed") for name, value in PLACED.items()},
     "engine.runtime_class_name": "nvidia",
     "engine.scheduler_name": "other",
     "engine.service_account_name": "other",

@@ -104,7 +104,7 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     assert "/metrics" in flags["--disable-access-log-for-endpoints"].split(","), "the agent asks it four times a second"
     assert {"--enable-prompt-tokens-details", "--enable-force-include-usage"} <= set(container["args"])
     assert container["args"][-1] == "--max-num-seqs=8"
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     token = next(one for one in container["env"] if one["name"] == "HF_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "t"}
     assert container["image"] == "engine:1"
@@ -117,9 +117,9 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
         ({"limits": {"memory": "8Gi"}, "requests": {"cpu": 1}}, {"memory": "8Gi", "nvidia.com/gpu": "1"}),
         ({"limits": {"rdma/hca": 1}}, {"rdma/hca": "1", "nvidia.com/gpu": "1"}),
         ({"limits": {"nvidia.com/gpu": 4}}, {"nvidia.com/gpu": "4"}),
-        ({"limits": {"nvidia.com/gpu": 0}}, None),
+        ({"limits": {"nvidia.com/gpu": 0}}, {}),
         ({"limits": {"nvidia.com/gpu": "0", "memory": "8Gi"}, "requests": {"nvidia.com/gpu": 0}}, {"memory": "8Gi"}),
-        ({"requests": {"nvidia.com/gpu": 0}}, None),
+        ({"requests": {"nvidia.com/gpu": 0}}, {}),
         *(
             ({"limits": {name: 1}}, {name: "1"})
             for name in (
@@ -131,19 +131,36 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_vllm_asks_for_a_gpu_where_none_is_named(named: dict[str, Any], limits: dict[str, str] | None) -> None:
+def test_vllm_asks_for_a_gpu_where_none_is_named(named: dict[str, Any], limits: dict[str, str]) -> None:
     resources = engine(children(vllm({"resources": named})))["resources"]
-    assert resources.get("limits") == limits
-    assert not any(name.endswith("/gpu") for name in resources.get("requests", {}))
+    assert resources["limits"] == {"memory": str(32 << 30), **limits}
+    assert not any(name.endswith("/gpu") for name in resources["requests"])
 
 
 def test_on_cpus_several_workers_ask_for_no_gpu() -> None:
     spec = vllm({"tensorParallelSize": 2, "resources": {"limits": {"nvidia.com/gpu": 0}}})
-    assert engine(children(spec))["resources"] == {}
+    assert not any("gpu" in name for part in engine(children(spec))["resources"].values() for name in part)
 
 
 def test_a_simulated_engine_asks_for_no_gpu() -> None:
-    assert engine(children())["resources"] == {}
+    assert not any("gpu" in name for part in engine(children())["resources"].values() for name in part)
+
+
+def test_a_limit_of_vllm_without_a_request_is_the_request_too() -> None:
+    """As Kubernetes fills it in: what a model takes only its owner knows."""
+    resources = engine(children(vllm({"resources": {"limits": {"memory": "128Gi"}}})))["resources"]
+    assert resources["requests"] == {"cpu": "1"}
+    assert resources["limits"]["memory"] == "128Gi"
+
+
+def test_shared_memory_of_vllm_counts_as_memory() -> None:
+    plain, tiered = (
+        engine(children(vllm({"tensorParallelSize": 2, **more})))["resources"]
+        for more in ({"sharedMemory": "1Gi"}, {"sharedMemory": "9Gi"})
+    )
+    for part in ("requests", "limits"):
+        assert int(tiered[part]["memory"]) - int(plain[part]["memory"]) == 8 << 30
+    assert int(plain["limits"]["memory"]) == (2 * 32 + 1) << 30
 
 
 def test_the_host_tier_has_room_in_shared_memory() -> None:
@@ -325,3 +342,67 @@ def test_a_broken_replica_keeps_no_node_from_being_drained() -> None:
     for part in ("engine", "router"):
         spec = made["PodDisruptionBudget", f"chat-{part}"]["spec"]
         assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+def test_every_container_has_requests_and_a_limit_of_memory() -> None:
+    fetched = {"model": {"uri": "hf://org/model"}, "engine": {"runtime": "Simulator"}}
+    written = vllm(model={"uri": "builtin://tiny-llama"})
+    names = set()
+    for spec in (SIMULATOR, fetched, vllm(), written):
+        made = children(spec)
+        for part in ("engine", "router", "directory"):
+            inside = pod(made, part)
+            for one in [*inside.get("initContainers", ()), *inside["containers"]]:
+                names.add(one["name"])
+                assert {"cpu", "memory"} <= one["resources"]["requests"].keys(), one["name"]
+                assert "memory" in one["resources"]["limits"], one["name"]
+    assert names == {"engine", "agent", "router", "directory", "tokenizer", "weights"}
+
+
+NAMED = {"requests": {"cpu": "11m", "memory": "300Mi"}, "limits": {"cpu": "22m", "memory": "400Mi"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "container"),
+    [
+        ("engine.resources", "engine", "engine"),
+        ("engine.agentResources", "engine", "agent"),
+        ("model.fetchResources", "engine", "tokenizer"),
+        ("model.fetchResources", "router", "tokenizer"),
+        ("router.resources", "router", "router"),
+        ("directory.managed.resources", "directory", "directory"),
+    ],
+)
+def test_every_container_has_a_field_for_its_resources(path: str, part: str, container: str) -> None:
+    spec = {"model": {"uri": "hf://org/model"}, "engine": {"runtime": "Simulator"}}
+    inside = pod(children(with_(spec, path, NAMED)), part)
+    found = {one["name"]: one["resources"] for one in [*inside.get("initContainers", ()), *inside["containers"]]}
+    assert found[container] == NAMED
+
+
+SCHEDULING = {
+    "nodeSelector": {"pool": "cpu"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "high",
+}
+
+
+@pytest.mark.parametrize("part", ["engine", "router", "directory"])
+def test_each_part_has_the_same_scheduling_fields(part: str) -> None:
+    spec = with_(SIMULATOR, "directory.managed" if part == "directory" else part, {})
+    told = {**SCHEDULING, **({"runtime": "Simulator"} if part == "engine" else {})}
+    made = children(with_(spec, "directory.managed" if part == "directory" else part, told))
+    assert {name: pod(made, part)[name] for name in SCHEDULING} == SCHEDULING
+    others = {"engine", "router", "directory"} - {part}
+    assert not any("priorityClassName" in pod(made, other) for other in others)
+
+
+@pytest.mark.parametrize("part", ["engine", "router"])
+def test_replicas_spread_over_nodes(part: str) -> None:
+    made = children()
+    (spread,) = pod(made, part)["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    labels = made["Deployment", f"chat-{part}"]["spec"]["template"]["metadata"]["labels"]
+    assert spread["labelSelector"]["matchLabels"].items() <= labels.items(), "it counts these pods"

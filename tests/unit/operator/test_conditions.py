@@ -146,6 +146,26 @@ def test_quota_and_admission_are_told_from_the_deployment() -> None:
     assert refused.reason is Reason.PODS_REFUSED
 
 
+def test_a_refusal_of_an_older_replica_set_is_not_told() -> None:
+    def deployment(present: str) -> dict[str, Any]:
+        refused = 'pods "chat-engine-6b9f7d5c4-" is forbidden: exceeded quota: small, requested: pods=1'
+        conditions = [
+            {"type": "ReplicaFailure", "status": "True", "message": refused},
+            {"type": "Progressing", "status": "True", "message": present},
+        ]
+        return {"status": {"conditions": conditions}}
+
+    for present in (
+        'Created new replica set "chat-engine-6b9f7d5c4"',
+        'ReplicaSet "chat-engine-6b9f7d5c4" is progressing.',
+    ):
+        found = diagnose([], deployment(present), [])
+        assert found is not None
+        assert found.reason is Reason.QUOTA_EXCEEDED
+    for present in ('Created new replica set "chat-engine-6b9f7d5c"', 'ReplicaSet "chat-engine-79c8d" is progressing.'):
+        assert diagnose([], deployment(present), []) is None
+
+
 def test_hard_causes_come_before_what_may_pass() -> None:
     first_crash = pod_object(name="a", **ended(1, restarts=1) | {"containerStatuses": [
         {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}},

@@ -324,3 +324,26 @@ def test_words_of_a_pool_do_not_hang_on_its_own_children_alone() -> None:
     world = World(attached("chat").pool)
     world.do(plan_words(world.observed(), SITE, NOW))
     assert world.reasons()["RouterReady"] == ("False", "GatewayMissing")
+
+
+def test_its_routers_have_resources_and_the_scheduling_fields_of_engines() -> None:
+    told = {
+        "nodeSelector": {"pool": "cpu"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "priorityClassName": "high",
+    }
+    amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+    plain, named = Gateway(attached("chat")), Gateway(attached("chat"))
+    named.pool["spec"] |= {**told, "resources": amounts}
+    for world in (plain, named):
+        world.converge()
+    inside, given = (
+        world.objects["Deployment", "front-gateway"]["spec"]["template"]["spec"] for world in (plain, named)
+    )
+    (spread,) = inside["topologySpreadConstraints"]
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert "memory" in inside["containers"][0]["resources"]["limits"]
+    assert {name: given[name] for name in told} == told
+    assert given["containers"][0]["resources"] == amounts

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef
+from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["DirectorySpec", "ManagedDirectory", "RedisRef", "WarmupSpec"]
@@ -20,12 +22,32 @@ USER = r"^[A-Za-z0-9_.-]+$"
 WORDS[USER] = "letters, digits, '_', '.' and '-'"
 
 
-class ManagedDirectory(Struct):
+def _memory_fits(managed: Any) -> bool:
+    limit = managed.resources.limits.get("memory")
+    return limit is None or bool(managed.max_memory.value < limit.value)
+
+
+class ManagedDirectory(Placement):
     """A Valkey that Plumage runs for the pool."""
 
     max_memory: Annotated[Quantity, between("16Mi", "64Ti")] = Field(
         Quantity("256Mi"),
         description="Memory for hashes and counts. Each replica has a share; where it is full the coldest go first.",
+    )
+    resources: Resources = Field(
+        Resources(),
+        description="Compute of the directory. It requests 50m and maxMemory, with a limit of 64Mi above 1.5 times "
+        "maxMemory, where nothing is named.",
+    )
+    rules: ClassVar = (
+        Rule(
+            at="maxMemory",
+            must="must be below resources.limits.memory: buffers of clients come on top",
+            cel="!has(self.resources.limits) || !('memory' in self.resources.limits) || "
+            "quantity(string(self.maxMemory)).isLessThan(quantity(string(self.resources.limits['memory'])))",
+            reads=("resources", "max_memory"),
+            holds=_memory_fits,
+        ),
     )
 
 

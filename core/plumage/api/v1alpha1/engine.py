@@ -9,10 +9,10 @@ from pydantic import Field
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
-from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, StringMap, Subdomain, Text
+from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, Subdomain, Text
 from plumage.api.v1alpha1.gpus import GPU
-from plumage.api.v1alpha1.pods import EnvVar, Resources, Toleration
-from plumage.api.v1alpha1.scheduling import Affinity, TopologySpreadConstraint
+from plumage.api.v1alpha1.pods import EnvVar, Resources
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
@@ -76,7 +76,7 @@ class ModelCacheSpec(Struct):
     )
 
 
-class EngineSpec(Struct):
+class EngineSpec(Placement):
     """What runs in each replica."""
 
     runtime: Literal["VLLM", "Simulator"] = Field("VLLM", description="vLLM, or an engine that only plays one.")
@@ -96,8 +96,16 @@ class EngineSpec(Struct):
     )
     resources: Resources = Field(
         Resources(),
-        description=f"Compute of one replica. GPUs are limits; VLLM asks for as many {GPU} as tensorParallelSize says "
-        f"where none is named, of no vendor. {GPU}: 0 asks for none, for vLLM on a CPU.",
+        description=f"Compute of the engine's container. GPUs are limits; VLLM asks for as many {GPU} as "
+        f"tensorParallelSize says where none is named, of no vendor. {GPU}: 0 asks for none, for vLLM on a CPU. Where "
+        "nothing is named, VLLM requests 1 CPU and 4Gi, with a limit of 32Gi for each of tensorParallelSize, and "
+        "the size of /dev/shm on top of both. Simulator requests 100m and 192Mi, with a limit of 1Gi. CPU has no "
+        "default limit.",
+    )
+    agent_resources: Resources = Field(
+        Resources(),
+        description="Compute of the agent, the sidecar of each replica. It requests 50m and 192Mi, with a limit of "
+        "1Gi, where nothing is named.",
     )
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
@@ -121,13 +129,6 @@ class EngineSpec(Struct):
         "below 95 % of KV use, or leave it at its maximum.",
     )
     simulator: SimulatorSpec = Field(SimulatorSpec(), description="Size and speed of a simulated engine.")
-    node_selector: StringMap = Field({}, max_length=64, description="Labels that a node must have.")
-    tolerations: tuple[Toleration, ...] = Field((), strict=False, max_length=32, description="Taints accepted.")
-    affinity: Affinity | None = Field(None, description="A pod's affinity, handed on as it is.")
-    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = Field(
-        (), strict=False, max_length=16, description="A pod's topology spread constraints, handed on as they are."
-    )
-    priority_class_name: Subdomain | None = Field(None, description="Priority class of the pods.")
     runtime_class_name: Subdomain | None = Field(None, description="Runtime class of the pods.")
     scheduler_name: Label | None = Field(None, description="Scheduler of the pods.")
     service_account_name: Subdomain | None = Field(None, description="Service account of the pods.")

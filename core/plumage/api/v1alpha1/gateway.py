@@ -10,7 +10,9 @@ from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.fields import Label, ObjectRef, Seconds, SecretKeyRef
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
+from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import AuthSpec, ServiceSpec
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = [
@@ -133,7 +135,7 @@ def _names(models: Any) -> list[str]:
     return [name for model in models for name in (model.name, *model.aliases)]
 
 
-class InferenceGatewaySpec(Struct):
+class InferenceGatewaySpec(Placement):
     """What the gateway should be."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] = Field(2, description="Routers of this gateway.")
@@ -154,6 +156,11 @@ class InferenceGatewaySpec(Struct):
     )
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the gateway is reached.")
+    resources: Resources = Field(
+        Resources(),
+        description="Compute of one router of this gateway. It requests 100m and 256Mi, with a limit of 1Gi, where "
+        "nothing is named.",
+    )
     flow_control: FlowControlSpec = Field(FlowControlSpec(), description="What happens under too much load.")
     rules: ClassVar = (
         Rule(

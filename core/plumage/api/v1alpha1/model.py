@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef, Text
+from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 from plumage.models import BUILTIN, is_known
 
@@ -94,6 +95,11 @@ class ModelSpec(Struct):
     )
     max_length: Annotated[int, Field(ge=16, le=16_777_216)] | None = Field(
         None, description="Longest prompt and output together, in tokens; the model's own limit when absent."
+    )
+    fetch_resources: Resources = Field(
+        Resources(),
+        description="Compute of the init containers of engines and routers that fetch a tokenizer from Hugging Face, "
+        "or write random weights. They request 50m and 256Mi, with a limit of 2Gi, where nothing is named.",
     )
     rules: ClassVar = (
         Rule(

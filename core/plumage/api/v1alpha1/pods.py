@@ -55,7 +55,8 @@ class EnvVar(Struct):
 
 
 class Resources(Struct):
-    """Compute of one replica, as in a pod."""
+    """Compute of a container, as in a pod. What is named replaces the default of that name; a default request is never
+    above a limit that is named."""
 
     requests: dict[MapKey, Amount] = Field({}, max_length=16, description="What the scheduler reserves.")
     limits: dict[MapKey, Amount] = Field(

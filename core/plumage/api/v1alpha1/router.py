@@ -11,6 +11,7 @@ from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
+from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "SloSpec"]
@@ -103,6 +104,7 @@ class RouterTimeouts(Struct):
 
 
 _OWN = (
+    *Placement.model_fields,
     "replicas",
     "policy",
     "lbgr",
@@ -122,7 +124,7 @@ def _gateway_alone(router: Any) -> bool:
     return router.gateway_ref is None or router.model_fields_set <= {"gateway_ref"}
 
 
-class RouterSpec(Struct):
+class RouterSpec(Placement):
     """A router of the pool's own (the default), or a reference to a gateway: never both."""
 
     gateway_ref: ObjectRef | None = Field(None, description="The InferenceGateway that serves this pool instead.")
@@ -136,7 +138,10 @@ class RouterSpec(Struct):
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
     ingress: IngressSpec | None = Field(None, description="An Ingress to the router; none when absent.")
     http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router; none when absent.")
-    resources: Resources = Field(Resources(), description="Compute of one router.")
+    resources: Resources = Field(
+        Resources(),
+        description="Compute of one router. It requests 100m and 256Mi, with a limit of 1Gi, where nothing is named.",
+    )
     limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
     rules: ClassVar = (

@@ -1,4 +1,5 @@
-"""Where a pod may go: Kubernetes' own affinity and topology spread constraints, as of 1.36, each part bounded.
+"""Where a pod may go: Kubernetes' own scheduling fields, affinity and topology spread constraints as of 1.36, each part
+bounded.
 
 All defaults here are empty, and what a person wrote is handed on as it is. A misspelt field is refused here and by an
 API server; whether the values fit one another (In without values, say) Kubernetes judges, when a pool's Deployment is
@@ -11,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from plumage.api.v1alpha1.fields import Label, LabelName, StringMap
+from plumage.api.v1alpha1.fields import Label, LabelName, StringMap, Subdomain
+from plumage.api.v1alpha1.pods import Toleration
 from plumage.api.v1alpha1.struct import Struct
 
-__all__ = ["Affinity", "TopologySpreadConstraint", "as_written"]
+__all__ = ["Affinity", "Placement", "TopologySpreadConstraint", "as_written"]
 
 Weight = Annotated[int, Field(ge=1, le=100)]
 Policy = Literal["Honor", "Ignore"]
@@ -164,3 +166,19 @@ class TopologySpreadConstraint(Struct):
     match_label_keys: LabelKeys = Field(
         (), strict=False, max_length=_TERMS, description="Labels whose value must be the new pod's own."
     )
+
+
+class Placement(Struct):
+    """The scheduling fields of a part's pods: the same for engines, routers, gateways and directories."""
+
+    node_selector: StringMap = Field({}, max_length=64, description="Labels that a node must have.")
+    tolerations: tuple[Toleration, ...] = Field((), strict=False, max_length=32, description="Taints accepted.")
+    affinity: Affinity | None = Field(None, description="A pod's affinity, handed on as it is.")
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = Field(
+        (),
+        strict=False,
+        max_length=16,
+        description="A pod's topology spread constraints, handed on as they are. Pods spread over nodes as evenly as "
+        "there is room (kubernetes.io/hostname, ScheduleAnyway) when absent.",
+    )
+    priority_class_name: Subdomain | None = Field(None, description="Priority class of the pods.")

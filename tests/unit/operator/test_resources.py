@@ -1,0 +1,46 @@
+"""What a container asks for: what is named, and defaults that never contradict it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage.api.v1alpha1 import Quantity
+from plumage.api.v1alpha1.pods import Resources
+from plumage_operator.children.resources import Defaults, filled
+
+DEFAULTS = Defaults("50m", "192Mi", "1Gi")
+amounts = st.sampled_from(["0", "1m", "50m", "2", "64Mi", "192Mi", "1Gi", "3Gi"])
+parts = st.dictionaries(st.sampled_from(["cpu", "memory", "ephemeral-storage"]), amounts)
+
+
+def resources(requests: dict[str, str], limits: dict[str, str]) -> Resources:
+    return Resources.model_validate({"requests": requests, "limits": limits})
+
+
+def test_what_is_not_named_is_the_default() -> None:
+    assert filled(Resources(), DEFAULTS) == {
+        "requests": {"cpu": "50m", "memory": "192Mi"},
+        "limits": {"memory": "1Gi"},
+    }
+
+
+def test_a_default_request_is_at_most_the_limit_that_is_named() -> None:
+    told = filled(resources({}, {"cpu": "10m", "memory": "100Mi"}), DEFAULTS)
+    assert told["requests"] == {"cpu": "10m", "memory": "100Mi"}
+
+
+def test_the_default_limit_is_at_least_the_request_that_is_named() -> None:
+    assert filled(resources({"memory": "3Gi"}, {}), DEFAULTS)["limits"] == {"memory": "3Gi"}
+
+
+@given(requests=parts, limits=parts)
+def test_no_request_is_above_its_limit(requests: dict[str, str], limits: dict[str, str]) -> None:
+    named = {
+        name: one for name, one in requests.items() if Quantity(one).value <= Quantity(limits.get(name, one)).value
+    }
+    told = filled(resources(named, limits), DEFAULTS)
+    assert named.items() <= told["requests"].items()
+    assert limits.items() <= told["limits"].items()
+    for name, limit in told["limits"].items():
+        assert Quantity(told["requests"].get(name, "0")).value <= Quantity(limit).value
