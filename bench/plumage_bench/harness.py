@@ -32,7 +32,17 @@ from plumage_bench.device import CPU, device_name
 from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import Benchmark
 
-__all__ = ["Context", "Figure", "Report", "ResultTable", "Run", "interval_keys", "run_benchmark", "wide_console"]
+__all__ = [
+    "Context",
+    "Figure",
+    "Report",
+    "ResultTable",
+    "Run",
+    "interval_keys",
+    "least_keys",
+    "run_benchmark",
+    "wide_console",
+]
 
 Figure = int | float | str
 _LINE_SECONDS = 30.0
@@ -134,6 +144,11 @@ Run = Callable[[Context], Report]
 def interval_keys(name: str, ratio: PairedRatio) -> dict[str, Figure]:
     """A paired figure as keys of the closing line: the figure, both ends, and the pairs behind them."""
     return {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high, f"{name}_pairs": ratio.pairs}
+
+
+def least_keys(name: str, ratios: Sequence[PairedRatio]) -> dict[str, Figure]:
+    """The least of several paired figures, with its own interval."""
+    return interval_keys(name, min(ratios, key=lambda one: one.ratio))
 
 
 def wide_console() -> Console:

@@ -14,10 +14,10 @@ turn, to the one with the fewest under way; and by prefix, to the one that holds
 The closing line is of the first: where each prefix has a home, its home has seen all there is to know of it.
 
 A pair is a suite with a seed, which draws lengths, favourites and questions: both contenders serve the same prompts.
-With the pool's word fewer blocks are copied down. So it is compared at equal bytes too, which is what the closing line
-begins with: `local` also runs with a higher `minFrequency`, which copies fewer, and the hits that it would have with as
-many blocks as `global` copied lie on the line between the two that copied more and fewer; where none copied more, or
-none fewer, they are those of the nearest. `as_configured` is the ratio with the same settings.
+`as_configured` is the result: the ratio with the same settings. With the pool's word fewer blocks are copied down, so
+`interpolated` compares at equal bytes, as a note: `local` also runs with a higher `minFrequency`, which copies fewer,
+and the hits that it would have with as many blocks as `global` copied lie on the line between the two that copied more
+and fewer; where none copied more, or none fewer, they are those of the nearest. No configuration has that figure.
 
 Hits are counted, so the machine has no part in them, but what chance does has: when copies end, and what a replica that
 is told nothing draws. `again` is `local` with another seed of that, on the same prompts: its ratio to `local` is noise.
@@ -35,7 +35,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
-from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable, interval_keys
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem import BLOCK, tokens_of
@@ -303,19 +303,16 @@ def _with_stored(stored: int, known: Sequence[Counted]) -> float:
     return (line[0] if stored < line[0].stored else line[-1]).device_ratio
 
 
-def _bounds(name: str, ratio: PairedRatio) -> dict[str, float]:
-    return {name: round(ratio.ratio, 4), f"{name}_low": round(ratio.low, 4), f"{name}_high": round(ratio.high, 4)}
-
-
 def _report(found: Found) -> Report:
-    keys: dict[str, int | float | str] = {**_bounds("global_over_local", at_equal_bytes(found))}
+    keys: dict[str, int | float | str] = {}
     for name, route, kind, what in (
         ("as_configured", "in turn", "global", "device_ratio"),
         ("again_over_local", "in turn", "again", "device_ratio"),
         ("by_prefix", "by prefix", "global", "device_ratio"),
         ("all_hits", "in turn", "global", "ratio"),
     ):
-        keys |= _bounds(name, over_local(found, route, kind, what))
+        keys |= interval_keys(name, over_local(found, route, kind, what))
+    keys |= interval_keys("interpolated", at_equal_bytes(found))
     keys["pairs"] = over_local(found, "in turn", "global").pairs
     data = {f"{suite}, {route}": _plain(rows) for (suite, route), rows in found.items()}
     return Report(keys, [_table(found)], lambda figure: _plot(figure, found), data)

@@ -19,7 +19,7 @@ from plumage.autoscaling import coldest_first
 from plumage_bench.autoscale import BLOCK, Phase, arrivals, engine
 from plumage_bench.contenders import OURS
 from plumage_bench.elastic import START, ElasticFleet
-from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys
 from plumage_bench.pairs import PairedRatio, paired_ratio
 
 __all__ = ["FLEETS", "Pair", "after_loss", "run"]
@@ -89,8 +89,7 @@ def run(context: Context) -> Report:
             f"{name}_before": round(fmean(one.before for one in found), 4),
             f"{name}_coldest": round(fmean(one.coldest for one in found), 4),
             f"{name}_random": round(fmean(one.random for one in found), 4),
-            f"{name}_ratio": round(gains[name].ratio, 4),
-            f"{name}_low": round(gains[name].low, 4),
+            **interval_keys(f"{name}_ratio", gains[name]),
         }
     tables = [_table(name, found, gains[name]) for name, found in pairs.items()]
     data = {name: [[one.seed, one.before, one.coldest, one.random] for one in found] for name, found in pairs.items()}

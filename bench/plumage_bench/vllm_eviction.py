@@ -21,7 +21,7 @@ from plumage_bench.eviction.workloads import (
     gsp_worst_order,
     multi_turn,
 )
-from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable, interval_keys, least_keys
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_pool import STOCK, replay
 from plumage_bench.vllm_pool_cost import LOADS, Cost, measure
@@ -82,12 +82,9 @@ def _report(
     keys = {
         "rlt_area": area["Rlt"][0],
         "lru_area": area[STOCK][0],
-        "hotness_over_lru": min(one.ratio for one in hot),
-        "hotness_over_lru_low": min(one.low for one in hot),
-        "multiturn_hotness": hot_turns.ratio,
-        "multiturn_hotness_low": hot_turns.low,
-        "multiturn_rlt": rlt_turns.ratio,
-        "multiturn_rlt_low": rlt_turns.low,
+        **least_keys("hotness_over_lru", hot),
+        **interval_keys("multiturn_hotness", hot_turns),
+        **interval_keys("multiturn_rlt", rlt_turns),
         "cost_hotness": max(cost.over.ratio for cost in costs if cost.policy == "Hotness"),
         "cost_rlt": max(cost.over.ratio for cost in costs if cost.policy == "Rlt"),
         "cost_step_us": max(_STEP_BLOCKS * cost.microseconds for cost in costs if cost.policy in POLICIES[1:]),

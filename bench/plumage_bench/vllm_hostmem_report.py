@@ -148,14 +148,17 @@ def closing(found: Found) -> dict[str, float]:
     for name, one in played.items():
         each = [ratio(found, one)] if name in _POOLED else [ratio(found, one, suite) for suite in _suites(found)]
         keys |= {name: min(found.ratio for found in each), f"{name}_low": min(found.low for found in each)}
+        keys[f"{name}_pairs"] = min(found.pairs for found in each)
     if "again" in played:
         keys["again_high"] = ratio(found, RATIOS["again"]).high
     if "hits_kept" in played:
         keys |= {"hit_loss": 1.0 - keys.pop("hits_kept"), "hit_loss_high": 1.0 - keys.pop("hits_kept_low")}
+        keys["hit_loss_pairs"] = keys.pop("hits_kept_pairs")
     if stretches := [stretch(rows["A+lookahead"]) for load, rows in found.items() if load.kind in _BOTH]:
         keys |= {
             "decode_slowdown": max(one.ratio for one in stretches) - 1.0,
             "decode_slowdown_high": max(one.high for one in stretches) - 1.0,
+            "decode_slowdown_pairs": min(one.pairs for one in stretches),
         }
     pairs = max((ratio(found, one).pairs for one in played.values()), default=0)
     return {key: round(value, 4) for key, value in keys.items()} | {"pairs": pairs}

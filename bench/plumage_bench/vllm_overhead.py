@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.harness import Context, Report, ResultTable, interval_keys
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_turns import EngineProcess, Load, engines, play
 
@@ -67,11 +67,9 @@ def run(context: Context) -> Report:
     over, noise = short.ratios(rng)
     growth = paired_ratio(long.plugin, short.plugin, rng)
     keys = {
-        "over_stock_2k": over.ratio,
-        "over_stock_2k_high": over.high,
-        "noise_2k": noise.ratio,
-        "growth_20k": growth.ratio,
-        "growth_20k_high": growth.high,
+        **interval_keys("over_stock_2k", over),
+        **interval_keys("noise_2k", noise),
+        **interval_keys("growth_20k", growth),
         "feather_on": int(on),
     }
     return Report(keys, [_table(found, rng)], data={name: _data(rounds) for name, rounds in found.items()})

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys, least_keys
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_timed import Ask, TimedEngine
 
@@ -152,21 +152,16 @@ def over(found: Found, what: str) -> PairedRatio:
     return paired_ratio([one.adaptive for one in pairs], under, random.Random(0))
 
 
-def closing(found: Found, again: float) -> dict[str, float]:
-    """The closing line. Of the worst load: the least mean and the least lower bound of any."""
+def closing(found: Found, again: float) -> dict[str, Figure]:
+    """The closing line. min_over_best_static: of the worst load, with its interval."""
     by_load = [over({load: each}, "best") for load, each in found.items()]
     whole = over(found, "best")
-    keys = {
-        "min_over_best_static": min(one.ratio for one in by_load),
-        "min_over_best_static_low": min(one.low for one in by_load),
-        "over_best_static": whole.ratio,
-        "over_best_static_low": whole.low,
-    }
+    keys = least_keys("min_over_best_static", by_load) | interval_keys("over_best_static", whole)
     for load, each in found.items():
         if load.against_oversized:
             name, ratio = "over_oversized_gated" if load.gated else "over_oversized", over({load: each}, "oversized")
-            keys |= {name: ratio.ratio, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
-    return {key: round(value, 4) for key, value in keys.items()} | {"again": again, "pairs": whole.pairs}
+            keys |= interval_keys(name, ratio)
+    return keys | {"again": again, "pairs": whole.pairs}
 
 
 def _table(found: Found) -> ResultTable:

@@ -50,7 +50,7 @@ class Key:
         if not isinstance(value, int | float):
             return None
         pairs = keys.get(f"{self.name}_pairs", self.pairs or keys.get("pairs"))
-        low = keys.get(self.low or f"{self.name}_low")
+        low = keys.get(f"{self.name}_low", keys.get(self.low))
         return Measured(float(value), low, keys.get(f"{self.name}_high"), pairs)
 
 

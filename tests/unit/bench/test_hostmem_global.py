@@ -27,14 +27,14 @@ def found(gain: float) -> dict[tuple[str, str], dict[str, list[Counted]]]:
 
 def test_a_gain_stands_out_of_what_chance_does() -> None:
     keys = _report(found(1.05)).keys
-    assert 1.03 < keys["global_over_local_low"] < keys["global_over_local"] < keys["global_over_local_high"] < 1.07
+    assert 1.03 < keys["interpolated_low"] < keys["interpolated"] < keys["interpolated_high"] < 1.07
     assert keys["again_over_local_low"] < 1.0 < keys["again_over_local_high"]
     assert keys["pairs"] == 12
 
 
 def test_no_gain_is_told_as_none() -> None:
     keys = _report(found(1.0)).keys
-    assert keys["global_over_local_low"] < 1.0 < keys["global_over_local_high"]
+    assert keys["interpolated_low"] < 1.0 < keys["interpolated_high"]
     assert keys["as_configured_low"] < 1.0 < keys["as_configured_high"]
     assert keys["by_prefix_low"] < 1.0 < keys["by_prefix_high"]
 

@@ -126,7 +126,7 @@ _HOST_MEMORY = (
           at_least(1, by_bound=True)),
     Claim("… hits of both memories, requests in turn", "hostmem-global", Key("all_hits"), at_least(1, by_bound=True)),
     Claim("… beside local settings of the nearest bytes, requests in turn: no configuration has it",
-          "hostmem-global", Key("global_over_local")),
+          "hostmem-global", Either(Key("interpolated"), Key("global_over_local"))),
 )  # fmt: skip
 _KNOWLEDGE = (
     Claim("Router's prediction of hit tokens: error, 95th percentile", "truth", Key("error_tokens_p95"), at_most(80)),
