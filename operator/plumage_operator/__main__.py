@@ -14,6 +14,7 @@ import sys
 from plumage.errors import ConfigurationError
 from plumage_operator.cluster.lease import LeaseLostError
 from plumage_operator.cluster.trust import TrustChangedError
+from plumage_operator.log_limit import OneLinePerCause
 from plumage_operator.logs import set_up
 from plumage_operator.options import Options, read_options
 from plumage_operator.running import Operator
@@ -22,13 +23,27 @@ __all__ = ["main"]
 
 log = logging.getLogger("plumage_operator")
 
+_FLUSH_S = 5.0
+
 
 def main(arguments: list[str] | None = None) -> int:
     """The process."""
     try:
         options = read_options(arguments)
-        set_up(options.log_level, options.log_format)
-        asyncio.run(_run(options))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    limit = set_up(options.log_level, options.log_format)
+    try:
+        return _ended(options, limit)
+    finally:
+        limit.flush_all()
+
+
+def _ended(options: Options, limit: OneLinePerCause) -> int:
+    """The exit code, once the operator ended."""
+    try:
+        asyncio.run(_run(options, limit))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -44,11 +59,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-async def _run(options: Options) -> None:
+async def _run(options: Options, limit: OneLinePerCause) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    await Operator(options).run(stopped)
+    flushing = asyncio.create_task(_keep_flushing(limit))
+    try:
+        await Operator(options).run(stopped)
+    finally:
+        flushing.cancel()
+
+
+async def _keep_flushing(limit: OneLinePerCause) -> None:
+    """Lines that were held back are counted in the log though no further one comes."""
+    while True:
+        await asyncio.sleep(_FLUSH_S)
+        limit.flush()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from plumage_operator.observed import Object
+from plumage_operator.observed import ChildKey, Object
 
 __all__ = ["Action", "Annotate", "Apply", "Delete", "Tell", "WriteStatus"]
 
@@ -38,11 +38,13 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """An event on the pool."""
+    """An event on the pool. child: kind and name of the child that it is about; no event where the API server refused
+    the action on that child."""
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
+    child: ChildKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

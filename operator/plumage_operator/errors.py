@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plumage.errors import PlumageError
 
-__all__ = ["ApiError", "ConflictError", "GoneError", "RefusedError", "UnavailableError"]
+__all__ = ["ApiError", "ConflictError", "GoneError", "RefusedError", "UnavailableError", "is_namespace_ending"]
 
 
 class ApiError(PlumageError):
@@ -35,3 +35,8 @@ class GoneError(ApiError):
 
 class RefusedError(ApiError):
     """It will say no again until somebody changes something: quota, policy, a namespace that ends, an invalid value."""
+
+
+def is_namespace_ending(error: ApiError) -> bool:
+    """Whether the API server refused to create an object because its namespace is being deleted."""
+    return isinstance(error, RefusedError) and "being terminated" in str(error)

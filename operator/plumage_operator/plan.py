@@ -149,21 +149,22 @@ def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
     key = key_of(child)
     live = observed.children.get(key)
     if live is None:
-        if _existed(observed, key):
-            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was removed and is made again")
         yield Apply(child, known=False)
+        if _existed(observed, key):
+            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was deleted and is created again", key)
         return
     if (owner := owner_uid(live)) not in ("", meta(observed.pool).get("uid")):
         yield Apply(child, known=False)  # another pool of that name had it: the performer looks, and refuses
         return
     applied = (meta(live).get("annotations") or {}).get(APPLIED)
     paths = drift(child, live)
-    if applied == child["metadata"]["annotations"][APPLIED] and owner:
-        if not paths:
-            return
-        said = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
-        yield Tell("Warning", "ChildRepaired", said)
+    unchanged = applied == child["metadata"]["annotations"][APPLIED] and owner
+    if unchanged and not paths:
+        return
     yield Apply(child, known=bool(owner))
+    if unchanged:
+        said = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
+        yield Tell("Warning", "ChildRepaired", said, key)
 
 
 def removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:

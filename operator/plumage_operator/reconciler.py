@@ -12,9 +12,11 @@ from typing import Any
 from plumage_operator.actions import Action, WriteStatus
 from plumage_operator.cluster.perform import Performer
 from plumage_operator.cluster.troubles import Troubles
+from plumage_operator.conditions import Reason
 from plumage_operator.diagnosis import stuck_pods, wants_events
 from plumage_operator.errors import ApiError, ConflictError, UnavailableError
 from plumage_operator.gateways import gateway_changes, gateway_words
+from plumage_operator.log_limit import cause
 from plumage_operator.metrics import Metrics
 from plumage_operator.observed import Object, Observed, Refusal, Scaling, Trouble, meta
 from plumage_operator.plan import plan_changes, plan_words
@@ -91,7 +93,9 @@ class Reconciler:
         if isinstance(error, ConflictError):
             log.debug("%s %s/%s changed meanwhile, looking again", *key)
         else:
-            log.warning("%s %s/%s: %s", *key, str(error) or "too slow")
+            status = error.status if isinstance(error, ApiError) else 0
+            why = cause("reconcile", type(error).__name__, status)
+            log.warning("%s %s/%s: %s", *key, str(error) or "too slow", extra=why)
         return True, error.after if isinstance(error, UnavailableError) else None
 
     async def reconcile(self, key: Key) -> float | None:
@@ -159,7 +163,8 @@ class Reconciler:
         """What is news: a missing right is found here, where the status itself may be refused, or says no more."""
         for one in refusals:
             if one not in self._refused.get(key, ()):
-                log.warning("%s %s/%s: %s: %s", *key, one.reason, one.message)
+                about = key[1] if one.reason == Reason.NAMESPACE_ENDS else one.kind
+                log.warning("%s %s/%s: %s: %s", *key, one.reason, one.message, extra=cause(one.reason, about))
         self._refused[key] = refusals
 
     async def _troubles_of(self, namespace: str, stuck: list[Object]) -> tuple[Trouble, ...]:

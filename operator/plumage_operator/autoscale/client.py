@@ -19,6 +19,7 @@ import aiohttp
 from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
 from plumage_operator.autoscale.trouble import Trouble
+from plumage_operator.log_limit import cause
 
 __all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "FleetClient"]
 
@@ -86,7 +87,8 @@ class FleetClient:
     def _failed(self, url: str, trouble: Trouble, error: BaseException) -> None:
         trouble.failed(self._clock())
         if trouble.times == 2:
-            log.warning("no figures from %s: %s", url, str(error) or type(error).__name__)
+            said = str(error) or type(error).__name__
+            log.warning("no figures from %s: %s", url, said, extra=cause("figures", type(error).__name__))
 
 
 _HINTS: Final = {

@@ -11,8 +11,9 @@ from plumage.cluster import MANAGED_BY
 from plumage_operator.actions import Tell
 from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.conditions import timestamp
-from plumage_operator.errors import ApiError, ConflictError, GoneError
+from plumage_operator.errors import ApiError, ConflictError, GoneError, is_namespace_ending
 from plumage_operator.hashing import digest
+from plumage_operator.log_limit import cause
 from plumage_operator.observed import Object, meta
 
 __all__ = ["Recorder"]
@@ -43,8 +44,10 @@ class Recorder:
         except GoneError:
             return
         except ApiError as error:
-            lost = "%s/%s: not told as an event: %s: %s (%s)"
-            log.warning(lost, namespace, meta(thing)["name"], said.reason, said.message, error)
+            if not is_namespace_ending(error):
+                lost = "%s/%s: the event could not be written: %s: %s (%s)"
+                why = cause("event", type(error).__name__, error.status)
+                log.warning(lost, namespace, meta(thing)["name"], said.reason, said.message, error, extra=why)
             return
         self._remember(name, count)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.errors import ApiError, ConflictError, GoneError, UnavailableError
+from plumage_operator.log_limit import cause
 
 __all__ = ["DURATION", "Elector", "LeaseLostError", "Seen", "may_take"]
 
@@ -94,7 +95,7 @@ class Elector:
             except LeaseLostError:
                 raise
             except ApiError as error:
-                log.warning("can't renew the Lease: %s", error)
+                log.warning("can't renew the Lease: %s", error, extra=cause("lease"))
             if self._left == 0.0:
                 raise LeaseLostError(f"the Lease could not be renewed for {DEADLINE:.0f} s")
 

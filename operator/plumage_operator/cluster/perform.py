@@ -14,7 +14,7 @@ from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.managers import as_applied
 from plumage_operator.conditions import Reason
-from plumage_operator.errors import ConflictError, GoneError, RefusedError
+from plumage_operator.errors import ConflictError, GoneError, RefusedError, is_namespace_ending
 from plumage_operator.integrations import INTEGRATIONS
 from plumage_operator.observed import Object, Refusal, key_of, meta
 from plumage_operator.store import Store
@@ -46,6 +46,8 @@ class Performer:
         made; what may work later is raised."""
         refusals: list[Refusal] = []
         for action in actions:
+            if isinstance(action, Tell) and action.child in {(one.kind, one.name) for one in refusals}:
+                continue  # what it says was not done
             try:
                 await self._do(pool, action)
             except RefusedError as error:
@@ -165,7 +167,7 @@ def _taken(kind: str, name: str, live: Object, pool: Object) -> str:
 
 def _refusal(pool: Object, action: Action, error: RefusedError) -> Refusal:
     kind, name = _about(pool, action)
-    if "being terminated" in str(error):
+    if is_namespace_ending(error):
         return Refusal(kind, name, Reason.NAMESPACE_ENDS, f"the namespace is being deleted: {error}")
     if "exceeded quota" in str(error):
         told = f"{kind} {name} is refused by a quota: {error}. Raise the quota."

@@ -15,6 +15,7 @@ from typing import Final
 
 from plumage_operator.cluster.api import Api
 from plumage_operator.errors import ApiError
+from plumage_operator.log_limit import cause
 from plumage_operator.observed import Object, Trouble, meta
 
 __all__ = ["Troubles"]
@@ -75,7 +76,8 @@ class Troubles:
                         self._keep(namespace, event, found)
         except (ApiError, TimeoutError) as error:  # a missing right, too, which the look must not fail for
             serves = _FAILED
-            log.warning("no events of %s, which tell why pods don't start: %s", namespace, str(error) or "too slow")
+            unread = "can't list the events of %s, which say why pods don't start: %s"
+            log.warning(unread, namespace, str(error) or "too slow", extra=cause("events", type(error).__name__))
         by_pod = {pod: tuple(trouble for _, trouble in told) for pod, told in found.items()}
         return _Read(self._clock() + serves, by_pod)
 

@@ -112,7 +112,7 @@ def test_children_are_the_pools_own_and_labelled() -> None:
 def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
-    told, made = world.plan()
+    made, told = world.plan()
     assert isinstance(told, Tell)
     assert told.reason == "ChildRecreated"
     assert isinstance(made, Apply)
@@ -131,7 +131,7 @@ def test_a_child_that_a_newer_operator_adds_is_made_and_nobody_is_said_to_have_d
 def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None:
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
-    told, made = world.plan()
+    made, told = world.plan()
     assert isinstance(told, Tell)
     assert (told.type, told.reason) == ("Warning", "ChildRepaired")
     assert "Deployment chat-engine" in told.message

@@ -15,13 +15,14 @@ from support.kube_double import answered_by
 from support.operator_world import NOW, SITE, pool_object
 
 from plumage_operator import integrations
-from plumage_operator.actions import Apply, Delete
+from plumage_operator.actions import Apply, Delete, Tell
 from plumage_operator.children import KINDS
 from plumage_operator.cluster.api import Api
 from plumage_operator.cluster.events import Recorder
 from plumage_operator.cluster.perform import Performer
 from plumage_operator.cluster.troubles import Troubles
 from plumage_operator.metrics import Metrics
+from plumage_operator.observed import key_of
 from plumage_operator.queue import WorkQueue
 from plumage_operator.reconciler import Key, Reconciler
 from plumage_operator.store import Store
@@ -148,6 +149,33 @@ async def test_a_refused_child_is_counted_and_said(
     assert set(metrics.refusals) == {"ServiceAccount"}
     assert len(caplog.messages) == metrics.refusals["ServiceAccount"]
     assert all("the API server refuses ServiceAccount chat-" in message for message in caplog.messages)
+
+
+async def test_event_of_a_child_is_written_only_if_the_child_was(server: Server, performer: Performer) -> None:
+    child = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat-router", "namespace": "default"}}
+    actions = [
+        Apply(child, known=False),
+        Tell("Normal", "ChildRecreated", "Service chat-router was deleted and is created again", key_of(child)),
+    ]
+    server.refused, server.says = "/services", "unable to create new content because it is being terminated"
+    (refusal,) = await performer.perform(pool_object(), actions)
+    assert refusal.reason == "NamespaceTerminating"
+    assert server.events == []
+    server.refused = ""
+    assert await performer.perform(pool_object(), actions) == ()
+    assert server.events == [("POST", "ChildRecreated")]
+
+
+async def test_event_in_a_namespace_that_ends_is_dropped_without_a_line(
+    server: Server, performer: Performer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    server.refused, server.says = "/events", "unable to create new content because it is being terminated"
+    await performer.perform(pool_object(), [Tell("Normal", "RollingOut", "0 of 1")])
+    assert caplog.messages == []
+    server.says = "no right"
+    await performer.perform(pool_object(), [Tell("Normal", "RollingOut", "0 of 1")])
+    assert ["the event could not be written: RollingOut" in message for message in caplog.messages] == [True]
 
 
 NO_RIGHT = (

@@ -110,7 +110,7 @@ def test_what_is_added_is_said_and_taken_out(key: tuple[str, str], edit: Edit, p
     world = settled()
     before = copy.deepcopy(world.objects[key])
     edit(world.objects[key])
-    said, made = world.plan()
+    made, said = world.plan()
     assert isinstance(said, Tell)
     assert (said.type, said.reason) == ("Warning", "ChildRepaired")
     assert said.message == f"{key[0]} {key[1]} was changed by somebody ({path}) and is put back"

@@ -1,0 +1,102 @@
+"""One log line for each cause and interval.
+
+An API server that is away, or a namespace that is being deleted, concerns every pool at once. One line says it; the
+number of lines that were held back follows when the interval ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["INTERVAL", "OneLinePerCause", "cause"]
+
+INTERVAL: Final = 30.0
+"""Seconds."""
+_MOST: Final = 1_000  # causes that are remembered
+_CAUSE: Final = "cause"
+_KOPF_RETRIES: Final = "Request attempt #"
+"""kopf logs each attempt of each watch, and the operator has a watch for every kind."""
+
+
+def cause(*parts: object) -> dict[str, Any]:
+    """The `extra` of a log call. Lines with equal parts have the same cause."""
+    return {_CAUSE: ":".join(map(str, parts))}
+
+
+@dataclass(slots=True)
+class _Open:
+    """An interval. since: when its line was written. held: lines that were held back; the last of them."""
+
+    since: float
+    held: int = 0
+    last: logging.LogRecord | None = None
+
+
+class OneLinePerCause(logging.Filter):
+    """A handler's filter. Lines without a cause pass.
+
+    clock: monotonic seconds. interval: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], interval: float = INTERVAL) -> None:
+        super().__init__()
+        self._clock = clock
+        self._interval = interval
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written now."""
+        name = _cause_of(record)
+        if name is None:
+            return True
+        now, seen = self._clock(), self._open.get(name)
+        if seen is not None and now - seen.since < self._interval:
+            seen.held, seen.last = seen.held + 1, record
+            return False
+        if seen is not None and seen.held:
+            _append(record, seen.held, self._interval)
+        self._begin(name, now)
+        return True
+
+    def flush(self) -> None:
+        """Write how many lines were held back, for intervals that are over. Call it every few seconds."""
+        now = self._clock()
+        for name, seen in [*self._open.items()]:
+            if now - seen.since >= self._interval:
+                self._end(name, seen, now)
+
+    def flush_all(self) -> None:
+        """The same for all intervals: the process ends."""
+        for name, seen in [*self._open.items()]:
+            self._end(name, seen, self._clock())
+
+    def _end(self, name: str, seen: _Open, now: float) -> None:
+        del self._open[name]
+        if seen.last is not None:
+            _append(seen.last, seen.held - 1, self._interval)
+            self._open.pop(name, None)
+            logging.getLogger(seen.last.name).handle(seen.last)  # passes the filter, which begins an interval
+
+    def _begin(self, name: str, now: float) -> None:
+        self._open[name] = _Open(now)
+        self._open.move_to_end(name)
+        while len(self._open) > _MOST:
+            self._open.popitem(last=False)
+
+
+def _cause_of(record: logging.LogRecord) -> str | None:
+    given = getattr(record, _CAUSE, None)
+    if given is not None:
+        return str(given)
+    if record.name.startswith("kopf") and str(record.msg).startswith(_KOPF_RETRIES):
+        return "kopf:retries"
+    return None
+
+
+def _append(record: logging.LogRecord, more: int, interval: float) -> None:
+    if more > 0:
+        record.msg, record.args = f"{record.getMessage()} ({more} more like it within {interval:.0f} s)", ()
