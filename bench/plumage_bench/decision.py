@@ -33,7 +33,7 @@ from plumage_router.collector import settle
 from plumage_router.decide import Decider, Decision
 from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
 from plumage_router.replicas import Load
-from plumage_router.usage import Usage
+from plumage_router.usage import Usage, Wanted
 
 __all__ = ["run"]
 
@@ -156,7 +156,7 @@ def _read_stepwise(reader: PromptReader, data: bytes) -> tuple[Prompt, list[int]
     times.append(perf_counter_ns())
     chunks = reader.chain(text, MODEL, "")
     times.append(perf_counter_ns())
-    prompt = Prompt(CHAT_PATH, MODEL, data, True, False, text, chunks)
+    prompt = Prompt(CHAT_PATH, MODEL, data, True, Wanted.NONE, text, chunks)
     return prompt, [after - before for before, after in pairwise(times)]
 
 

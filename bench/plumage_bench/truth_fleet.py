@@ -149,7 +149,6 @@ def _engine(setting: Setting, folder: Path) -> tuple[Sequence[str], Mapping[str,
     arguments = (
         f"--kv-events-config={json.dumps(events)}",
         "--enable-prompt-tokens-details",
-        "--enable-force-include-usage",
         "--max-model-len=4096",
         *setting.arguments,
     )

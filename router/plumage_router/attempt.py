@@ -161,8 +161,7 @@ class Attempt:
         else:
             self._status, self._headers = status, headers
             events = headers.get(b"content-type", b"").startswith(_EVENTS)
-            wanted = self.decision.prompt.wants_usage
-            self._reader = StreamFilter(keep_usage=wanted) if events else JsonTail()
+            self._reader = StreamFilter(self.decision.prompt.wanted_usage) if events else JsonTail()
 
     def body(self, data: bytes) -> None:
         if self._over:

@@ -26,6 +26,7 @@ from plumage_router.fields import (
     check_stream_options,
     check_template_options,
 )
+from plumage_router.usage import Wanted
 
 __all__ = ["CHAT_PATH", "COMPLETION_PATH", "Prompt", "PromptReader", "Renderer"]
 
@@ -46,7 +47,7 @@ class Renderer(Protocol):
 
 @dataclass(slots=True)
 class Prompt:
-    """A request, read and found good. `payload` goes to the engine. `stream`, `wants_usage`: what the client asked.
+    """A request, read and found good. `payload` goes to the engine. `stream`, `wanted_usage`: what the client asked.
     `plain`: one prompt, all of it text, so that the engine counts the tokens of `text` and no others. Of a prompt that
     the engine cuts `text` is about what is left, and there are no `chunks`: its beginning is gone."""
 
@@ -54,7 +55,7 @@ class Prompt:
     model: str
     payload: bytes
     stream: bool
-    wants_usage: bool
+    wanted_usage: Wanted
     text: bytes
     chunks: Sequence[int]
     plain: bool = True
@@ -107,13 +108,12 @@ class PromptReader:
         chunks = [] if kept is not None and _size(body, text) > kept else self.chain(text, body["model"], own_salt)
         if kept is not None:
             text = text[-USUAL_TOKEN * max(1, kept) :]
-        options = body.get("stream_options")
         return Prompt(
             path,
             body["model"],
             self._payload(raw, body, salt),
             body.get("stream") is True,
-            options is not None and options.get("include_usage") is True,
+            _wanted_usage(body.get("stream_options")),
             text,
             chunks,
             plain,
@@ -185,12 +185,32 @@ class PromptReader:
             raise bad_request(message, code="context_length_exceeded")
 
     def _payload(self, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
-        if body["model"] in self._aliases or (salt and "cache_salt" in body):
-            body = {**body, "model": self._model if body["model"] in self._aliases else body["model"]}
-            if salt:
-                body["cache_salt"] = salt
-            return orjson.dumps(body)
-        return splice(raw, {"cache_salt": salt}) if salt else raw
+        """The body for the engine: the base model's name for an alias, the tenant's salt, and usage in streams."""
+        changes: dict[str, Any] = {}
+        if body["model"] in self._aliases:
+            changes["model"] = self._model
+        if salt:
+            changes["cache_salt"] = salt
+        if body.get("stream") is True and (options := _stream_options(body.get("stream_options"))) is not None:
+            changes["stream_options"] = options
+        if not changes:
+            return raw
+        return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})
+
+
+def _wanted_usage(options: Mapping[str, Any] | None) -> Wanted:
+    if not options or options.get("include_usage") is not True:
+        return Wanted.NONE
+    return Wanted.EVERY if options.get("continuous_usage_stats") is True else Wanted.LAST
+
+
+def _stream_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The client's own with usage at the end; None where they ask for it. Without `include_usage` an engine ignores
+    `continuous_usage_stats`, so what is added must not switch it on."""
+    if _wanted_usage(options) is not Wanted.NONE:
+        return None
+    kept = {name: value for name, value in (options or {}).items() if name != "continuous_usage_stats"}
+    return {**kept, "include_usage": True}
 
 
 def _size(body: Mapping[str, Any], text: bytes) -> int:

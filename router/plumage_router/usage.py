@@ -1,19 +1,22 @@
 """What an engine says it used, read out of its answer on the way through.
 
 Engines report token counts in the `usage` object: at the end of a JSON body, or in the last event of a stream. The
-usage event of a stream whose client did not ask for it is taken out (engines are told to always send one, for the
-router). Numbers are found by pattern, not by parsing whole answers: inside a JSON string every quote is escaped, so the
-patterns can't match what a model wrote.
+router asks for that event in every stream (`stream_options.include_usage`). What the client did not ask for is taken
+out: the last event, and the `usage` of events that hold choices (`continuous_usage_stats`). Numbers are found by
+pattern, not by parsing whole answers: inside a JSON string every quote is escaped, so the patterns can't match what a
+model wrote.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import orjson
 
-__all__ = ["JsonTail", "StreamFilter", "Usage"]
+__all__ = ["JsonTail", "StreamFilter", "Usage", "Wanted"]
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
@@ -21,6 +24,14 @@ _OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
 _CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})')
 _EVENT_BOUND = 1 << 20  # an event longer than this passes through unread
 _TAIL = 4096
+
+
+class Wanted(Enum):
+    """The usage that the client of a stream asked for."""
+
+    NONE = "none"
+    LAST = "last"  # include_usage: an event of its own at the end
+    EVERY = "every"  # continuous_usage_stats beside it: in each event too
 
 
 @dataclass(slots=True)
@@ -72,13 +83,13 @@ class JsonTail:
 
 class StreamFilter:
     """Server-sent events in pieces of any size. `feed` returns what the client gets: nothing until the first event that
-    is no comment, whole events afterwards, without the usage event unless `keep_usage`."""
+    is no comment, whole events afterwards, with as much usage as is `wanted`."""
 
-    __slots__ = ("_keep_usage", "_rest", "_started", "usage")
+    __slots__ = ("_rest", "_started", "_wanted", "usage")
 
-    def __init__(self, *, keep_usage: bool) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         self.usage = Usage()
-        self._keep_usage = keep_usage
+        self._wanted = wanted
         self._rest = b""
         self._started = False
 
@@ -122,24 +133,32 @@ class StreamFilter:
         return data
 
     def _whole(self, data: bytes) -> bytes:
-        """Whole events: takes the usage, drops its event where nobody asked for it."""
+        """Whole events: takes the usage out, and leaves what is wanted."""
         if _USAGE.search(data) is None:
             return data
         separator = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
-        events = data.split(separator)
-        kept = [event for event in events if not self._is_usage(event)]
-        return separator.join(kept)
+        kept = (self._filtered(event) for event in data.split(separator))
+        return separator.join([event for event in kept if event is not None])
 
-    def _is_usage(self, event: bytes) -> bool:
-        """Reads an event's usage; True when the event holds nothing else and is to be dropped."""
+    def _filtered(self, event: bytes) -> bytes | None:
+        """Reads an event's usage; the event as the client gets it, None where it gets none."""
         if _USAGE.search(event) is None:
-            return False
+            return event
         payload = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
         try:
             message = orjson.loads(payload)
         except orjson.JSONDecodeError:
-            return False
+            return event
         if not isinstance(message, dict) or not isinstance(message.get("usage"), dict):
-            return False
+            return event
         self.usage.read(payload[payload.rfind(b'"usage"') :])
-        return not self._keep_usage and message.get("choices") == []
+        if message.get("choices") == []:
+            return None if self._wanted is Wanted.NONE else event
+        return event if self._wanted is Wanted.EVERY else _without_usage(event, message)
+
+
+def _without_usage(event: bytes, message: dict[str, Any]) -> bytes:
+    """The event with its other lines as they are."""
+    del message["usage"]
+    lines = [line for line in event.splitlines() if not line.startswith(b"data:")]
+    return (b"\r\n" if b"\r\n" in event else b"\n").join([*lines, b"data: " + orjson.dumps(message)])

@@ -183,7 +183,7 @@ RULES += [
         (
             put("spec.engine.args", [wrong]),
             "spec.engine.args: may not set what Plumage sets itself (--additional-config, --api-key, --download-dir, "
-            "--enable-force-include-usage, --enable-prompt-tokens-details, --host, --kv-events-config, "
+            "--enable-prompt-tokens-details, --host, --kv-events-config, "
             "--kv-transfer-config, --model, --port, --revision, --scheduler-cls, --served-model-name, "
             "--shutdown-timeout, --tensor-parallel-size, --uds, -tp), got 1 entry",
         )

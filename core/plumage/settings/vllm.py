@@ -53,7 +53,6 @@ def vllm_flags(
         f"--port={port}",
         f"--kv-events-config={json.dumps(events_config(meeting))}",
         "--enable-prompt-tokens-details",
-        "--enable-force-include-usage",
         f"--shutdown-timeout={shutdown_seconds}",
         f"--disable-access-log-for-endpoints={','.join(_NOT_LOGGED)}",
         *_model_flags(pool, adapters),

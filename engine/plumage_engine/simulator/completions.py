@@ -14,7 +14,7 @@ from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_engine.simulator.prompts import Prompt, Prompts
-from plumage_engine.simulator.protocol import ApiError, Generation, read_body, read_generation
+from plumage_engine.simulator.protocol import ApiError, Generation, StreamUsage, read_body, read_generation
 from plumage_engine.simulator.replies import DONE, Reply
 from plumage_engine.simulator.runner import Job, Runner
 
@@ -72,16 +72,24 @@ async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, b
 
 
 class Completions:
-    """/v1/chat/completions or /v1/completions."""
+    """/v1/chat/completions or /v1/completions. force_usage: vLLM's --enable-force-include-usage."""
 
     def __init__(
-        self, runner: Runner, prompts: Prompts, *, chat: bool, max_in_flight: int, max_body_bytes: int
+        self,
+        runner: Runner,
+        prompts: Prompts,
+        *,
+        chat: bool,
+        max_in_flight: int,
+        max_body_bytes: int,
+        force_usage: bool = False,
     ) -> None:
         self._runner = runner
         self._prompts = prompts
         self._chat = chat
         self._max_in_flight = max_in_flight
         self._max_body_bytes = max_body_bytes
+        self._force_usage = force_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -95,7 +103,8 @@ class Completions:
         watch = asyncio.create_task(self._watch(receive, job))
         reply = Reply(str(job.request.request_id), generation.model, chat=self._chat)
         try:
-            await (self._stream(job, reply, send) if job.stream else self._whole(job, reply, send))
+            usage = StreamUsage.EVERY if self._force_usage else generation.stream_usage
+            await (self._stream(job, reply, send, usage) if job.stream else self._whole(job, reply, send))
         finally:
             watch.cancel()
             if not job.done:
@@ -156,33 +165,42 @@ class Completions:
             text = "".join(answer.texts)
             await respond(send, 200, reply.whole(text, answer.finish_reason, answer.stop_reason, _usage(job)))
 
-    async def _stream(self, job: Job, reply: Reply, send: Send) -> None:
+    async def _stream(self, job: Job, reply: Reply, send: Send, usage: StreamUsage) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
         sent = 0
         while not (job.done or job.gone):
             await job.changed.wait()
             job.changed.clear()
             if job.emitted > sent and not job.gone:
-                data = reply.opening() if sent == 0 else b""
-                data += self._events(job, reply, sent)
+                data = self._opening(job, reply, usage) if sent == 0 else b""
+                data += self._events(job, reply, sent, usage)
                 sent = job.emitted
                 await send({"type": "http.response.body", "body": data, "more_body": not job.done})
 
-    @staticmethod
-    def _events(job: Job, reply: Reply, sent: int) -> bytes:
+    def _opening(self, job: Job, reply: Reply, usage: StreamUsage) -> bytes:
+        return reply.opening(self._counts(job, 0) if usage is StreamUsage.EVERY else None)
+
+    def _events(self, job: Job, reply: Reply, sent: int, usage: StreamUsage) -> bytes:
         """What came since `sent` tokens, as one delta; with the end, the usage and the mark when the job is done."""
         text = "".join(job.answer.texts[sent : job.emitted])
+        counts = self._counts(job, job.emitted) if usage is StreamUsage.EVERY else None
         if not job.done:
-            return reply.delta(text)
-        last = reply.last(text, job.answer.finish_reason, job.answer.stop_reason)
-        return last + reply.usage(_usage(job)) + DONE
+            return reply.delta(text, counts)
+        last = reply.last(text, job.answer.finish_reason, job.answer.stop_reason, counts)
+        return last + (b"" if usage is StreamUsage.NONE else reply.usage(_usage(job))) + DONE
+
+    def _counts(self, job: Job, completion: int) -> dict[str, Any]:
+        """The usage beside a delta: without details, which a chat's events name."""
+        prompt = job.request.prompt_tokens
+        counts = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+        return {**counts, "completion_tokens_details": None} if self._chat else counts
 
 
 def _usage(job: Job) -> dict[str, Any]:
     prompt, completion = job.request.prompt_tokens, len(job.answer.token_ids)
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "completion_tokens": completion,
         "prompt_tokens_details": {"cached_tokens": job.cached_tokens or 0},
     }

@@ -44,7 +44,8 @@ class SimulatorConfig(Section):
     events_endpoint, replay_endpoint: where the KV events are published, `ipc://…` in a folder that only the fleet can
     enter, because they carry prompts. api_key_file: the bearer key of /v1; admin_token_file: of /v1/plumage; without
     the latter the server must listen on a loopback address. answer_tokens: mean length of an answer that nothing else
-    ends. dev_mode: what VLLM_SERVER_DEV_MODE is to vLLM: `POST /reset_prefix_cache`, open to whoever reaches the port.
+    ends. enable_force_include_usage: as vLLM's flag, usage in every event of every stream. dev_mode: what
+    VLLM_SERVER_DEV_MODE is to vLLM: `POST /reset_prefix_cache`, open to whoever reaches the port.
     """
 
     model: str = Field(min_length=1)
@@ -73,6 +74,7 @@ class SimulatorConfig(Section):
     answer_tokens: int = Field(200, ge=1, le=1_000_000)
     max_in_flight: int = Field(4096, ge=1)
     max_body_bytes: int = Field(16 * 2**20, ge=1024)
+    enable_force_include_usage: bool = False
     dev_mode: bool = False
     shutdown_seconds: float = Field(10.0, ge=0, le=3600)
 

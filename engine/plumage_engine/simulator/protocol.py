@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import orjson
 
-__all__ = ["ApiError", "Generation", "read_body", "read_generation"]
+__all__ = ["ApiError", "Generation", "StreamUsage", "read_body", "read_generation"]
 
 _UNKEPT: Mapping[str, tuple[Any, ...]] = {
     "n": (1, None),
@@ -49,6 +50,14 @@ class ApiError(Exception):
         return orjson.dumps({"error": error})
 
 
+class StreamUsage(Enum):
+    """Which events of a stream hold usage (vLLM 0.32, `should_include_usage`)."""
+
+    NONE = "none"
+    LAST = "last"  # include_usage: an event of its own at the end
+    EVERY = "every"  # continuous_usage_stats beside it, or --enable-force-include-usage
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What a completion request asks for. prompt: text or token ids, for completions; chat has `body` rendered.
@@ -59,6 +68,7 @@ class Generation:
     model: str
     prompt: str | list[int] | None
     stream: bool
+    stream_usage: StreamUsage
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
@@ -95,6 +105,7 @@ def read_generation(body: Mapping[str, Any], *, chat: bool) -> Generation:
         model=_typed(body, "model", str, ""),
         prompt=None if chat else _prompt(body.get("prompt")),
         stream=_typed(body, "stream", bool, False),
+        stream_usage=_stream_usage(body),
         max_tokens=_count("max_tokens", max_tokens, least=1),
         min_tokens=_count("min_tokens", body.get("min_tokens"), least=0) or 0,
         ignore_eos=_typed(body, "ignore_eos", bool, False),
@@ -123,6 +134,16 @@ def _refuse_media(messages: list[dict[str, Any]]) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             if isinstance(kind, str) and kind.startswith(_MEDIA):
                 raise ApiError(400, f"the simulated model reads no {kind}", param="messages")
+
+
+def _stream_usage(body: Mapping[str, Any]) -> StreamUsage:
+    options = _typed(body, "stream_options", dict, {})
+    if options and not body.get("stream"):
+        raise ApiError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+    if not _typed(options, "include_usage", bool, False):
+        return StreamUsage.NONE
+    every = _typed(options, "continuous_usage_stats", bool, False)
+    return StreamUsage.EVERY if every else StreamUsage.LAST
 
 
 def _typed(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:

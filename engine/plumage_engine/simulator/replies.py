@@ -34,22 +34,28 @@ class Reply:
         kind = "chat.completion" if self._chat else "text_completion"
         return orjson.dumps({**self._head, "object": kind, "choices": [choice], "usage": usage})
 
-    def opening(self) -> bytes:
+    def opening(self, usage: dict[str, Any] | None = None) -> bytes:
         """What a chat stream starts with; nothing for completions."""
-        return self._event([self._choice({"role": "assistant", "content": ""}, None, None)]) if self._chat else b""
+        if not self._chat:
+            return b""
+        return self._event([self._choice({"role": "assistant", "content": ""}, None, None)], **_beside(usage))
 
-    def delta(self, text: str) -> bytes:
-        """More text."""
+    def delta(self, text: str, usage: dict[str, Any] | None = None) -> bytes:
+        """More text; usage: of the answer so far, where each event has it."""
+        if usage is not None:
+            return self._event([self._choice({"content": text} if self._chat else text, None, None)], usage=usage)
         if not self._before:
             mark = "\x00"
             event = self._event([self._choice({"content": mark} if self._chat else mark, None, None)])
             self._before, self._after = event.split(orjson.dumps(mark))
         return self._before + orjson.dumps(text) + self._after
 
-    def last(self, text: str, finish_reason: str, stop_reason: str | None) -> bytes:
+    def last(
+        self, text: str, finish_reason: str, stop_reason: str | None, usage: dict[str, Any] | None = None
+    ) -> bytes:
         """The last text, with the reason for the end."""
         delta = {"content": text} if self._chat else text
-        return self._event([self._choice(delta, finish_reason, stop_reason)])
+        return self._event([self._choice(delta, finish_reason, stop_reason)], **_beside(usage))
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         """The trailing event without choices."""
@@ -62,3 +68,7 @@ class Reply:
     def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         return b"data: " + orjson.dumps({**self._head, "object": kind, "choices": choices, **more}) + b"\n\n"
+
+
+def _beside(usage: dict[str, Any] | None) -> dict[str, Any]:
+    return {} if usage is None else {"usage": usage}

@@ -145,7 +145,11 @@ def make_app(config: SimulatorConfig) -> _Guard:
             prompts.close()
             publisher.close()
 
-    limits = {"max_in_flight": config.max_in_flight, "max_body_bytes": config.max_body_bytes}
+    limits: dict[str, Any] = {
+        "max_in_flight": config.max_in_flight,
+        "max_body_bytes": config.max_body_bytes,
+        "force_usage": config.enable_force_include_usage,
+    }
     fleet = _Fleet(runner, prompts.max_model_len)
     tables = Tables(runner.engine, config)
     routes = [

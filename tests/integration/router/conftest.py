@@ -141,9 +141,11 @@ class Engine:
         return Seen(head[0], headers, body)
 
     async def normally(self, seen: Seen, writer: asyncio.StreamWriter) -> None:
-        """Three tokens, as a stream or at once; the usage is always told, as the router's engines are set up."""
+        """Three tokens, as a stream, with its usage where that is asked for, or at once."""
         if seen.json.get("stream"):
-            words = [token("one "), token("two "), token(self.name), usage_event(), event("[DONE]")]
+            asked = (seen.json.get("stream_options") or {}).get("include_usage")
+            last = [usage_event()] if asked else []
+            words = [token("one "), token("two "), token(self.name), *last, event("[DONE]")]
             writer.write(STREAM_HEAD + b"".join(map(chunked, words)) + b"0\r\n\r\n")
         else:
             writer.write(self.whole())

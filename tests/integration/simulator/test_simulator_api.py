@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ def client(engine: Engine) -> Any:
 def test_the_official_client_streams_the_same_text_as_it_gets_whole(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": WORDS * 9}]
     whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=40)
-    chunks = list(client.chat.completions.create(model="tiny", messages=messages, max_tokens=40, stream=True))
+    options: Any = {"include_usage": True}
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=40, stream=True, stream_options=options
+        )
+    )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert text.isascii()
@@ -106,15 +112,53 @@ def test_the_end_of_an_answer_is_what_the_client_said(engine: Engine) -> None:
     assert ask(max_tokens=8, ignore_eos=True, seed=7) == ask(max_tokens=8, ignore_eos=True, seed=7)
 
 
-def test_a_stream_always_ends_with_its_usage(engine: Engine) -> None:
-    body = {"model": "tiny", "prompt": "usage", "max_tokens": 3, "stream": True, "ignore_eos": True}
-    with engine.client.stream("POST", "/v1/completions", json=body) as response:
-        lines = [line for line in response.iter_lines() if line]
-    assert lines[-1] == "data: [DONE]"
-    last = json.loads(lines[-2].removeprefix("data: "))
-    assert last["choices"] == []
-    assert last["usage"]["completion_tokens"] == 3
-    assert "cached_tokens" in last["usage"]["prompt_tokens_details"]
+PATHS = pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+
+
+def _usages(engine: Engine, path: str, options: dict[str, bool] | None) -> list[tuple[int, dict[str, Any] | None]]:
+    """Of each event of a stream of three tokens: its choices and its usage."""
+    asked = {"prompt": "usage"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "usage"}]}
+    body = {"model": "tiny", "max_tokens": 3, "stream": True, "ignore_eos": True, "stream_options": options, **asked}
+    with engine.client.stream("POST", path, json=body) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    return [(len(event["choices"]), event.get("usage")) for event in map(json.loads, lines[:-1])]
+
+
+@PATHS
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"continuous_usage_stats": True}])
+def test_a_stream_has_no_usage_that_was_not_asked_for(engine: Engine, path: str, options: dict[str, bool]) -> None:
+    assert {usage is None for _, usage in _usages(engine, path, options)} == {True}
+
+
+@PATHS
+def test_include_usage_is_an_event_of_its_own_at_the_end(engine: Engine, path: str) -> None:
+    *tokens, (choices, last) = _usages(engine, path, {"include_usage": True, "continuous_usage_stats": False})
+    assert [usage for _, usage in tokens] == [None] * len(tokens)
+    assert choices == 0
+    assert last is not None
+    assert last["completion_tokens"] == 3
+    assert "cached_tokens" in last["prompt_tokens_details"]
+
+
+@PATHS
+@pytest.mark.parametrize("forced", [False, True])
+def test_continuous_and_forced_usage_is_in_every_event(engine: Engine, path: str, forced: bool) -> None:
+    options = None if forced else {"include_usage": True, "continuous_usage_stats": True}
+    with running(enableForceIncludeUsage=True) if forced else nullcontext(engine) as asked:
+        *tokens, (choices, last) = _usages(asked, path, options)
+    counts = [usage["completion_tokens"] for _, usage in tokens if usage is not None]
+    assert len(counts) == len(tokens)
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0 if "chat" in path else counts[0], 3)
+    assert (choices, last and last["completion_tokens"]) == (0, 3)
+
+
+@PATHS
+def test_stream_options_without_a_stream_are_refused(engine: Engine, path: str) -> None:
+    asked = {"prompt": "usage"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "usage"}]}
+    answer = engine.client.post(path, json={"model": "tiny", "stream_options": {"include_usage": True}, **asked})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream_options")
 
 
 def test_headers_come_at_accept_and_the_first_byte_with_the_first_token() -> None:

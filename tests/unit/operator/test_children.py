@@ -102,7 +102,8 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     extra = json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"]
     assert extra["cpu_bytes_to_use"] == 4 << 30
     assert "/metrics" in flags["--disable-access-log-for-endpoints"].split(","), "the agent asks it four times a second"
-    assert {"--enable-prompt-tokens-details", "--enable-force-include-usage"} <= set(container["args"])
+    assert "--enable-prompt-tokens-details" in container["args"]
+    assert not any("include-usage" in argument for argument in container["args"]), "the router asks for each stream's"
     assert container["args"][-1] == "--max-num-seqs=8"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     token = next(one for one in container["env"] if one["name"] == "HF_TOKEN")

@@ -20,8 +20,8 @@ __all__ = ["OWNED_ARGS", "OWNED_ENV", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSp
 
 # Plumage sets these itself: a second value would break routing, the directory or the drain.
 OWNED_ARGS = (
-    "--additional-config", "--api-key", "--download-dir", "--enable-force-include-usage",
-    "--enable-prompt-tokens-details", "--host", "--kv-events-config", "--kv-transfer-config", "--model", "--port",
+    "--additional-config", "--api-key", "--download-dir", "--enable-prompt-tokens-details", "--host",
+    "--kv-events-config", "--kv-transfer-config", "--model", "--port",
     "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--tensor-parallel-size", "--uds",
     "-tp",
 )  # fmt: skip

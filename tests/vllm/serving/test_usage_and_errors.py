@@ -1,0 +1,153 @@
+"""Usage in streams and the form of errors: the simulator answers as real vLLM does, and a router before vLLM shows a
+client the usage that it asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.ports import free_port
+from support.waiting import looks
+
+from plumage_bench.vllm_server import Server
+
+NAME = "tiny"
+FLAGS = ("--served-model-name=tiny", "--enable-prompt-tokens-details", "--max-model-len=512")
+EVERY = {"include_usage": True, "continuous_usage_stats": True}
+OPTIONS = (None, {}, {"include_usage": False}, {"continuous_usage_stats": True}, {"include_usage": True}, EVERY)
+BODIES = {
+    "/v1/completions": {"prompt": "a prompt of some words"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a prompt of some words"}]},
+}
+WRONG: tuple[dict[str, Any], ...] = (
+    {"stream_options": {"include_usage": True}},
+    {"max_tokens": "many"},
+    {"temperature": 1.0, "max_tokens": 0},
+    {"model": "nobody"},
+)
+
+
+def _body(path: str, **more: Any) -> dict[str, Any]:
+    return {"model": NAME, **BODIES[path], "max_tokens": 6, "ignore_eos": True, **more}
+
+
+def _events(url: str, path: str, options: dict[str, bool] | None) -> list[dict[str, Any]]:
+    body = _body(path, stream=True) | ({} if options is None else {"stream_options": options})
+    answer = httpx.post(url + path, json=body, timeout=120, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def _shape(events: list[dict[str, Any]]) -> set[tuple[int, tuple[str, ...], bool]]:
+    """How many choices an event has, the fields of its usage, and whether it counts no answer token yet."""
+    return {
+        (
+            len(event["choices"]),
+            tuple(sorted(event.get("usage") or ())),
+            (event.get("usage") or {}).get("completion_tokens") == 0,
+        )
+        for event in events
+    }
+
+
+def _langchain(events: list[dict[str, Any]]) -> tuple[int, int]:
+    """Input and output tokens as langchain-openai counts them: the sum over all chunks."""
+    usages = [event["usage"] for event in events if event.get("usage")]
+    return sum(u.get("prompt_tokens") or 0 for u in usages), sum(u.get("completion_tokens") or 0 for u in usages)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Callable[[str, dict[str, Any]], str]]:
+    """Call it with a module and its configuration: the address of the process once it is healthy."""
+    with ExitStack() as stack:
+
+        def start(module: str, config: dict[str, Any]) -> str:
+            path = tmp_path / f"{module}.json"
+            path.write_text(json.dumps(config))
+            child = subprocess.Popen([sys.executable, "-m", module, "--config", str(path)])
+            stack.callback(child.wait, 60)
+            stack.callback(child.kill)
+            url = f"http://127.0.0.1:{config.get('port') or config['listen']['port']}"
+            assert any(_healthy(url) for _ in looks(120)), "it did not start"
+            return url
+
+        yield start
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _simulator(model: Path) -> dict[str, Any]:
+    return {"model": NAME, "modelFolder": str(model), "port": free_port(), "maxModelLen": 512,
+            "device": {"preset": "gpu", "timeScale": 0.02}}  # fmt: skip
+
+
+def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
+    start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
+) -> None:
+    vllm = start_server(*FLAGS).url
+    simulator = process("plumage_engine.simulator", _simulator(tiny_model))
+    for path in BODIES:
+        for options in OPTIONS:
+            assert _shape(_events(simulator, path, options)) == _shape(_events(vllm, path, options)), (path, options)
+        for wrong in WRONG:
+            told = [httpx.post(url + path, json=_body(path) | wrong, timeout=60, trust_env=False)
+                    for url in (simulator, vllm)]  # fmt: skip
+            ours, theirs = (answer.json()["error"] for answer in told)
+            assert told[0].status_code == told[1].status_code == ours["code"] == theirs["code"], (wrong, ours, theirs)
+            assert ours.keys() == theirs.keys()
+    members = tmp_path / "members.json"
+    members.write_text(
+        json.dumps({"pool": "p", "replicas": [{"id": "v", "url": vllm, "agent": None, "state": "Ready"}]})
+    )
+    router = process("plumage_router", {
+        "pool": "p", "model": {"name": NAME, "modelFolder": str(tiny_model)}, "membershipFile": str(members),
+        "listen": {"port": free_port()},
+    })  # fmt: skip
+    for path in BODIES:
+        for options in OPTIONS:
+            routed, direct = _events(router, path, options), _events(vllm, path, options)
+            assert _shape(routed) == _shape(direct), (path, options)
+            assert _langchain(routed) == _langchain(direct)
+        asked = _langchain(_events(router, path, {"include_usage": True}))
+        whole = httpx.post(router + path, json=_body(path), timeout=60, trust_env=False).json()["usage"]
+        assert asked == (whole["prompt_tokens"], whole["completion_tokens"])
+    counted = httpx.get(f"{router}/metrics", timeout=60, trust_env=False).text
+    assert "plumage_router_usage_missing_total 0\n" in counted
+
+
+def test_forced_usage_is_in_every_event_of_both_and_in_none_behind_a_router(
+    start_server: Callable[..., Server], process: Callable[[str, dict[str, Any]], str], tiny_model: Path, tmp_path: Path
+) -> None:
+    vllm = start_server(*FLAGS, "--enable-force-include-usage").url
+    simulator = process("plumage_engine.simulator", {**_simulator(tiny_model), "enableForceIncludeUsage": True})
+    members = tmp_path / "members.json"
+    members.write_text(
+        json.dumps({"pool": "p", "replicas": [{"id": "v", "url": vllm, "agent": None, "state": "Ready"}]})
+    )
+    router = process("plumage_router", {
+        "pool": "p", "model": {"name": NAME, "modelFolder": str(tiny_model)}, "membershipFile": str(members),
+        "listen": {"port": free_port()},
+    })  # fmt: skip
+    for path in BODIES:
+        for options in OPTIONS:
+            forced = _events(vllm, path, options)
+            assert all(event.get("usage") for event in forced)
+            assert _shape(_events(simulator, path, options)) == _shape(forced), (path, options)
+        assert _langchain(_events(router, path, None)) == (0, 0)
+        prompt, completion = _langchain(_events(router, path, {"include_usage": True}))
+        assert completion == 6
+        assert prompt == forced[-1]["usage"]["prompt_tokens"]
