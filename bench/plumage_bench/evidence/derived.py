@@ -9,10 +9,10 @@ from plumage_bench.evidence.figures import Cell, Computed, Measured, Record, mea
 from plumage_bench.pairs import paired_ratio
 
 __all__ = [
+    "bandit_least",
     "fault_total",
     "greatest_in_column",
     "over_cache_aware",
-    "over_order_by_cell",
     "suite_least_over_lru",
     "victims",
 ]
@@ -51,9 +51,9 @@ def greatest_in_column(row: str, column: str) -> Computed:
     return Computed(lambda run: max(_cells(run, "", 0, row, column), key=_value, default=None))
 
 
-def over_order_by_cell(table: str) -> Computed:
-    """The bandit ÷ the tree's order, in the cell of the load where that is least."""
-    return Computed(lambda run: min(_cells(run, table, 1, "bandit", "÷ tree"), key=_value, default=None))
+def bandit_least(table: str, column: str) -> Computed:
+    """The bandit by a column of ratios, in the cell of the load where that is least."""
+    return Computed(lambda run: min(_cells(run, table, 1, "bandit", column), key=_value, default=None))
 
 
 def _value(one: Measured) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plumage_bench.evidence.claim import Claim, at_least, at_most, exactly
-from plumage_bench.evidence.derived import greatest_in_column, over_order_by_cell
+from plumage_bench.evidence.derived import bandit_least, greatest_in_column
 from plumage_bench.evidence.figures import Cell, Either, Key
 
 __all__ = ["CLAIMS"]
@@ -11,12 +11,17 @@ __all__ = ["CLAIMS"]
 _FEATHER = "FEATHER in real vLLM"
 _GAIN = "HotPrefix: 1.30 to 1.56"
 _SUITES = ("mmlu", "bbh", "hellaswag", "ceval")
-_QUICK = "plumage bench vllm-feather --quick"
+_FULL = "plumage bench vllm-feather"
+_OVER_ORDER = Either(Key("bandit_over_order_mean"), Key("over_order"))
 
 
 def _was(name: str, before: str) -> Either:
     """A key that older runs have under another name; five seeds a suite."""
     return Either(Key(name, pairs=5), Key(before, pairs=5))
+
+
+def _over_fcfs(cell: str, policy: str) -> Cell:
+    return Cell(_FEATHER, (cell, policy), "÷ FCFS")
 
 
 _BATCHES = (
@@ -28,27 +33,30 @@ _BATCHES = (
     Claim("… with asynchronous scheduling, vLLM's default, worst of four traces", "fidelity",
           greatest_in_column("stock, asynchronous (not counted)", "TTFT error"), at_most(0.10)),
     Claim("… throughput, relative error", "fidelity", Key("throughput_error"), at_most(0.10)),
-    Claim("A toy model, 8 groups × 4k: FEATHER's bandit ÷ FCFS, output tokens a second", "vllm-feather",
-          Either(Cell(_FEATHER, ("8 × 4k", "bandit"), "÷ FCFS"), Key("over_fcfs")), at_least(2)),
-    Claim("… its part of the ceiling that one group sets", "vllm-feather", Key("of_ceiling"), at_least(0.85)),
-    Claim("… with a pool's ageing limit of 10 s, ÷ FCFS", "vllm-feather",
-          Either(Cell(_FEATHER, ("8 × 4k", "bandit, 10 s"), "÷ FCFS"), Key("product_over_fcfs")), at_least(2)),
-    Claim("… open arrivals, the bandit's ageing limit 120 s, ÷ FCFS", "vllm-feather",
-          Cell(_FEATHER, ("8 × 4k, open", "bandit"), "÷ FCFS")),
-    Claim("… open arrivals, a pool's ageing limit of 10 s, ÷ FCFS", "vllm-feather",
-          Cell(_FEATHER, ("8 × 4k, open", "bandit, 10 s"), "÷ FCFS")),
-    Claim("… bandit ÷ the tree's order, mean of the cells (`over_order`)", "vllm-feather",
-          Key("over_order"), at_least(1)),
-    Claim("… bandit ÷ the tree's order in every cell: the least", "vllm-feather",
-          over_order_by_cell(_FEATHER), at_least(1)),
-    Claim("… while it learns, quick run (`over_order`)", "vllm-feather-quick", Key("over_order"), at_least(1), "",
-          _QUICK),
-    Claim("… nothing shared: bandit ÷ FCFS", "vllm-feather",
-          Cell(_FEATHER, ("no sharing, 1k", "bandit"), "÷ FCFS"), at_least(0.97, by_bound=True)),
-    Claim("… P99 by which a request begins later than under FCFS, s, ageing limit 10 s", "vllm-feather",
+    Claim("A toy model, 8 groups × 4k, closed: the default manifest ÷ FCFS, output tokens a second", "vllm-feather",
+          _over_fcfs("8 × 4k", "product"), at_least(2), "", _FULL),
+    Claim("… the tree's order alone, ageing limit 120 s", "vllm-feather",
+          Either(_over_fcfs("8 × 4k", "order"), _over_fcfs("8 × 4k", "tree"))),
+    Claim("… the bandit, ageing limit 120 s", "vllm-feather", _over_fcfs("8 × 4k", "bandit"), at_least(2)),
+    Claim("… the bandit, a pool's ageing limit of 10 s", "vllm-feather", _over_fcfs("8 × 4k", "bandit, 10 s"),
+          at_least(2)),
+    Claim("… part of the ceiling that one group sets", "vllm-feather", Key("of_ceiling"), at_least(0.85)),
+    Claim("… open arrivals: the default manifest ÷ FCFS", "vllm-feather", _over_fcfs("8 × 4k, open", "product"),
+          command=_FULL),
+    Claim("… open arrivals: the bandit, ageing limit 120 s", "vllm-feather", _over_fcfs("8 × 4k, open", "bandit")),
+    Claim("… open arrivals: the bandit, a pool's ageing limit of 10 s", "vllm-feather",
+          _over_fcfs("8 × 4k, open", "bandit, 10 s")),
+    Claim("Bandit ÷ the tree's order, mean of the cells", "vllm-feather", _OVER_ORDER, at_least(1)),
+    Claim("… everywhere: the least of the cells", "vllm-feather",
+          Either(bandit_least(_FEATHER, "÷ order"), bandit_least(_FEATHER, "÷ tree")), at_least(1)),
+    Claim("… while it learns, quick run", "vllm-feather-quick", _OVER_ORDER, at_least(1), "", f"{_FULL} --quick"),
+    Claim("… 20 prefixes, room for 4", "vllm-feather-room", _OVER_ORDER, at_least(1)),
+    Claim("Nothing shared: bandit ÷ FCFS", "vllm-feather", _over_fcfs("no sharing, 1k", "bandit"),
+          at_least(0.97, by_bound=True)),
+    Claim("… the default manifest ÷ FCFS", "vllm-feather", _over_fcfs("no sharing, 1k", "product"),
+          at_least(0.97, by_bound=True), "", _FULL),
+    Claim("P99 by which a request begins later than under FCFS, s, ageing limit 10 s", "vllm-feather",
           Key("wait_later_s"), at_most(10)),
-    Claim("… 20 prefixes, room for 4: bandit ÷ the tree's order", "vllm-feather-room", Key("over_order", pairs=2),
-          at_least(1)),
     *(
         Claim(f"… one pair beside: {cell}, bandit ÷ FCFS", "vllm-feather-beside",
               Cell(_FEATHER, (cell, "bandit"), "÷ FCFS"))
