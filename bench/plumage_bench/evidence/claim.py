@@ -69,7 +69,7 @@ def exactly(value: float) -> Target:
 class Claim:
     """text: what the figure is, one line. file: the run's file in docs/evidence, without .json; empty where nothing
     can be measured here. paper: the paper's own figure, with its name; empty for a target of ours. command: what
-    measures it, where the file does not say."""
+    would measure it, where no kept run does or the run does not say."""
 
     text: str
     file: str

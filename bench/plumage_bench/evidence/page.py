@@ -58,7 +58,7 @@ def _row(claim: Claim, run: Record) -> str:
     verdict = judge(claim, found)
     shown = verdict if verdict in (Verdict.PASSED, Verdict.REPRODUCED, Verdict.NO_TARGET) else f"**{verdict}**"
     target = f"{claim.target} ({claim.paper})" if claim.paper else str(claim.target)
-    command = claim.command or command_of(run)
+    command = (command_of(run) if found else "") or claim.command or command_of(run)
     commit = commit_of(run) if found is not None else "–"
     cells = (claim.text, _figure(found), _interval(found), target, shown, _code(command) if command else "–", commit)
     return f"| {' | '.join(cells)} |"

@@ -35,7 +35,7 @@ __all__ = ["WEIGHTS", "Hotness"]
 
 WEIGHTS = (1.0, 0.0, 4.0, 8.0, 16.0)
 """1 first: until a difference shows, a scan of fresh prompts does not wash out what was used again."""
-_MOST = 255.0  # a frequency of eight bits, as in HotPrefix's filter
+_MOST = 255.0  # of a run's frequency; 65,535 changed no hit (0205)
 _SLOWNESS = 0.2  # doublings of frequency that a doubling of the gap outweighs; ⅛ to ¼ measure alike
 _LEAST_MEMORY = 32_768  # blocks
 

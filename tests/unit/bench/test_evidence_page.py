@@ -76,6 +76,12 @@ def test_a_row_has_figure_interval_command_commit_and_date() -> None:
     ]  # fmt: skip
 
 
+def test_the_command_is_the_runs_own_where_it_has_the_figure() -> None:
+    claim = Claim("gain", "gsp", Key("gain"), command="plumage bench gsp")
+    assert row_of(claim, {"gsp": run_of(gain=2)})[5] == "`plumage bench gsp --seed 7 workers=4`"
+    assert row_of(claim, {"gsp": run_of(rank=2)})[5] == "`plumage bench gsp`"
+
+
 @pytest.mark.parametrize(("pairs", "shown"), [(1, "one pair"), (3, "1.1 to 1.4 (range of 3 pairs)")])
 def test_fewer_than_five_pairs_have_no_interval(pairs: int, shown: str) -> None:
     run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, pairs=pairs)

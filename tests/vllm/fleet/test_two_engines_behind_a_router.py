@@ -1,7 +1,7 @@
 """examples/vllm.yaml as it is: two real vLLM engines, their agents, a directory and a router, through a real client;
 then a third engine beside them, and two that leave. And `plumage up --model`: one engine without a manifest.
 
-What docs/evidence.md tells of it is printed: pytest -s.
+Its figures are printed and not kept: pytest -s. docs/evidence.md lists the command.
 """
 
 from __future__ import annotations
