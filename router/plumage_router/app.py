@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from plumage.errors import RefusedError
 from plumage.exposition import CONTENT_TYPE
 from plumage.fleet_report import FLEET_PATH
-from plumage_router.entrance import Entrance
+from plumage_router.entrance import NEEDS_KEY, Entrance
 from plumage_router.errors import error_object
 from plumage_router.gateway import Gateway
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
@@ -28,6 +28,17 @@ from plumage_router.status import metrics_page, status_document
 __all__ = ["bare_app", "make_app", "model_entry", "need_admin", "need_key"]
 
 CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
+
+
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+class _Unauthorized(HTTPException):
+    """A key is missing or unknown. code: which kind of key, as completions name it."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(401, message, headers={"www-authenticate": "Bearer"})
+        self.code = code
 
 
 class _ByPostAlone:
@@ -65,7 +76,7 @@ def need_key(entrance: Entrance) -> Any:
 
     def key(request: Request) -> None:
         if entrance.auth.tenant(dict(request.scope["headers"])) is None:
-            raise HTTPException(401, "A valid API key is needed.", headers={"www-authenticate": "Bearer"})
+            raise _Unauthorized(NEEDS_KEY, "invalid_api_key")
 
     return Depends(key)
 
@@ -75,7 +86,7 @@ def need_admin(entrance: Entrance) -> Any:
 
     def admin(request: Request) -> None:
         if not entrance.auth.is_admin(dict(request.scope["headers"])):
-            raise HTTPException(401, entrance.auth.admin_refusal, headers={"www-authenticate": "Bearer"})
+            raise _Unauthorized(entrance.auth.admin_refusal, "admin_key")
 
     return Depends(admin)
 
@@ -83,7 +94,7 @@ def need_admin(entrance: Entrance) -> Any:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def plain(request: Request, error: StarletteHTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        code = error.code if isinstance(error, _Unauthorized) else _CODES.get(error.status_code)
         return _error(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
@@ -128,8 +139,9 @@ def _add_admin(app: FastAPI, gateway: Gateway) -> None:
         try:
             await gateway.auth.check_reader(dict(request.scope["headers"]))
         except RefusedError as error:
-            headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
-            raise HTTPException(error.status, str(error), headers=headers) from error
+            if error.status == 401:
+                raise _Unauthorized(str(error), "admin_key") from error
+            raise HTTPException(error.status, str(error)) from error
 
     guarded: dict[str, Any] = {"dependencies": [need_admin(gateway)]}
 

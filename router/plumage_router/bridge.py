@@ -45,6 +45,10 @@ class BridgedRequest:
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
 
+    @property
+    def answering(self) -> bool:
+        return False  # the answer is written at once
+
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
 

@@ -1,11 +1,12 @@
-"""The client's side of a connection: bytes in, whole requests out, answers in order.
+"""The client's side of a connection: whole requests are served, answers go out in order.
 
-The parser's callbacks only collect; requests are served after the parser has returned, one at a time and in the order
-they came (pipelining), so an answer can never overtake another. A request that breaks a rule is answered with an error
-object after those before it, and the connection ends: what follows a broken message can't be trusted.
+Requests are served after the parser has returned (`intake.py`), one at a time and in the order they came (pipelining),
+so an answer can never overtake another. A request that breaks a rule is answered with an error object after those
+before it, and the connection ends. While more requests wait than may, or more bytes, the connection is not read.
 
-Every state has a deadline (a client that trickles bytes, or takes none, is cut off) and every buffer a bound. The end
-of the client's stream counts as its leaving: the handler is told at once, so that the engine stops working for it.
+Every state has a deadline: a client that trickles bytes, or takes none, is cut off. A client may end its own stream and
+still read (half-close): requests that came whole are answered. One that left altogether is told from it by a reset,
+within a tick; its handler is told, so that the engine stops working for it.
 """
 
 from __future__ import annotations
@@ -14,78 +15,57 @@ import asyncio
 import logging
 import math
 from collections import deque
-from typing import Any, cast
+from typing import cast
 
-import httptools
-
-from plumage_router.errors import RequestError, bad_request, overloaded
-from plumage_router.parts import Parts
+from plumage_router.departure import has_left
+from plumage_router.errors import RequestError
+from plumage_router.intake import Intake
 from plumage_router.request import Handler, Host, Request
-from plumage_router.wire import CONTINUE, JSON, is_coded, origin_form, response_head
+from plumage_router.wire import CONTINUE, response_head
 
 __all__ = ["ClientConnection"]
 
 log = logging.getLogger(__name__)
 
 LINGER = 1.0  # seconds a client has to close its side once the last answer is on its way
-_SINGLE = frozenset((b"host", b"authorization", b"content-type", b"content-length", b"x-request-id", b"expect"))
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(Intake):
     """One client connection; `deadline` is read by the host's sweeper, which then calls `expire`."""
 
     __slots__ = (
         "_closing",
-        "_head_bytes",
-        "_host",
-        "_in_head",
-        "_limits",
+        "_ended",
         "_loop",
-        "_most_header_bytes",
-        "_most_headers",
-        "_offered",
-        "_parser",
-        "_parts",
         "_paused",
-        "_refusal",
-        "_request",
+        "_refusal_lines",
         "_served",
         "_serving",
         "_timeouts",
         "_transport",
-        "_unread",
         "_waiting",
         "deadline",
     )
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        self._host = host
-        self._limits = limits = host.limits
-        self._most_header_bytes = limits.max_header_bytes
-        self._most_headers = limits.max_headers
+        super().__init__(host)
         self._timeouts = host.timeouts
         self._loop = loop
         self._transport = cast(asyncio.Transport, None)
-        self._parser: Any = None
-        self._request: Request | None = None
-        self._offered: Request | None = None  # with an offer to upgrade, until it is read again without
-        self._parts = Parts()
-        self._in_head = False
-        self._head_bytes = 0
-        self._unread = 0  # bytes of a message that the parser holds back: they are of no whole line yet
         self._waiting: deque[Request] = deque()
         self._serving: Handler | None = None
         self._served: Request | None = None
-        self._refusal: RequestError | None = None
+        self._refusal_lines = b""
         self._closing = False
         self._paused = False  # the client has not taken what it was sent
+        self._ended = False  # the client ended its stream, and may still read
         self.deadline = math.inf
 
     # -- the transport's side -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._parser = httptools.HttpRequestParser(self)
+        self._begin_reading()
         self.deadline = self._host.tick + self._timeouts.header
         error = self._host.opened(self)
         if error is not None:
@@ -94,26 +74,28 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None or self._closing:
             return  # thrown away: an answer that ends the connection is on its way
-        request = self._request
-        if request is None:
-            self._feed(data)
-        else:
-            self._feed_more(request, data)
+        self._feed_all(data)
         if self._waiting and self._serving is None and not self._paused:
             self._serve()
+        if self._waiting and self._is_full() and not self._unfed and not self._closing:
+            self._transport.pause_reading()
 
-    def eof_received(self) -> None:
-        return None  # the transport closes itself; `connection_lost` tells the handler
+    def eof_received(self) -> bool:
+        """False closes the connection."""
+        if self._closing or (self._serving is None and not self._waiting):
+            return False
+        self._ended = True
+        self._drop_unread()
+        self._watch_departure()
+        return True
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._closing = True
         self._drop_unread()
         while self._waiting:
-            self._host.buffered -= self._waiting.popleft().size
+            self._release(self._waiting.popleft())
         handler, self._serving = self._serving, None
-        if self._served is not None:
-            self._host.buffered -= self._served.size
-            self._served = None
+        self._forget_served()
         if handler is not None:
             handler.abort()
         self._host.closed(self)
@@ -129,122 +111,46 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             self.deadline = self._host.tick + LINGER
         elif self._serving is not None:
-            self.deadline = math.inf
+            self.deadline = self._while_served()
             self._serving.resume()
         else:
             self._go_on()
 
-    # -- the parser's side --------------------------------------------------------------------------------------------
+    # -- what the parser found -----------------------------------------------------------------------------------------
 
-    def _feed(self, data: bytes) -> None:
-        while data:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as stopped:
-                data = self._without_offer(data[stopped.args[0] :])
-            except httptools.HttpParserError as error:
-                self._refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
-                return
-            else:
-                return
-
-    def _without_offer(self, rest: bytes) -> bytes:
-        """An offer to speak another protocol is ignored (RFC 9110 §7.8). The parser took the body for that protocol, so
-        the head is read once more, without the offer, and by another: to the first the message is over, and after one
-        that closes the connection it takes no more."""
-        request, self._offered = self._offered, None
-        self._parser = httptools.HttpRequestParser(self)
-        return b"" if request is None else request.head(without=b"upgrade") + rest  # None: it was refused
-
-    def _feed_more(self, request: Request, data: bytes) -> None:
-        """For a message that came in part before: a line without end is held by the parser, and counted here."""
-        known = self._head_bytes + request.size
-        self._feed(data)
-        if self._request is not request or self._head_bytes + request.size != known:
-            self._unread = 0
-            return
-        self._unread += len(data)
-        if self._head_bytes + self._unread > self._most_header_bytes:
-            self._refuse_head()
-
-    def on_message_begin(self) -> None:
-        if self._refusal is not None:
-            return
-        if len(self._waiting) >= self._limits.max_pipelined:
-            self._refuse(bad_request("Too many pipelined requests.", code="pipelining"))
-            return
-        self._request = Request()
-        self._in_head = True
-        self._head_bytes = self._unread = 0
+    def _begun(self) -> None:
         if self._serving is None:
             self.deadline = self._host.tick + self._timeouts.header
 
-    def on_url(self, part: bytes) -> None:
-        request = self._request
-        if request is not None:
-            request.target = request.target + part if request.target else part
-            self._head_bytes += len(part)
-            if self._head_bytes > self._most_header_bytes:
-                self._refuse_head()
+    def _admitted(self, request: Request) -> None:
+        if self._serving is not None:
+            return
+        self.deadline = self._host.tick + self._timeouts.body
+        if b"expect" in request.headers and not request.http10 and not self._waiting:
+            self._transport.write(CONTINUE)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        request = self._request
-        if request is None:
-            return
-        self._head_bytes += len(name) + len(value) + 4
-        headers = request.headers
-        if self._head_bytes > self._most_header_bytes or len(headers) >= self._most_headers:
-            self._refuse_head()
-            return
-        if not self._in_head:
-            return  # a trailer: counted, never believed
-        name = name.lower()
-        if name in headers:
-            self._repeat(request, name, value)
-        else:
-            headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        request = self._request
-        if request is None:
-            return
-        self._in_head = False
-        parser = self._parser
-        request.method = method = parser.get_method()
-        if method == b"CONNECT":
-            self._refuse(bad_request("This is no proxy for other hosts.", code="connect"))
-            return
-        if request.target[:1] != b"/":
-            request.target = origin_form(request.target)
-        request.keep_alive = parser.should_keep_alive()
-        if parser.get_http_version() != "1.1":
-            request.http10 = True
-            request.keep_alive = False
-        if parser.should_upgrade():
-            self._offered, self._request = request, None
-        else:
-            self._check_head(request)
-
-    def on_body(self, data: bytes) -> None:
-        request = self._request
-        if request is None:
-            return
-        size = len(data)
-        request.size += size
-        self._host.buffered += size
-        if request.size > self._limits.max_body_bytes:
-            self._refuse(self._too_large())
-        elif self._host.buffered > self._limits.max_buffered_bytes:
-            self._refuse(overloaded("Too much is waiting to be sent on."))
-        else:
-            self._parts.add(data)
-
-    def on_message_complete(self) -> None:
-        request, self._request = self._request, None
-        if request is None:
-            return
-        request.body = self._parts.take()
+    def _received(self, request: Request) -> None:
         self._waiting.append(request)
+
+    def _is_full(self) -> bool:
+        waiting = self._waiting
+        if not waiting:
+            return False
+        held = sum(request.size for request in waiting)
+        return len(waiting) >= self._limits.max_pipelined or held >= self._limits.max_body_bytes
+
+    def _stop_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """What was left unread, now that there is room for it."""
+        if self._is_full() or self._refusal is not None or self._closing or self._transport.is_closing():
+            return
+        data, self._unfed = self._unfed, b""
+        if data:
+            self.data_received(data)
+        if not self._unfed and not self._is_full() and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     # -- the handler's side -------------------------------------------------------------------------------------------
 
@@ -261,13 +167,16 @@ class ClientConnection(asyncio.Protocol):
     def done(self, *, keep_alive: bool) -> None:
         """The handler's answer is written out. Not keeping alive closes the connection once it is sent."""
         self._serving = None
-        if self._served is not None:
-            self._host.buffered -= self._served.size
-            self._served = None
+        self._forget_served()
         if not keep_alive:
             self._linger()
         elif not self._paused:
             self._go_on()
+
+    def free_body(self) -> None:
+        """The handler needs the body of its request no more."""
+        if self._served is not None:
+            self._release(self._served)
 
     def _go_on(self) -> None:
         """What comes next once an answer is written and taken."""
@@ -275,6 +184,8 @@ class ClientConnection(asyncio.Protocol):
             self._loop.call_soon(self._serve_next)
         elif self._refusal is not None:
             self._answer_refusal()
+        elif self._ended:
+            self._linger()
         elif self._request is None:
             self.deadline = self._host.tick + self._timeouts.keep_alive
         else:
@@ -290,7 +201,9 @@ class ClientConnection(asyncio.Protocol):
     def expire(self) -> None:
         """The deadline passed: a client in the middle of a request is told, all others are just cut off."""
         self.deadline = math.inf
-        if self._request is not None and self._serving is None and self._refusal is None and not self._closing:
+        if self._ended and self._serving is not None and not self._paused and not has_left(self._transport):
+            self.deadline = self._while_served()
+        elif self._request is not None and self._serving is None and self._refusal is None and not self._closing:
             self._refuse(RequestError(408, "The request did not arrive in time.", code="request_timeout"))
         else:
             self._transport.abort()
@@ -309,63 +222,49 @@ class ClientConnection(asyncio.Protocol):
             self._serve()
 
     def _serve(self) -> None:
+        full = self._is_full()
         request = self._waiting.popleft()
-        self.deadline = math.inf
+        self.deadline = self._while_served()
         self._served = request
         handler = self._serving = self._host.handler(request, self)
         handler.start()
+        if full:
+            self._loop.call_soon(self._read_on)
 
-    def _repeat(self, request: Request, name: bytes, value: bytes) -> None:
-        if name in _SINGLE:
-            self._refuse(bad_request(f"The header {name.decode('latin-1')} is repeated.", code="repeated_header"))
-        else:
-            request.headers[name] += b", " + value
+    def _while_served(self) -> float:
+        """No deadline while a request is served; a client that ended its stream is looked at with each tick."""
+        return self._host.tick if self._ended else math.inf
 
-    def _check_head(self, request: Request) -> None:
-        headers = request.headers
-        self.deadline = self._host.tick + self._timeouts.body if self._serving is None else self.deadline
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.max_body_bytes:
-            self._refuse(self._too_large())
-        elif not request.http10 and b"host" not in headers:
-            self._refuse(bad_request("The Host header is missing.", code="malformed_http"))
-        elif is_coded(headers.get(b"transfer-encoding", b"")):
-            self._refuse(RequestError(501, "Only chunked is known as a transfer coding.", code="transfer_encoding"))
-        elif b"expect" in headers:
-            self._expect(headers[b"expect"], request)
-
-    def _expect(self, expectation: bytes, request: Request) -> None:
-        if expectation.lower() != b"100-continue":
-            self._refuse(RequestError(417, "Only 100-continue can be expected.", code="expectation"))
-        elif not request.http10 and self._serving is None and not self._waiting:
+    def _watch_departure(self) -> None:
+        """Sends an interim response where that is allowed: a client that left answers it with a reset."""
+        if self._serving is None:
+            return
+        served = self._served
+        if served is not None and not served.http10 and not self._serving.answering:
             self._transport.write(CONTINUE)
+        if not self._paused:
+            self.deadline = self._while_served()
 
-    def _refuse_head(self) -> None:
-        self._refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
-
-    def _too_large(self) -> RequestError:
-        bound = self._limits.max_body_bytes
-        return RequestError(413, f"The body is larger than {bound} bytes.", code="body_too_large")
+    def _forget_served(self) -> None:
+        request, self._served = self._served, None
+        if request is not None:
+            self._release(request)
 
     def _refuse(self, error: RequestError) -> None:
         """No further request is read; the error is sent once those before it are answered."""
         if self._refusal is not None:
             return
         self._refusal = error
-        self._in_head = False
         self._drop_unread()
-        self._host.refused(error)
+        self._refusal_lines = self._host.refused(error)
         if self._serving is None and not self._waiting:
             self._answer_refusal()
 
     def _answer_refusal(self) -> None:
         error = self._refusal
         assert error is not None
-        headers = b"content-type: %b\r\n" % JSON
-        if error.retry_after is not None:
-            headers += b"retry-after: %d\r\n" % error.retry_after
-        body = error.body()
-        head = response_head(error.status, headers, self._host.date, length=len(body), keep_alive=False)
+        body, lines = error.body(), self._refusal_lines
+        head = response_head(error.status, lines, self._host.date, length=len(body), keep_alive=False)
         self._transport.write(head + body)
         self._linger()
 
@@ -374,6 +273,12 @@ class ClientConnection(asyncio.Protocol):
         unread bytes would reset the connection and could eat the answer."""
         self._closing = True
         self._drop_unread()
+        if self._ended:
+            self._await_end()
+            self._transport.close()
+            return
+        if not self._transport.is_closing():
+            self._transport.resume_reading()  # or the client's end would not be seen
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=0)  # `resume_writing` will tell when the last byte is gone
             self._transport.write_eof()
@@ -383,14 +288,3 @@ class ClientConnection(asyncio.Protocol):
         """As long as bytes wait for it, a client has the time that any slow reader has."""
         waiting = self._transport.get_write_buffer_size() > 0
         self.deadline = self._host.tick + (self._timeouts.write if waiting else LINGER)
-
-    def _drop_unread(self) -> None:
-        if self._request is not None:
-            self._host.buffered -= self._request.size
-            self._request = None
-        self._parts.drop()
-
-
-def _reason(error: Exception) -> str:
-    """The parser's own words, without what a client sent."""
-    return str(error).split(":", 1)[0] or "unreadable"

@@ -114,15 +114,15 @@ class AuthConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Memory is bounded by these: connections x header bytes, plus `max_buffered_bytes` of bodies. `max_attempts`:
-    replicas tried for one request, those that could not be reached included. `max_failed_replicas`: replicas that may
-    fail after they were sent the request (lost connection, 5xx, silence); then the request may be the cause, and it is
-    sent to no other."""
+    """Memory is bounded by these: connections x header bytes, plus twice `max_buffered_bytes` of bodies (each with its
+    rendered prompt), plus some times `max_body_bytes` while one is read. `max_attempts`: replicas tried for one
+    request, those that could not be reached included. `max_failed_replicas`: replicas that may fail after they were
+    sent the request (lost connection, 5xx, silence); then the request may be the cause, and it is sent to no other."""
 
     max_connections: Count = 10_000
     max_in_flight: Count = 4_096
     max_body_bytes: Count = 8 * 1024 * 1024
-    max_buffered_bytes: Count = 512 * 1024 * 1024
+    max_buffered_bytes: Count = 64 * 1024 * 1024
     max_header_bytes: Count = 32 * 1024
     max_headers: Count = 100
     max_pipelined: Count = 16

@@ -126,7 +126,7 @@ class Decider:
             hits[slot] = tokens
             if chunks > depth:
                 depth, known = chunks, tokens
-        rest = max(0, len(prompt.text) - depth * CHUNK)
+        rest = max(0, prompt.size - depth * CHUNK)
         return hits, depth, known + rest / self.rate.of(prompt.text)
 
     def _expect(self, prompt: Prompt, ticket: Ticket, known: int, now: float) -> None:
@@ -184,8 +184,8 @@ class Decider:
         """An engine counted the prompt's tokens. Its events will tell those of each chunk; until then the mirror has to
         guess, and the next turn of a conversation may come before them."""
         prompt = decision.prompt
-        self.rate.learn(prompt.text, tokens)
-        rest = (len(prompt.text) - CHUNK * len(prompt.chunks)) / self.rate.of(prompt.text)
+        self.rate.learn(prompt.text, tokens, prompt.size)
+        rest = (prompt.size - CHUNK * len(prompt.chunks)) / self.rate.of(prompt.text)
         self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
 
     def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
+from plumage_router.allocator import Trimmer
 from plumage_router.auth import Auth, Tenant
 from plumage_router.client import ClientConnection
 from plumage_router.clock import monotonic, wall
@@ -19,11 +20,14 @@ from plumage_router.errors import RequestError, bad_request, overloaded, unautho
 from plumage_router.metrics import Metrics
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.request import Handler, Request
+from plumage_router.room import Held, Room
 from plumage_router.wire import JSON, wall_date
 
-__all__ = ["Entrance", "is_completion"]
+__all__ = ["NEEDS_KEY", "Entrance", "is_completion"]
 
+NEEDS_KEY: Final = "A valid API key is needed: Authorization: Bearer KEY."
 REFUSED_AT_ONCE: Final = 128  # connections over the bound that are told so, before accepting is paused
+ID_BYTES: Final = 12
 _ID_SAFE = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
 
 
@@ -60,10 +64,9 @@ class Entrance(ABC):
         self.started = wall()
         self.tick = monotonic()
         self.date = wall_date(wall())
-        self.buffered = 0
+        self.room = Room(limits.max_buffered_bytes, shared=auth.enabled)
         self._loop = loop
-        self._id_prefix = secrets.token_hex(6)
-        self._id_count = 0
+        self._trimmer = Trimmer()
 
     @property
     def keeps_alive(self) -> bool:
@@ -93,23 +96,35 @@ class Entrance(ABC):
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         """Who answers it."""
 
-    def refused(self, error: RequestError) -> None:
+    def admit(self, request: Request) -> RequestError | None:
+        completion = is_completion(request)
+        if self.auth.enabled and (completion or request.has_body):
+            request.tenant = tenant = self.auth.tenant(request.headers)
+            if tenant is None and (completion or not self.auth.is_admin(request.headers)):
+                self.metrics.requests += completion
+                return unauthorized(NEEDS_KEY)
+        if completion:
+            request.held = Held(request.tenant.name if request.tenant is not None else "")
+        return None
+
+    def refused(self, error: RequestError) -> bytes:
         self.count_error(error)
+        return self.error_headers(error, secrets.token_hex(ID_BYTES))
 
     # -- for exchanges ------------------------------------------------------------------------------------------------
 
     def request_id(self, request: Request) -> str:
-        """The client's own id where it is short and plain, else one of ours."""
+        """The client's own id where it is short and plain, else a random one: it tells nothing of other requests."""
         given = request.headers.get(b"x-request-id")
         if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
             return given.decode("ascii")
-        self._id_count += 1
-        return f"{self._id_prefix}-{self._id_count:x}"
+        return secrets.token_hex(ID_BYTES)
 
     def authenticate(self, request: Request) -> Tenant:
-        tenant = self.auth.tenant(request.headers)
+        """Who sent it: known since its headers were complete, where keys are used."""
+        tenant = request.tenant or self.auth.tenant(request.headers)
         if tenant is None:
-            raise unauthorized("A valid API key is needed: Authorization: Bearer KEY.")
+            raise unauthorized(NEEDS_KEY)
         return tenant
 
     def wants_explanation(self, request: Request) -> bool:
@@ -148,5 +163,6 @@ class Entrance(ABC):
         now = self.tick = monotonic()
         self.date = wall_date(wall())
         self.metrics.settle()
+        self._trimmer.look(self.room.held)
         for connection in [c for c in self.connections if c.deadline < now]:
             connection.expire()

@@ -210,6 +210,9 @@ class Exchange:
         if data:
             data = chunk(data) if self._chunked else data
         self._client.transport.write(head + data)
+        self._client.free_body()
+        if self._prompt is not None:
+            self._gateway.free(self._prompt)
 
     def more(self, data: bytes) -> None:
         self._heard = self._gateway.tick

@@ -98,6 +98,7 @@ class Gateway(Entrance):
         self.config, self.policy = config, policy
         self.limits, self.timeouts, self.hold.config = config.limits, config.timeouts, config.hold
         self.quarantine.config = config.quarantine
+        self.room.use(config.limits.max_buffered_bytes)
 
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         if is_completion(request):
@@ -135,7 +136,15 @@ class Gateway(Entrance):
             self.quarantine.clear(self._digest(prompt))
 
     def _digest(self, prompt: Prompt) -> bytes:
-        return xxhash.xxh3_128_digest(prompt.payload, seed=self._digest_seed)
+        """Of the bytes that engines get; kept, since they are freed once an answer begins."""
+        if prompt.digest is None:
+            prompt.digest = xxhash.xxh3_128_digest(prompt.payload, seed=self._digest_seed)
+        return prompt.digest
+
+    def free(self, prompt: Prompt) -> None:
+        """No other replica will be tried: frees what only another try would need."""
+        self._digest(prompt)
+        prompt.forget()
 
     def upstream_head(self, path: bytes, replica: Replica) -> bytes:
         """The lines of a request that are the same for every request to this replica."""

@@ -7,7 +7,7 @@ is what the directory is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
@@ -26,6 +26,7 @@ from plumage_router.fields import (
     check_stream_options,
     check_template_options,
 )
+from plumage_router.token_rate import LOOKED_AT
 from plumage_router.usage import Wanted
 
 __all__ = ["CHAT_PATH", "COMPLETION_PATH", "Prompt", "PromptReader", "Renderer"]
@@ -49,7 +50,8 @@ class Renderer(Protocol):
 class Prompt:
     """A request, read and found good. `payload` goes to the engine. `stream`, `wanted_usage`: what the client asked.
     `plain`: one prompt, all of it text, so that the engine counts the tokens of `text` and no others. Of a prompt that
-    the engine cuts `text` is about what is left, and there are no `chunks`: its beginning is gone."""
+    the engine cuts `text` is about what is left, and there are no `chunks`: its beginning is gone. `size`: of `text` in
+    bytes, which `forget` cuts to its end once an answer began. `digest`: of `payload`, once it was asked for."""
 
     path: bytes
     model: str
@@ -59,6 +61,15 @@ class Prompt:
     text: bytes
     chunks: Sequence[int]
     plain: bool = True
+    digest: bytes | None = None
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text)
+
+    def forget(self) -> None:
+        """No other replica will be tried: keeps of the request only what its answer is accounted with."""
+        self.payload, self.text = b"", self.text[-LOOKED_AT:]
 
 
 class PromptReader:

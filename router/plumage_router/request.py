@@ -6,26 +6,37 @@ from typing import TYPE_CHECKING, Protocol
 
 from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.errors import RequestError
+from plumage_router.room import Held, Room
 
 if TYPE_CHECKING:
+    from plumage_router.auth import Tenant
     from plumage_router.client import ClientConnection
 
 __all__ = ["Handler", "Host", "Request"]
 
 
 class Request:
-    """A whole request. `headers`: lower-case names; repeated list headers are joined, repeated others refused."""
+    """A whole request. `headers`: lower-case names; repeated list headers are joined, repeated others refused.
+    `size`: body bytes received. `held`: those that are kept; None where nobody reads the body. `tenant`: who sent it,
+    known once the headers are complete where keys are used."""
 
-    __slots__ = ("body", "headers", "http10", "keep_alive", "method", "size", "target")
+    __slots__ = ("body", "headers", "held", "http10", "keep_alive", "method", "size", "target", "tenant")
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        self.size = 0  # body bytes so far, counted against the host's buffer bound
+        self.size = 0
+        self.held: Held | None = None
+        self.tenant: Tenant | None = None
         self.keep_alive = False
         self.http10 = False
+
+    @property
+    def has_body(self) -> bool:
+        """By its headers."""
+        return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
 
     def head(self, *, without: bytes) -> bytes:
         """Its bytes up to the body, less one header."""
@@ -35,6 +46,11 @@ class Request:
 
 class Handler(Protocol):
     """Who answers one request. It ends with `ClientConnection.done`, exactly once, unless it was aborted."""
+
+    @property
+    def answering(self) -> bool:
+        """Was a part of the answer written?"""
+        ...
 
     def start(self) -> None: ...
 
@@ -56,7 +72,7 @@ class Host(Protocol):
     timeouts: TimeoutsConfig
     tick: float
     date: bytes
-    buffered: int
+    room: Room
 
     def opened(self, connection: ClientConnection) -> RequestError | None:
         """Counts the connection in; an error instead when there are too many."""
@@ -64,8 +80,13 @@ class Host(Protocol):
 
     def closed(self, connection: ClientConnection) -> None: ...
 
+    def admit(self, request: Request) -> RequestError | None:
+        """Asked once the headers are complete, before any byte of the body is kept: an error where the request needs
+        a key and has none. Sets `tenant`, and `held` where the body will be read."""
+        ...
+
     def handler(self, request: Request, connection: ClientConnection) -> Handler: ...
 
-    def refused(self, error: RequestError) -> None:
-        """Told of each request refused before it had a handler."""
+    def refused(self, error: RequestError) -> bytes:
+        """Told of each request refused before it had a handler; the header lines of the answer."""
         ...

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plumage.open_files import files_of_router
+from plumage_router.allocator import map_large_blocks
 from plumage_router.auth import Auth
 from plumage_router.backend import Backend
 from plumage_router.background import Background
@@ -168,6 +169,7 @@ async def serve(config: RouterConfig, file: Path | None = None, *, name: str | N
 
 async def run(life: Life) -> None:
     """From its start until SIGTERM or SIGINT, and its orderly end."""
+    map_large_blocks()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

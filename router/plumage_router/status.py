@@ -123,7 +123,7 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
     single = (
         ("in_flight", "Requests under way.", len(gateway.flights)),
         ("connections", "Client connections.", len(gateway.connections)),
-        ("buffered_bytes", "Request bodies held.", gateway.buffered),
+        ("buffered_bytes", "Request bodies held.", gateway.room.held),
         (
             "quarantined_bodies",
             "Bodies refused because engines failed on them.",

@@ -12,10 +12,10 @@ from typing import Final
 
 from plumage.hashing.chunks import CHUNK
 
-__all__ = ["TokenRate"]
+__all__ = ["LOOKED_AT", "TokenRate"]
 
 _KEPT = 31  # prompts of a sort; odd, so that the median is one of them
-_LOOKED_AT = 2048  # bytes: the end, for what is at the beginning was counted most often
+LOOKED_AT = 2048  # bytes: the end, for what is at the beginning was counted most often
 _ASCII: Final = bytes(range(128))
 _SORTS: Final = (1 / 16, 1 / 2)  # not ASCII: hardly anything, some, most of it
 
@@ -35,10 +35,12 @@ class TokenRate:
         """Bytes a token of a prompt like this one."""
         return self._rates[_sort(text)] or self.bytes_per_token
 
-    def learn(self, text: bytes, tokens: int) -> None:
-        """An engine counted `tokens` in it. Short prompts are mostly template and say little."""
-        if tokens > 0 and len(text) >= CHUNK:
-            rate, sort = len(text) / tokens, _sort(text)
+    def learn(self, text: bytes, tokens: int, size: int | None = None) -> None:
+        """An engine counted `tokens` in it. Short prompts are mostly template and say little. size: of the whole text
+        in bytes, where `text` is only its end."""
+        size = len(text) if size is None else size
+        if tokens > 0 and size >= CHUNK:
+            rate, sort = size / tokens, _sort(text)
             self._all.append(rate)
             self._by_sort[sort].append(rate)
             self._rates[sort] = _median(self._by_sort[sort])
@@ -52,7 +54,7 @@ def _median(seen: deque[float]) -> float:
 
 def _sort(text: bytes) -> int:
     """By the share of its bytes that are no ASCII."""
-    end = text[-_LOOKED_AT:]
+    end = text[-LOOKED_AT:]
     if end.isascii():
         return 0
     share = len(end.translate(None, _ASCII)) / len(end)

@@ -121,6 +121,10 @@ RULES: list[tuple[Mutation, str]] = [
         "a gateway, got 1 entry",
     ),
     (
+        put("spec.router.limits", {"bodyMemory": "63Mi"}),
+        "spec.router.limits.bodyMemory: must be at least 4 times maxBodyBytes, got 63Mi",
+    ),
+    (
         put("spec.router.slo", {"ttftMilliseconds": 3000, "latencyMilliseconds": 2000}),
         "spec.router.slo.ttftMilliseconds: may not be above latencyMilliseconds, got 3000",
     ),

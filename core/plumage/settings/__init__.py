@@ -7,7 +7,7 @@ from __future__ import annotations
 from plumage.settings.agent import agent_settings
 from plumage.settings.effect import without_effect
 from plumage.settings.meeting import Meeting
-from plumage.settings.router import router_settings
+from plumage.settings.router import ROUTER_MEMORY, body_memory, router_settings
 from plumage.settings.simulator import simulator_settings
 from plumage.settings.vllm import (
     VLLM_READY_SECONDS,
@@ -18,9 +18,11 @@ from plumage.settings.vllm import (
 )
 
 __all__ = [
+    "ROUTER_MEMORY",
     "VLLM_READY_SECONDS",
     "Meeting",
     "agent_settings",
+    "body_memory",
     "events_config",
     "host_tier_config",
     "plugin_settings",

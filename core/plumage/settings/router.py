@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from plumage.api.v1alpha1 import InferencePool
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import policies
 
-__all__ = ["router_settings"]
+__all__ = ["ROUTER_MEMORY", "body_memory", "router_settings"]
+
+ROUTER_MEMORY = "256Mi"
+"""What a router requests where nothing is named."""
 
 
 def router_settings(
@@ -40,6 +46,7 @@ def router_settings(
         "auth": dict(auth),
         "limits": {
             "maxBodyBytes": int(spec.limits.max_body_bytes),
+            "maxBufferedBytes": body_memory(spec.limits, spec.resources),
             "maxConnections": spec.limits.max_connections,
             "maxInFlight": spec.limits.max_in_flight,
         },
@@ -52,3 +59,12 @@ def router_settings(
         },
         "seed": simulator.seed,
     }
+
+
+def body_memory(limits: RouterLimits, resources: Resources) -> int:
+    """Bytes of request bodies that one router may hold. Its memory is what its container is limited to, else what it
+    asks for; a body is held twice while it waits for an engine, and reading one takes some times its size."""
+    if limits.body_memory is not None:
+        return int(limits.body_memory)
+    memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
+    return max(int(memory) // 4, 4 * int(limits.max_body_bytes))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
+from plumage.settings import ROUTER_MEMORY
 
 __all__ = ["AGENT", "FETCH", "MIB", "ROUTER", "SIMULATOR", "Defaults", "filled"]
 
@@ -31,7 +32,7 @@ AGENT: Final = Defaults(
     "50m", "192Mi", "1Gi"
 )  # its index grows with the engine's cache, up to a bound; 0067 has its CPU
 FETCH: Final = Defaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
-ROUTER: Final = Defaults("100m", "256Mi", "1Gi")  # bodies of requests in flight come on top of 100 MB
+ROUTER: Final = Defaults("100m", ROUTER_MEMORY, "1Gi")  # `router.limits.bodyMemory` follows it
 SIMULATOR: Final = Defaults("100m", "192Mi", "1Gi")
 
 

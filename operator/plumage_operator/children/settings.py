@@ -139,6 +139,7 @@ def gateway(scene: GatewayScene) -> dict[str, Any]:
         "auth": _router_auth(scene.site, spec.auth),
         "limits": {
             "maxBodyBytes": int(limits.max_body_bytes),
+            "maxBufferedBytes": settings.body_memory(limits, spec.resources),
             "maxConnections": limits.max_connections,
             "maxInFlight": spec.flow_control.max_in_flight,
         },

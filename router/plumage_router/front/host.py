@@ -154,6 +154,10 @@ class _Refused:
         self._client = client
         self._error = error
 
+    @property
+    def answering(self) -> bool:
+        return False  # the answer is written at once
+
     def start(self) -> None:
         front, request, error = self._front, self._request, self._error
         front.metrics.requests += 1

@@ -58,7 +58,7 @@ def _labelled(sample: str, pool: str) -> str:
 def _port(front: Front) -> Iterator[str]:
     single = (
         ("connections", "Client connections.", len(front.connections)),
-        ("buffered_bytes", "Request bodies held.", front.buffered),
+        ("buffered_bytes", "Request bodies held.", front.room.held),
         ("pools", "Pools that are served.", len(front.gateways)),
         ("pools_broken", "Pools of the configuration that can't be served.", len(front.broken)),
         ("config_stale", "1 while the file asks for more than is in force.", bool(front.config_error)),

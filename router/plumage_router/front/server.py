@@ -99,6 +99,7 @@ class FrontRouter:
         """These pools from now on, with these bounds of the port."""
         self.config = config
         self.front.limits, self.front.timeouts = config.limits, config.timeouts
+        self.front.room.use(config.limits.max_buffered_bytes)
         self.front.broken = {}
         wanted = {pool.pool for pool in config.pools}
         for name in [name for name in self.backends if name not in wanted]:

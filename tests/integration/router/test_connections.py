@@ -75,16 +75,16 @@ async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
     assert (answer.status, answer.error["code"]) == (503, "overloaded")
 
 
-async def test_bodies_under_way_are_bounded_together(start: Any, kit: Any) -> None:
+async def test_the_largest_body_that_is_still_arriving_is_refused_first(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBufferedBytes": 10_000})
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
-    _, holder = await running.connect()
+    reader, holder = await running.connect()
     holder.write(head + b"x" * 8000)
-    await kit.until(lambda: running.router.gateway.buffered == 8000)
-    assert (await running.post(kit.chat("y" * 4000))).status == 503
-    holder.transport.abort()
-    await kit.until(lambda: running.router.gateway.buffered == 0)
+    await kit.until(lambda: running.router.gateway.room.held == 8000)
     assert (await running.post(kit.chat("y" * 4000))).status == 200
+    refused = await kit.read_answer(reader)
+    assert (refused.status, refused.error["code"], refused.headers["retry-after"]) == (503, "overloaded", "1")
+    assert running.router.gateway.room.held == 0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
             if (await asyncio.wait([answer], timeout=0.02))[0]:
                 break
         assert (await asyncio.wait_for(answer, 30)).startswith(b"HTTP/1.1 408")
-    assert running.router.gateway.buffered == 0
+    assert running.router.gateway.room.held == 0
 
 
 async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:

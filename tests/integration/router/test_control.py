@@ -35,7 +35,10 @@ async def test_without_a_valid_key_nothing_is_let_through(start: Any, kit: Any, 
     assert answer.status in (400, 401)
     assert "key-a" not in answer.body.decode()
     assert running.engines[0].seen == []
-    assert (await running.send(get("/v1/models"))).status == 401
+    refused = await running.send(get("/v1/models"))
+    assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
+    refused = await running.send(get("/plumage/v1/status"))
+    assert (refused.status, refused.error["code"]) == (401, "admin_key")
     assert (await running.send(get("/v1/models", "key-c"))).status == 200
     assert (await running.send(get("/health"))).status == 200
 

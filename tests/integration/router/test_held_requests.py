@@ -62,7 +62,7 @@ async def test_a_client_that_leaves_waits_no_more(start: Any, kit: Any) -> None:
     writer.transport.abort()
     await kit.until(lambda: report(running).held == 0)
     assert not running.router.gateway.flights
-    assert running.router.gateway.buffered == 0
+    assert running.router.gateway.room.held == 0
 
 
 async def test_requests_wait_also_while_all_replicas_are_away(start: Any, kit: Any) -> None:

@@ -87,6 +87,7 @@ SAMPLES: dict[str, Any] = {
     "router.auth.api_keys_ref": SECRET,
     "router.auth.admin_key_ref": SECRET,
     "router.limits.max_body_bytes": "2Mi",
+    "router.limits.body_memory": "128Mi",
     "router.lbgr.forgetting": "0.75",
     "directory.redis_ref.url": "redis://127.0.0.1:1",
     "directory.redis_ref.username": "plumage",

@@ -13,6 +13,7 @@ from plumage_router.client import ClientConnection
 from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.errors import RequestError
 from plumage_router.request import Request
+from plumage_router.room import Held, Room
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
 SIZE = 200_000  # bytes of body
@@ -23,8 +24,10 @@ class Host:
 
     def __init__(self) -> None:
         self.limits, self.timeouts = LimitsConfig(), TimeoutsConfig()
-        self.tick, self.date, self.buffered = 0.0, b"", 0
+        self.tick, self.date = 0.0, b""
+        self.room = Room(self.limits.max_buffered_bytes)
         self.taken: list[Request] = []
+        self.bodies: list[bytes] = []
 
     def opened(self, connection: ClientConnection) -> None:
         return None
@@ -33,13 +36,17 @@ class Host:
 
     def handler(self, request: Request, connection: ClientConnection) -> Any:
         self.taken.append(request)
+        self.bodies.append(request.body)
         return self
 
     def start(self) -> None: ...
 
     def abort(self) -> None: ...
 
-    def refused(self, error: RequestError) -> None:
+    def admit(self, request: Request) -> None:
+        request.held = Held()
+
+    def refused(self, error: RequestError) -> bytes:
         raise AssertionError(error)
 
 
@@ -66,13 +73,13 @@ def test_tiny_chunks_take_no_more_memory_than_is_counted(host: Host, part: int) 
         connection.data_received(packet)
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert host.buffered == packets * 100 * part
-    assert held < 1.3 * host.buffered
+    assert host.room.held == packets * 100 * part
+    assert held < 1.3 * host.room.held
     connection.data_received(b"0\r\n\r\n")
     [request] = host.taken
-    assert request.body == b"x" * host.buffered
+    assert request.body == b"x" * host.room.held
     connection.connection_lost(None)
-    assert host.buffered == 0
+    assert host.room.held == 0
 
 
 def test_bodies_in_one_part_and_in_several_are_what_was_sent(host: Host) -> None:
@@ -86,7 +93,7 @@ def test_bodies_in_one_part_and_in_several_are_what_was_sent(host: Host) -> None
     connection.data_received(b"0\r\n\r\n")
     for _ in range(3):
         connection.done(keep_alive=True)
-    assert [request.body for request in host.taken] == [b"abc", b"abcdef", b"", b"".join(mixed)]
-    assert all(type(request.body) is bytes for request in host.taken)
+    assert host.bodies == [b"abc", b"abcdef", b"", b"".join(mixed)]
+    assert all(type(body) is bytes for body in host.bodies)
     connection.connection_lost(None)
-    assert host.buffered == 0
+    assert host.room.held == 0

@@ -89,9 +89,24 @@ class RouterLimits(Struct):
     """What the router takes on; beyond it clients get an error, not a wait without end."""
 
     max_body_bytes: Memory = Field(Quantity("16Mi"), description="Largest request body.")
+    body_memory: Memory | None = Field(
+        None, description="Memory for request bodies in one router; a quarter of the router's memory when absent."
+    )
     max_connections: Count = Field(20_000, description="Open client connections.")
     max_in_flight: Count = Field(10_000, description="Requests in flight.")
     max_held: NonNegative = Field(1000, description="Requests that wait for a replica while the pool has none.")
+    rules: ClassVar = (
+        Rule(
+            at="bodyMemory",
+            must="must be at least 4 times maxBodyBytes",
+            cel="!has(self.bodyMemory) || quantity(string(self.bodyMemory)).asApproximateFloat() >= "
+            "4.0 * quantity(string(self.maxBodyBytes)).asApproximateFloat()",
+            reads=("body_memory", "max_body_bytes"),
+            holds=lambda limits: (
+                limits.body_memory is None or limits.body_memory.value >= 4 * limits.max_body_bytes.value
+            ),
+        ),
+    )
 
 
 class RouterTimeouts(Struct):

@@ -1,0 +1,123 @@
+"""Who has no key takes no memory; who has one takes its share, and large bodies give way to small requests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LENGTH = 1_000_000
+HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "keys").write_text("acme key-a\nglobex key-b\n")
+    return {"apiKeysFile": str(tmp_path / "keys")}
+
+
+def head(key: str | None = None, *more: str) -> bytes:
+    secret = [f"authorization: Bearer {key}"] if key else []
+    return (HEAD + "".join(f"{line}\r\n" for line in (*secret, *more)) + "\r\n").encode()
+
+
+async def read(kit: Any, reader: asyncio.StreamReader) -> Any:
+    async with asyncio.timeout(30):
+        return await kit.read_answer(reader)
+
+
+@pytest.mark.parametrize("more", [("content-length: 1000000",), ("transfer-encoding: chunked",),
+                                  ("content-length: 1000000", "expect: 100-continue")])  # fmt: skip
+async def test_a_request_without_a_key_is_refused_before_its_body(
+    start: Any, kit: Any, keys: Any, more: tuple[str, ...]
+) -> None:
+    running = await start(engines=1, auth=keys)
+    reader, writer = await running.connect()
+    writer.write(head(None, *more))
+    answer = await read(kit, reader)
+    assert (answer.status, answer.error["code"]) == (401, "invalid_api_key"), "and no 100 Continue came before"
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["x-request-id"]
+    assert running.router.gateway.room.held == 0
+
+
+async def test_bodies_that_nobody_reads_are_not_kept(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys)
+    reader, writer = await running.connect()
+    writer.write(b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
+    assert (await read(kit, reader)).status == 401
+    open_pool = await start(engines=1)
+    reader, writer = await open_pool.connect()
+    writer.write(b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"x" * (LENGTH - 1))
+    [connection] = open_pool.router.gateway.connections
+    await kit.until(lambda: connection._request is not None and connection._request.size == LENGTH - 1)
+    assert open_pool.router.gateway.room.held == 0
+    writer.write(b"x")
+    assert (await read(kit, reader)).status == 405
+
+
+async def test_clients_without_a_key_do_not_disturb_those_with_one(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, limits={"maxBufferedBytes": 4_000_000})
+    body = b"x" * (LENGTH - 1)
+    for _ in range(33):
+        _, writer = await running.connect()
+        writer.write(head(None, f"content-length: {LENGTH}") + body)
+    for size in (10, 100_000):
+        answer = await running.post(kit.chat("y" * size), authorization="Bearer key-a")
+        assert answer.status == 200
+    assert running.router.gateway.metrics.errors["overloaded"] == 0
+
+
+async def test_one_tenant_can_not_take_the_room_of_another(start: Any, kit: Any, keys: Any) -> None:
+    running = await start(engines=1, auth=keys, limits={"maxBufferedBytes": 4_000_000})
+    gateway, body = running.router.gateway, b"x" * (LENGTH - 1)
+    for _ in range(10):
+        _, writer = await running.connect()
+        writer.write(head("key-a", f"content-length: {LENGTH}") + body)
+    await kit.until(lambda: gateway.metrics.errors["overloaded"] >= 9)
+    assert gateway.room.held <= gateway.room.share
+    assert (await running.post(kit.chat("y" * 900_000), authorization="Bearer key-b")).status == 200
+    assert (await running.post(kit.chat("y"), authorization="Bearer key-a")).status == 200, "small ones have a reserve"
+
+
+async def test_room_is_free_again_once_an_answer_has_begun(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    go = asyncio.Event()
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("x")))
+        await go.wait()
+        writer.write(kit.chunked(kit.usage_event()) + kit.chunked(kit.event("[DONE]")) + b"0\r\n\r\n")
+
+    running.engines[0].answer = slowly
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat("y" * 500_000, stream=True)))
+    await reader.readuntil(b"data: ")
+    [flight] = running.router.gateway.flights
+    assert running.router.gateway.room.held == 0
+    assert (flight._prompt.payload, len(flight._prompt.text)) == (b"", 2048)
+    assert flight._prompt.size > 500_000
+    go.set()
+    await reader.readuntil(b"\r\n0\r\n\r\n")
+
+
+async def test_http_1_0_knows_no_chunks(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    reader, writer = await running.connect()
+    body = b'{"model":"tiny","prompt":"x"}'
+    writer.write(
+        b"POST /v1/completions HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n" + kit.chunked(body) + b"0\r\n\r\n"
+    )
+    answer = await read(kit, reader)
+    assert (answer.status, answer.error["code"]) == (400, "malformed_http")
+    assert not running.engines[0].seen
+
+
+async def test_request_ids_tell_nothing_of_other_requests(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    ids = [(await running.post(kit.chat())).headers["x-request-id"] for _ in range(20)]
+    assert len(set(ids)) == 20
+    assert all(len(one) == 24 and int(one, 16) >= 0 for one in ids)
+    assert len({one[:6] for one in ids}) == 20, "no common beginning"
