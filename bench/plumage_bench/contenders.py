@@ -1,40 +1,57 @@
 """Who is compared: a routing policy with its options, and the eviction policy of the engines behind it.
 
-Every baseline has the settings of its product and leaf-LRU below it. The paper's main baseline is SGLang's cache-aware
-routing in the authors' fork; the gateway's own defaults are listed beside it, because at a shared ratio of one half the
-fork's match threshold of one half never passes.
+Every baseline has the settings of its product. Each is met twice: over leaf-LRU, as its product's users have it, and
+over the eviction that Plumage deploys (`equal`), so that routing alone is compared. Ours is what the default manifest
+deploys. The paper's main baseline is SGLang's cache-aware routing in the authors' fork; the gateway's own defaults are
+listed beside it, because at a shared ratio of one half the fork's match threshold of one half never passes.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from plumage.api.v1alpha1.cache import EvictionSpec
+from plumage.api.v1alpha1.router import RouterSpec
 from plumage.routing import RoutingPolicy, make_policy
+from plumage.settings import policies
+from plumage_engine.simulator.device import GPU
 
-__all__ = ["BASELINES", "CACHE_AWARE", "DECAYS", "MATRIX", "OURS", "QUICK_RIVALS", "Contender"]
+__all__ = [
+    "AGAIN", "BASELINES", "CACHE_AWARE", "DECAYS", "EVICTIONS", "MATRIX", "OURS", "QUICK_RIVALS", "Contender", "equal",
+]  # fmt: skip
 
 _CHARACTERS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """Known by its label. `counts_characters`: the policy's tree is bounded in characters, so it must know how many a
-    block stands for."""
+    """Known by its label. routing: the policy in words. `counts_characters`: the policy's tree is bounded in
+    characters, so it must know how many a block stands for. seeds_from: added to every seed, of a contender that is met
+    on other prompts and arrivals than the rest."""
 
-    label: str
+    routing: str
     policy: str
     eviction: str = "Lru"
     options: Mapping[str, Any] = field(default_factory=dict)
     counts_characters: bool = False
+    seeds_from: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.routing} + {self.eviction}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contender) and other.label == self.label
 
     def __hash__(self) -> int:
         return hash(self.label)
+
+    def over(self, eviction: str) -> Contender:
+        """The same routing with engines that evict by `eviction`."""
+        return replace(self, eviction=eviction)
 
     def make(self, seed: int, block_size: int) -> RoutingPolicy:
         options = dict(self.options)
@@ -43,32 +60,41 @@ class Contender:
         return make_policy(self.policy, rng=random.Random(f"policy-{seed}"), **options)
 
 
-def _cache_aware(eviction: str) -> Contender:
-    return Contender(f"cache-aware + {eviction}", "SglangCacheAware", eviction, counts_characters=True)
+def _ours() -> Contender:
+    """What the default manifest deploys: its policy, the options it passes, its eviction."""
+    router, eviction = RouterSpec(), EvictionSpec()
+    options = policies.lbgr(router.policy, router.lbgr)
+    return Contender(router.policy, router.policy, policies.eviction(eviction, block_tokens=16)["policy"], options)
 
 
-def _lbgr(eviction: str) -> Contender:
-    return Contender(f"Lbgr + {eviction}", "Lbgr", eviction)
+OURS = _ours()
+AGAIN = replace(OURS, routing=f"{OURS.routing}, other seeds", seeds_from=500)
+"""Ours on other seeds: ours ÷ this is what chance makes of a ratio whose truth is 1."""
+EVICTIONS = ("Lru", OURS.eviction)
+"""What everyone is compared over."""
 
-
-CACHE_AWARE = _cache_aware("Lru")
-OURS = _lbgr("Hotness")
+CACHE_AWARE = Contender("cache-aware", "SglangCacheAware", counts_characters=True)
 
 # {cache-aware, LBGR} × {LRU, RLT, hotness}, as in KVRouting's Table 2 with hotness added.
-MATRIX = tuple(make(eviction) for make in (_cache_aware, _lbgr) for eviction in ("Lru", "Rlt", "Hotness"))
+MATRIX = tuple(one.over(eviction) for one in (CACHE_AWARE, OURS) for eviction in ("Lru", "Rlt", "Hotness"))
 
-_GATEWAY = Contender(
-    "SGLang gateway (Python)", "SglangCacheAware", options={"preset": "gateway-python"}, counts_characters=True
-)
+_AUTHORS_CODE = Contender("LBGR, the authors' code", "LbgrCode", counts_characters=True)
+_LLMD = Contender("llm-d", "LlmD")
+_LLMD_BLEND_PRECISE = Contender("llm-d, weighted, precise", "LlmDWeighted", options={"precise": True})
 
 BASELINES = (
     CACHE_AWARE,
-    _GATEWAY,
-    Contender("LBGR, the paper's form", "LbgrPaper"),
-    Contender("LBGR, the authors' code", "LbgrCode", counts_characters=True),
+    Contender(
+        "SGLang gateway (Python)", "SglangCacheAware", options={"preset": "gateway-python"}, counts_characters=True
+    ),
+    Contender("LBGR, our reconstruction of the printed form", "LbgrPaper"),
+    _AUTHORS_CODE,
     Contender("PrefixAware", "PrefixAware"),
-    Contender("llm-d", "LlmD"),
-    Contender("llm-d, precise", "LlmD", options={"precise": True}),
+    _LLMD,
+    # llm-d asks its users to measure this; the modelled device computes so many prompt tokens a second.
+    Contender("llm-d, calibrated", "LlmD", options={"peak_prefill": 1.0 / GPU.row}),
+    Contender("llm-d, weighted", "LlmDWeighted"),
+    _LLMD_BLEND_PRECISE,
     Contender("Dynamo", "Dynamo"),
     Contender("AIBrix", "AIBrix"),
     Contender("production-stack", "ProductionStack"),
@@ -85,13 +111,14 @@ DECAYS = tuple(
     Contender(
         f"{label}, {milliseconds} ms", policy, options={"decay_interval": milliseconds / 1000}, counts_characters=own
     )
-    for label, policy, own in (("paper's form", "LbgrPaper", False), ("authors' code", "LbgrCode", True))
+    for label, policy, own in (("printed form", "LbgrPaper", False), ("authors' code", "LbgrCode", True))
     for milliseconds in (10, 20, 40, 80)
 )
 
 # The strongest of the baselines on some workload: who a quick run searches rates for.
-QUICK_RIVALS = tuple(
-    contender
-    for contender in BASELINES
-    if contender.label in ("cache-aware + Lru", "LBGR, the authors' code", "llm-d, precise")
-)
+QUICK_RIVALS = (_AUTHORS_CODE, _LLMD, _LLMD_BLEND_PRECISE)
+
+
+def equal(contenders: Sequence[Contender]) -> list[Contender]:
+    """Each of them over each eviction."""
+    return [one.over(eviction) for eviction in EVICTIONS for one in contenders]

@@ -43,13 +43,14 @@ def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
     return Benchmark(
         name,
         summary,
-        quick_budget=60,
-        quick_omits="16 workers, the two mismatched devices, a third seed, the rates of the weaker baselines, the "
+        quick_budget=600,
+        quick_omits="16 workers, the devices other than the stated one, the weaker baselines, the "
         f"second round on fresh seeds{also_omits}",
         options=(
             ("sweep", "1: also run the ranges of the setting (minutes)"),
             ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),
             ("devices", "stated, quadratic, mixed, or several by commas: likewise"),
+            ("pairs", "seeds of the first round, five"),
         ),
     )
 

@@ -1,13 +1,16 @@
 """What the four routing benchmarks share: one default setting with everyone in it, the search for the highest rate on
 every fleet size and device, and the closing figures.
 
-- `p50_ttft_gain`: median TTFT of cache-aware + LRU ÷ ours, in the default setting.
-- `rate_gain`: highest rate with P95 TTFT under 2 s, ours ÷ cache-aware + LRU: the *least* over sizes and devices.
-- `rank`: ours ÷ the best other contender by that rate, again the least; above 1 is first.
+- `rank_equal`: highest rate with P95 TTFT under 2 s, ours ÷ the best other contender over the *same eviction*: the
+  least over evictions (leaf-LRU and what we deploy), sizes and devices. This compares routing alone. With it come its
+  bounds, `aa` (ours ÷ ours on other seeds) and `rank_verdict`; a tie counts as 1.
+- `products_rank`: that rate, ours with our eviction ÷ the best other with leaf-LRU: routing and eviction together.
+- `rate_gain`, `p50_ttft_gain`: against cache-aware + LRU, the paper's baseline; the second in the default setting.
+- `setting_…_over_best`: the default setting, ours ÷ the best other over the same eviction.
 
 Rates are searched seed by seed on the same prompts and arrivals, roughly. That says who may be first; what they reach
 is measured on seeds that took no part in saying so, many at once (`crossing`), since the best of many noisy rates is
-the luckiest as much as the fastest. A quick run has the first round only, and averages its ratios (geometrically). A
+the luckiest as much as the fastest. A quick run has the first round only, and takes its ratios seed by seed. A
 larger fleet gets a larger workload, so that the load on a worker stays the same.
 """
 
@@ -17,19 +20,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from plumage.errors import ConfigurationError
-from plumage_bench.contenders import BASELINES, CACHE_AWARE, DECAYS, MATRIX, OURS, QUICK_RIVALS, Contender
+from plumage_bench.contenders import (
+    AGAIN,
+    BASELINES,
+    CACHE_AWARE,
+    DECAYS,
+    EVICTIONS,
+    MATRIX,
+    OURS,
+    QUICK_RIVALS,
+    Contender,
+    equal,
+)  # fmt: skip
 from plumage_bench.crossing import Curve, climb
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.parallel import in_parallel
 from plumage_bench.rate_search import highest_rate, late_share
 from plumage_bench.routing_report import (
     Cell,
     Rates,
     decay_table,
+    equal_keys,
+    equal_table,
     finals_table,
     matrix_table,
     plot_rates,
     rate_table,
+    setting_keys,
     setting_table,
     sweep_table,
 )
@@ -44,7 +62,8 @@ _LARGE, _OUTSIDE = 4, 0.7  # in fleets of more workers nobody is sought below th
 _NEAR = 1.15  # who is this near to the best rival in the first round goes into the second
 _FRESH = 1000  # the second round's seeds begin so far above the first's
 _REQUESTS = 16_000  # that the second round serves at each rate, by its number of seeds
-_LEAST_SEEDS, _MOST_SEEDS = 4, 24
+_LEAST_SEEDS, _MOST_SEEDS = LEAST_PAIRS, 24
+_SETTING_SEEDS, _SETTING_SEEDS_QUICK = 3, 2
 
 Search = tuple[Cell, Contender, int]  # and a seed
 
@@ -67,17 +86,21 @@ class RoutingWorkload:
 
 def run_routing(workload: RoutingWorkload, context: Context) -> Report:
     cells, sweep = _cells(context), context.switch("sweep")  # first: a mistake in the options must not cost minutes
-    seeds = [context.seed + offset for offset in range(2 if context.quick else 3)]
-    figures = _default_setting(workload, context, seeds)
+    seeds = [context.seed + offset for offset in range(context.count("pairs", LEAST_PAIRS))]
+    setting_seeds = seeds[: _SETTING_SEEDS_QUICK if context.quick else _SETTING_SEEDS]
+    figures = _default_setting(workload, context, setting_seeds)
     rates = _rates(workload, context, cells, seeds)
     tables = [setting_table(workload.name, workload.default_rate, figures), matrix_table(figures)]
-    tables += [rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
+    tables += [equal_table(rates), rate_table(rates), *([finals_table(rates)] if rates.finals else [])]
     if sweep:
-        tables += _sweeps(workload, context, seeds)
-    keys = {
-        "p50_ttft_gain": figures[CACHE_AWARE].ttft_at(0.5) / figures[OURS].ttft_at(0.5),
+        tables += _sweeps(workload, context, setting_seeds)
+    products = [rival for rival in rates.rivals if rival.eviction == "Lru"]
+    keys: dict[str, int | float | str] = {
+        **equal_keys(rates),
+        "products_rank": min(rates.over(cell, products) for cell in rates.cells),
         "rate_gain": min(rates.over(cell, [CACHE_AWARE]) for cell in rates.cells),
-        "rank": min(rates.over(cell, rates.rivals) for cell in rates.cells),
+        "p50_ttft_gain": figures[CACHE_AWARE].ttft_at(0.5) / figures[OURS].ttft_at(0.5),
+        **setting_keys(figures),
     }
     return Report(
         keys,
@@ -88,7 +111,7 @@ def run_routing(workload: RoutingWorkload, context: Context) -> Report:
 
 
 def _default_setting(workload: RoutingWorkload, context: Context, seeds: Sequence[int]) -> dict[Contender, Figures]:
-    contenders = _unique((OURS, *MATRIX, *BASELINES))
+    contenders = _unique((*MATRIX, *equal((OURS, *(QUICK_RIVALS if context.quick else BASELINES)))))
     scenario = workload.scenario(4, "stated", workload.default_rate)
     return _measure_all(context, f"{workload.name}: default setting", contenders, scenario, seeds)
 
@@ -104,8 +127,10 @@ def _measure_all(
 
 
 def _rates(workload: RoutingWorkload, context: Context, cells: Sequence[Cell], seeds: Sequence[int]) -> Rates:
-    """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and whoever came near the best."""
-    contenders = _unique((OURS, *(QUICK_RIVALS if context.quick else (*MATRIX, *BASELINES))))
+    """Roughly for everyone; then, on fresh seeds, for ours, the paper's baseline, and those who came near the best over
+    either eviction."""
+    rivals = QUICK_RIVALS if context.quick else BASELINES
+    contenders = _unique((AGAIN, CACHE_AWARE, *equal((OURS, *rivals)), *(() if context.quick else MATRIX)))
     of = {cell: _searched(context, cell, seeds) for cell in cells}
     searches = [(cell, contender, seed) for cell in cells for contender in contenders for seed in of[cell]]
     starts = _starts(workload, context, cells)
@@ -186,10 +211,11 @@ def _late_shares(context: Context, entries: Sequence[tuple[Contender, Scenario]]
 
 
 def _leading(rough: Rates, cell: Cell) -> list[Contender]:
-    best = max(rough.mean(cell, rival) for rival in rough.rivals)
-    contenders = rough.cells[cell]
-    near = [one for one in contenders if one in rough.rivals and rough.mean(cell, one) * _NEAR > best]
-    return _unique((OURS, CACHE_AWARE, *near))
+    near: list[Contender] = []
+    for eviction in EVICTIONS:
+        rates = {one: rough.mean(cell, one) for one in rough.rivals if one.eviction == eviction}
+        near += [one for one, rate in rates.items() if rate * _NEAR > max(rates.values())]
+    return _unique((*equal([OURS]), AGAIN, CACHE_AWARE, *near))
 
 
 def _fresh_seeds(context: Context, scenario: Scenario) -> range:

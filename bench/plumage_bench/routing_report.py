@@ -8,21 +8,26 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
-from plumage_bench.contenders import CACHE_AWARE, MATRIX, OURS, Contender
+from plumage_bench.contenders import AGAIN, CACHE_AWARE, EVICTIONS, MATRIX, OURS, Contender
 from plumage_bench.crossing import Curve, rate_ratio
 from plumage_bench.harness import ResultTable
+from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.scenario import Figures
 
 __all__ = [
     "Cell",
     "Rates",
     "decay_table",
+    "equal_keys",
+    "equal_table",
     "finals_table",
     "matrix_table",
     "plot_rates",
     "rate_table",
+    "setting_keys",
     "setting_table",
     "sweep_table",
+    "verdict",
 ]
 
 Cell = tuple[int, str]  # workers, device
@@ -65,6 +70,27 @@ class Rates:
         own, other = self.cells[cell][self.ours], self.cells[cell][rival]
         return geometric_mean([mine / theirs for mine, theirs in zip(own, other, strict=True)])
 
+    def interval(self, cell: Cell, ours: Contender, rival: Contender) -> PairedRatio:
+        """Ours ÷ rival with what chance does to it: the second round's, drawing its seeds again, else by pairs."""
+        rng, finals = random.Random("ratios of rates"), self.finals.get(cell, {})
+        if ours in finals and rival in finals:
+            return rate_ratio(finals[ours], finals[rival], rng)
+        return paired_ratio(self.cells[cell][ours], self.cells[cell][rival], rng)
+
+    def equals(self, cell: Cell) -> dict[str, tuple[Contender, PairedRatio]]:
+        """By eviction the best rival over it, and ours over it ÷ that rival."""
+        found, finals = {}, self.finals.get(cell, {})
+        for eviction in EVICTIONS:
+            rivals = [one for one in self.rivals if one.eviction == eviction and (not finals or one in finals)]
+            ratios = {one: self.interval(cell, self.ours.over(eviction), one) for one in rivals}
+            best = min(ratios, key=lambda one: ratios[one].ratio)
+            found[eviction] = best, ratios[best]
+        return found
+
+    def again(self, cell: Cell) -> PairedRatio:
+        """Ours ÷ ours on other seeds."""
+        return self.interval(cell, self.ours, AGAIN)
+
     def over(self, cell: Cell, rivals: Sequence[Contender]) -> float:
         """Ours ÷ the best of the rivals; of the second round alone where there was one."""
         finals = self.finals.get(cell)
@@ -97,7 +123,7 @@ def setting_table(name: str, rate: float, figures: Mapping[Contender, Figures]) 
         f"{name}: 4 workers, {rate:g} requests a second, 200k tokens of cache each",
         ("routing", *_COLUMNS),
         [_row(contender.label, figures[contender]) for contender in ordered],
-        "Baselines evict by leaf-LRU. A modelled device: no gain here is a gain on a real one.",
+        "The eviction is named after the routing. A modelled device: no gain here is a gain on a real one.",
     )
 
 
@@ -115,8 +141,7 @@ def _alike(figures: Mapping[Contender, Figures]) -> str:
     """A note on the routings whose rows are equal to every digit."""
     rows: dict[str, set[tuple[float | str, ...]]] = {}
     for contender in MATRIX:
-        name = contender.label.removesuffix(f" + {contender.eviction}")
-        rows.setdefault(name, set()).add(tuple(_row("", figures[contender])))
+        rows.setdefault(contender.routing, set()).add(tuple(_row("", figures[contender])))
     alike = [name for name, found in rows.items() if len(found) == 1]
     if not alike:
         return ""
@@ -157,10 +182,75 @@ def finals_table(rates: Rates) -> ResultTable:
         ]  # fmt: skip
     return ResultTable(
         f"{rates.ours.label} against those who may be first, on seeds that did not choose them",
-        ("fleet", "rival", "ours, req/s", "rival", "ours ÷ rival", "95 %: from", "to", "seeds"),
+        ("fleet", "rival", "ours, req/s", "rival", "ours ÷ rival", "low", "high", "seeds"),
         rows,
-        "The least of several ratios is by chance below their true least.",
+        "low, high: 95 % interval from five seeds on. The least of several ratios is by chance below their true least.",
     )
+
+
+def verdict(ratio: PairedRatio, again: PairedRatio) -> str:
+    """first or behind, where the interval says so; tie, where it holds 1, or chance alone moves the ratio as far."""
+    if ratio.low >= 1.0:
+        return "first"
+    noise = max(again.high, 1.0 / again.low)
+    if ratio.high >= 1.0 or 1.0 / ratio.ratio <= noise:
+        return "tie"
+    return "behind"
+
+
+def equal_keys(rates: Rates) -> dict[str, float | str]:
+    """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells, with its bounds. aa:
+    ours ÷ ours on other seeds in that cell. rank_verdict: see `verdict`; a tie counts as 1."""
+    ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
+    least, cell = min(ratios, key=lambda one: one[0].ratio)
+    again = rates.again(cell)
+    return {
+        "rank_equal": least.ratio,
+        "rank_equal_low": least.low,
+        "rank_equal_high": least.high,
+        "aa": again.ratio,
+        "aa_low": again.low,
+        "aa_high": again.high,
+        "pairs": least.pairs,
+        "rank_verdict": verdict(least, again),
+    }
+
+
+def equal_table(rates: Rates) -> ResultTable:
+    """Ours beside the best rival over each eviction."""
+    rows: list[list[float | str]] = []
+    for workers, device in rates.cells:
+        cell, again = (workers, device), rates.again((workers, device))
+        for eviction, (best, ratio) in rates.equals(cell).items():
+            own = rates.mean(cell, rates.ours.over(eviction))
+            rows.append([
+                f"{workers} workers, {device}", eviction, best.routing, own, rates.mean(cell, best), ratio.ratio,
+                ratio.low, ratio.high, ratio.pairs, str(again), verdict(ratio, again),
+            ])  # fmt: skip
+    columns = ("fleet", "eviction", "best rival", "ours, req/s", "rival", "ours ÷ rival", "low", "high", "seeds",
+               "ours ÷ ours, other seeds", "verdict")  # fmt: skip
+    notes = (
+        "Everyone over the same eviction. low, high: 95 % interval from five seeds on, else the range. tie: the "
+        "interval holds 1, or chance alone moves ours against ours as far; it counts as 1."
+    )
+    return ResultTable("Routing at equal eviction", columns, rows, notes)
+
+
+def setting_keys(figures: Mapping[Contender, Figures]) -> dict[str, float]:
+    """In the default setting, ours ÷ the best other over the same eviction, the worse of the evictions: requests a
+    second (more is better), time to first token at P50 and P95 (less is better)."""
+    over: dict[str, list[float]] = {"throughput": [], "p50": [], "p95": []}
+    for eviction in EVICTIONS:
+        own = figures[OURS.over(eviction)]
+        others = [found for one, found in figures.items() if one.eviction == eviction and one.policy != OURS.policy]
+        over["throughput"].append(own.throughput / max(one.throughput for one in others))
+        for name, share in (("p50", 0.5), ("p95", 0.95)):
+            over[name].append(own.ttft_at(share) / min(one.ttft_at(share) for one in others))
+    return {
+        "setting_throughput_over_best": min(over["throughput"]),
+        "setting_p50_over_best": max(over["p50"]),
+        "setting_p95_over_best": max(over["p95"]),
+    }
 
 
 def decay_table(figures: Mapping[Contender, Figures]) -> ResultTable:
@@ -210,4 +300,5 @@ def plot_rates(figure: Any, name: str, rates: Rates) -> None:
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_xlabel("highest rate with P95 TTFT < 2 s, relative to ours")
     axes.set_title(name)
+    axes.tick_params(axis="y", labelsize="x-small")
     axes.legend(fontsize="small")

@@ -115,6 +115,7 @@ class Figures:
 
 
 def serve(contender: Contender, scenario: Scenario, seed: int, *, late_after: float = inf) -> FleetRun:
+    seed += contender.seeds_from
     policy = contender.make(seed, scenario.shape.block_size)
     return run_fleet(
         scenario.engines(contender.eviction),

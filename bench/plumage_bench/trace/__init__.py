@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plumage_bench.contenders import EVICTIONS
+from plumage_bench.contenders import OURS as ROUTING
 from plumage_bench.harness import Context, Report
 from plumage_bench.trace import libcache, report, routed
 from plumage_bench.trace.hitratios import (
@@ -74,7 +76,7 @@ def run(context: Context) -> Report:
     served = trace[:_ROUTED_QUICK] if context.quick else trace
     seeds = [context.seed + offset for offset in range(_SEEDS_QUICK if context.quick else _SEEDS)]
     factor = routed.stretch(served)
-    runs = routed.fleets(seeds, factor, quick=context.quick)
+    runs = routed.fleets(seeds, factor)
     with context.progress("fleet", len(runs)) as advance:
         results = replay_all(routed.route, served, runs, advance)
     rows = _by_policy(results)
@@ -125,7 +127,7 @@ def _of_seed(runs: Mapping[Fleet, Routed], seed: int) -> dict[str, Routed]:
 
 
 def _by_policy(runs: Mapping[Fleet, Routed]) -> dict[str, Routed]:
-    """Means over seeds, by routing, and by eviction where it is not ours."""
+    """Means over seeds, by routing and eviction."""
     grouped: dict[str, list[Routed]] = {}
     for fleet, result in runs.items():
         grouped.setdefault(fleet.label, []).append(result)
@@ -208,13 +210,25 @@ def _their_rows(cache: _OneCache) -> dict[str, Ratios]:
 
 
 def _routing_keys(rows: Mapping[str, Routed]) -> dict[str, float]:
-    """Ours ÷ the best other routing under the same eviction: hit ratios (more is better), TTFT (less is better)."""
-    ours, *others = (row for name, row in rows.items() if "+" not in name)
+    """Ours ÷ the best other routing under the same eviction, the worse of the evictions: hit ratios (more is better),
+    TTFT (less is better)."""
+    over = [_over_best(rows, eviction) for eviction in EVICTIONS]
     return {
-        "fleet_hit_over_best": ours.hit_ratio / max(*(row.hit_ratio for row in others), 1e-9),
-        "fleet_ttft_p50_over_best": ours.ttft_p50 / min(row.ttft_p50 for row in others),
-        "fleet_ttft_p95_over_best": ours.ttft_p95 / min(row.ttft_p95 for row in others),
+        "fleet_hit_over_best": min(hit for hit, _, _ in over),
+        "fleet_ttft_p50_over_best": max(p50 for _, p50, _ in over),
+        "fleet_ttft_p95_over_best": max(p95 for _, _, p95 in over),
     }
+
+
+def _over_best(rows: Mapping[str, Routed], eviction: str) -> tuple[float, float, float]:
+    """Ours ÷ the best other over one eviction: hit ratio, TTFT at P50 and P95."""
+    own = ROUTING.over(eviction).label
+    ours, others = rows[own], [row for name, row in rows.items() if name != own and name.endswith(f" + {eviction}")]
+    return (
+        ours.hit_ratio / max(*(row.hit_ratio for row in others), 1e-9),
+        ours.ttft_p50 / min(row.ttft_p50 for row in others),
+        ours.ttft_p95 / min(row.ttft_p95 for row in others),
+    )
 
 
 def _plain(ratios: Ratios) -> dict[str, list[float]]:

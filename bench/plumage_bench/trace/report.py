@@ -65,8 +65,8 @@ def routed_tables(rows: Mapping[str, Routed], seeds: int, factor: float, request
     notes = (
         f"{requests:,} requests at the trace's arrival times × {factor:g} (so that prefill with cold caches would take "
         f"{routed.COLD_LOAD:.0%} of the workers' time, or less), mean of {seeds} seed(s). Seconds of virtual time on "
-        f"the gpu preset, {routed.CACHE_BLOCKS:,} cache blocks of 512 tokens a worker, evicted by {OURS} where no "
-        "other policy is named. Balance: coefficient of variation of the tokens a worker computed. MUV: deviation in "
+        f"the gpu preset, {routed.CACHE_BLOCKS:,} cache blocks of 512 tokens a worker; the eviction is named after the "
+        "routing. Balance: coefficient of variation of the tokens a worker computed. MUV: deviation in "
         "time of KV usage, mean over workers."
     )
     title = f"(b) {routed.WORKERS} workers, virtual time"

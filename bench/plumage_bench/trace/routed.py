@@ -1,7 +1,7 @@
 """The trace served by eight workers in virtual time, at its own arrival times, under each routing policy.
 
-The routing contenders and their settings are those of the other routing benchmarks; here all stand on our eviction, so
-that routing alone is compared.
+The routing contenders and their settings are those of the other routing benchmarks. Every one of them, ours included,
+runs over leaf-LRU and over our eviction, so that routing alone is compared.
 
 Prompts are their full blocks of 512 tokens. Answers are decoded, but not known as blocks: the trace doesn't name them,
 so a next turn finds its history only as far as an earlier prompt went. When the workers could not keep up with cold
@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, fields
 from math import ceil
 from statistics import fmean, pstdev
 
-from plumage_bench.contenders import BASELINES, CACHE_AWARE, OURS, Contender
+from plumage_bench.contenders import BASELINES, OURS, Contender, equal
 from plumage_bench.fleet import FleetRun, Served, run_fleet
 from plumage_bench.trace.mooncake import BLOCK
 from plumage_bench.trace.processes import Trace
@@ -33,22 +33,15 @@ COLD_LOAD = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One run. eviction: the policy of every engine's cache, whatever the contender names."""
+    """One run."""
 
     contender: Contender
-    eviction: str
     seed: int
     stretch: float
 
     @property
-    def routing(self) -> str:
-        """The contender's label without its eviction."""
-        return self.contender.label.removesuffix(f" + {self.contender.eviction}")
-
-    @property
     def label(self) -> str:
-        """The routing, and the eviction where it is not ours."""
-        return self.routing if self.eviction == OURS.eviction else f"{self.routing} + {self.eviction}"
+        return self.contender.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +60,9 @@ class Routed:
     muv: float
 
 
-def fleets(seeds: Sequence[int], factor: float, *, quick: bool) -> list[Fleet]:
-    """Every routing over our eviction, ours first; a full run adds what the two gain over LRU."""
-    pairs = [(contender, OURS.eviction) for contender in (OURS, *BASELINES)]
-    if not quick:
-        pairs += [(contender, "Lru") for contender in (OURS, CACHE_AWARE)]
-    return [Fleet(contender, eviction, seed, factor) for contender, eviction in pairs for seed in seeds]
+def fleets(seeds: Sequence[int], factor: float) -> list[Fleet]:
+    """Every routing over each eviction, ours first."""
+    return [Fleet(contender, seed, factor) for contender in equal((OURS, *BASELINES)) for seed in seeds]
 
 
 def stretch(trace: Trace) -> float:
@@ -101,7 +91,7 @@ def route(trace: Trace, fleet: Fleet) -> Routed:
         for index, request in enumerate(trace)
     ]
     policy = fleet.contender.make(fleet.seed, BLOCK)
-    return _figures(run_fleet([_engine(fleet.eviction)] * WORKERS, policy, Timed(arrivals), seed=fleet.seed))
+    return _figures(run_fleet([_engine(fleet.contender.eviction)] * WORKERS, policy, Timed(arrivals), seed=fleet.seed))
 
 
 def _figures(run: FleetRun) -> Routed:

@@ -14,6 +14,7 @@ from plumage.routing.kubeai import KubeAI
 from plumage.routing.lbgr import Lbgr, LbgrSettings
 from plumage.routing.lbgr_paper import LbgrCode, LbgrPaper
 from plumage.routing.llmd import LlmD
+from plumage.routing.llmd_weighted import LlmDWeighted
 from plumage.routing.production_stack import ProductionStack
 from plumage.routing.sglang import SglangCacheAware
 from plumage.routing.simple import LeastLoad, PowerOfTwo, PrefixAware, Random, RoundRobin
@@ -35,8 +36,8 @@ __all__ = [
 _POLICIES: dict[str, Callable[..., RoutingPolicy]] = {
     policy.name: policy
     for policy in (
-        Lbgr, LbgrPaper, LbgrCode, PrefixAware, LeastLoad, PowerOfTwo, RoundRobin, Random, LlmD, Dynamo,
-        SglangCacheAware, AIBrix, ProductionStack, KubeAI,
+        Lbgr, LbgrPaper, LbgrCode, PrefixAware, LeastLoad, PowerOfTwo, RoundRobin, Random, LlmD, LlmDWeighted,
+        Dynamo, SglangCacheAware, AIBrix, ProductionStack, KubeAI,
     )
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 counted.
 
 predicted = ŝ + W + θ·x with x = (hit, miss, W, 1), hit and miss in 1k tokens, ŝ = c_hit·hit + c_miss·miss·(1 + κ·its
-context) and W the seconds of prefill still owed there. What differs from the paper's form (`lbgr_paper`):
+context) and W the seconds of prefill still owed there. What differs from the printed form, as `lbgr_paper` has it:
 - Time to first token routes: a long output would swamp what routing can change. End-to-end latency has an estimator of
   its own, predicted and reported too.
 - κ, what attention adds to long prompts, is learned for the fleet (`context_cost`).
@@ -18,6 +18,9 @@ context) and W the seconds of prefill still owed there. What differs from the pa
   noisy, and a greedy choice seeks out the noise that flatters.
 - Hits come from the engines' own events and are graded by the `cached_tokens` of each answer: a replica whose queue is
   so long that prefixes are evicted before their turn promises hits it does not keep, and is believed less.
+- Behind a long queue the hits are those of the request's turn, not those of now (`queued`), and `crowding` looks
+  `foresight` seconds ahead: who comes later finds another fleet. Without that bound an overloaded fleet lets queues
+  differ by minutes to save a prefill.
 - Of more than `considered` candidates so many are scored: who holds most, the former home, a sample (`shortlist`).
 - The first token of an answer in one piece is not seen, and its end teaches nothing of it: `_ended` and `backlog` say
   what stands for it.
@@ -28,7 +31,7 @@ context) and W the seconds of prefill still owed there. What differs from the pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, expm1, inf
 
 from plumage.errors import ConfigurationError
@@ -38,6 +41,7 @@ from plumage.routing.former import FormerHomes
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.lbgr_replica import UNTAUGHT, Replica, Routed
 from plumage.routing.learned import MOST_UPDATES, Learned
+from plumage.routing.queued import QueuedPrefixes
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.shortlist import Shortlist
 from plumage.routing.ties import lowest_index
@@ -63,7 +67,8 @@ class LbgrSettings:
     of the regressions. initial_variance: of their weights, around the fleet's. crowding: how much the delay of others
     counts. spread: how much the tokens computed there in the last `spread_seconds` do. most_correction: see the module.
     arrival_seconds: over which the rate of arrivals is averaged. stale_seconds: untested for so long, an estimate moves
-    half way to the fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`."""
+    half way to the fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`.
+    long_queue: seconds of work, see `queued`. foresight: seconds."""
 
     c_hit: float = 0.0
     c_miss: float = 1.0
@@ -77,14 +82,16 @@ class LbgrSettings:
     stale_seconds: float = 30.0
     considered: int = 64
     loyalty: float = 0.2
+    long_queue: float = 2.0
+    foresight: float = 20.0
 
     def __post_init__(self) -> None:
-        for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds"):
+        for name in ("c_miss", "initial_variance", "arrival_seconds", "spread_seconds", "stale_seconds", "foresight"):
             if not getattr(self, name) > 0.0:
                 raise ConfigurationError(f"lbgr.{name} must be above 0, got {getattr(self, name)}")
         if not 0.5 <= self.forgetting <= 1.0:
             raise ConfigurationError(f"lbgr.forgetting must be between 0.5 and 1, got {self.forgetting}")
-        for name in ("c_hit", "crowding", "loyalty", "spread", "most_correction"):
+        for name in ("c_hit", "crowding", "loyalty", "spread", "most_correction", "long_queue"):
             if not getattr(self, name) >= 0.0:
                 raise ConfigurationError(f"lbgr.{name} must not be negative, got {getattr(self, name)}")
         if not self.considered >= 2:
@@ -116,6 +123,7 @@ class Lbgr:
         self._busy_seconds = self._busy_tokens = 0.0  # of replicas with answers in one piece under way
         self._recent = DecayingWork(factor=exp(-1.0), interval=self.settings.spread_seconds)
         self._former = FormerHomes(self.settings.loyalty)
+        self._queued = QueuedPrefixes(self.settings.long_queue)
         self._shortlist = Shortlist(self.settings.considered, rng)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -123,6 +131,8 @@ class Lbgr:
     def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
         home = self._former.of(query)
         considered = self._shortlist.of(query.hits, replicas, home)
+        if self._queued.any_at(query.now):
+            query = self._at_its_turn(query, considered)
         try:
             scores = self._scores(query, considered, len(replicas))
         except IndexError:
@@ -133,6 +143,15 @@ class Lbgr:
         self._foreign = best.foreign_work
         return Choice(best.slot, scores, () if considered is replicas else considered)
 
+    def _at_its_turn(self, query: Query, replicas: Sequence[ReplicaState]) -> Query:
+        """The query with the hits of its turn at each of `replicas`."""
+        known, now = self._known, query.now
+        waits = {}
+        for replica in replicas:
+            done_at, behind = known[replica.slot][:2] if replica.slot < len(known) else (now, 0.0)
+            waits[replica.slot] = max(done_at - now, behind)
+        return replace(query, hits=self._queued.expected(query, waits))
+
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int) -> list[float]:
         """Of `replicas`, which are all `candidates` or some. Written out in one loop: it runs once per replica and
         request."""
@@ -140,7 +159,7 @@ class Lbgr:
         c_hit, tokens = self.settings.c_hit, query.tokens / 1000.0
         recent = self._recent.scaled
         crowd, spread = self._prices(now, candidates)
-        most = self.settings.most_correction
+        most, far = self.settings.most_correction, self.settings.foresight
         whole = tokens if tokens > _LEAST_MISS else _LEAST_MISS
         kappa = self._context.kappa
         cold = whole * (1.0 + kappa * whole / 2.0)
@@ -167,7 +186,8 @@ class Lbgr:
             bound = most * base
             if not -bound < correction < bound:
                 correction = bound if correction > 0.0 else -bound
-            scores.append(base + correction + service * (crowd * base + spread * recent[slot]))
+            ahead = base if base < far else far
+            scores.append(base + correction + service * (crowd * ahead + spread * recent[slot]))
         return scores
 
     def _prices(self, now: float, candidates: int) -> tuple[float, float]:
@@ -193,6 +213,9 @@ class Lbgr:
         if slot >= len(self._replicas):
             self._grow(slot + 1)
         replica, settings = self._replicas[slot], self.settings
+        held = min(query.hits.get(slot, 0.0), query.tokens)
+        if self._queued.any_at(now):
+            query = self._at_its_turn(query, (ReplicaState(slot),))
         done_at, behind, c_miss, trust, per_hit, per_miss, per_work, bias = self._known[slot]
         hit = min(query.hits.get(slot, 0.0), query.tokens)
         work = max(done_at - now, behind) + self._foreign
@@ -204,6 +227,7 @@ class Lbgr:
         replica.backlog.add(share, now)
         self._recent.add(slot, owed, now)
         self._former.sent(query.chunks, slot)
+        self._queued.sent(query.chunks, slot, now, work)
         self._arrivals = self._arrivals * exp(min(self._arrived - now, 0.0) / settings.arrival_seconds) + 1.0
         self._arrived = now
         self._began = min(self._began, now)
@@ -216,7 +240,15 @@ class Lbgr:
         x = (found, miss, work, 1.0)
         # Before any answer ended it would be the time to first token, which says nothing of a whole answer.
         latency = max(base + replica.latency.predict(x), ttft) if any(replica.latency.weights) else None
-        return Ticket(slot, now, query.tokens, hit, ttft, latency, Routed(replica, x, service, share))
+        return Ticket(
+            slot,
+            now,
+            query.tokens,
+            hit,
+            ttft,
+            latency,
+            Routed(replica, x, service, share, held / 1000.0 if held > hit else 0.0),
+        )
 
     def first_token(self, ticket: Ticket, now: float) -> None:
         state = ticket.state
@@ -269,7 +301,9 @@ class Lbgr:
         told = replica.answers % _REPORTED == 0 or replica.latency.updates < _TESTED
         if told and self._fleet_computed > _SETTLED:
             replica.latency.update(state.x, now - ticket.routed_at - state.service - state.x[2])
-        if cached_tokens is not None and ticket.hit_tokens > 0.0:
+        if cached_tokens is not None and state.doubted > 0.0:
+            self._queued.graded(state.doubted, cached_tokens / 1000.0)
+        elif cached_tokens is not None and ticket.hit_tokens > 0.0:
             replica.graded(ticket.hit_tokens / 1000.0, cached_tokens / 1000.0)
 
     def _ended(self, slot: int, state: Routed, now: float) -> None:
@@ -333,6 +367,7 @@ class Lbgr:
             self._replicas[slot] = self._newcomer()
             self._recent.clear(slot)
             self._former.forget(slot)
+            self._queued.forget(slot)
             self._publish(slot)
 
     def _grow(self, slots: int) -> None:

@@ -1,13 +1,15 @@
-"""LBGR as the paper prints it, and as its authors' code runs it (KVRouting §4.2, Alg. 2, App. A, E).
+"""LBGR as we reconstruct it from the paper, and as its authors' code runs it (KVRouting §4.2, Alg. 2, App. A, E).
+
+`LbgrPaper` is our reconstruction of the printed form, not the authors': our copy of the paper lost the names of the
+features and the constants. The features below are our choice, and no measurement of it is one of theirs.
 
 predicted end-to-end latency of a replica = ŝ + W + θ·x, the least wins. ŝ = c_hit·hit + c_miss·miss per 1k tokens,
 W the decaying work, θ an online linear regression of the residual y − ŝ − W on x = (hit, miss, W, 1).
 
 Print and code differ. The code (`LbgrCode`) counts characters by its own tree, c_hit = 0, c_miss = 1000 ms per 1k
 characters, learns the bias alone, clips the residual at ≥ 1 ms (so an over-estimate is never corrected) and lets a
-later replica win only by more than 1 ms, so that ties go to the first in the list. The printed form (`LbgrPaper`) is
-unclipped and takes hits from the directory; the paper's constants are lost in our copy, so it has the code's c_hit and
-the same 1000 ms per 1k, of tokens.
+later replica win only by more than 1 ms, so that ties go to the first in the list. The reconstruction is unclipped,
+takes hits from the directory, and has the code's c_hit and its 1000 ms per 1k, of tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class _Routed:
 
 
 class LbgrPaper:
-    """Algorithm 2, unclipped, all four weights learned, on end-to-end latency."""
+    """Our reconstruction of Algorithm 2: unclipped, all four weights learned, on end-to-end latency."""
 
     name = "LbgrPaper"
 

@@ -54,9 +54,11 @@ class Replica:
 
 @dataclass(slots=True)
 class Routed:
-    """One request on its way there. x: (hit, miss, W, 1); service: ŝ."""
+    """One request on its way there. x: (hit, miss, W, 1); service: ŝ. doubted: thousand tokens that were held there
+    when it was routed, where fewer are expected at its turn."""
 
     replica: Replica
     x: Features
     service: float
     share: Share
+    doubted: float = 0.0

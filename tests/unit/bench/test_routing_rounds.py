@@ -11,16 +11,18 @@ from rich.console import Console
 
 from plumage.errors import ConfigurationError
 from plumage_bench import routing_bench
-from plumage_bench.contenders import BASELINES, CACHE_AWARE, OURS, Contender
+from plumage_bench.contenders import AGAIN, BASELINES, CACHE_AWARE, OURS, QUICK_RIVALS, Contender
 from plumage_bench.crossing import Curve
 from plumage_bench.harness import Context, Report
+from plumage_bench.pairs import PairedRatio
 from plumage_bench.routing_bench import RoutingWorkload
-from plumage_bench.routing_report import Rates, finals_table
+from plumage_bench.routing_report import Rates, finals_table, setting_keys, verdict
 from plumage_bench.scenario import Figures, Scenario
 from plumage_bench.workloads import GspShape
 
 _CELL = (4, "stated")
 _LUCKY, _STEADY, _SLOW = BASELINES[1], BASELINES[4], BASELINES[2]
+_OURS_LRU, _EQUAL = OURS.over("Lru"), BASELINES[6].over(OURS.eviction)
 
 
 def _curve(rung: int) -> Curve:
@@ -73,7 +75,9 @@ class _Fleet:
     ) -> float:  # fmt: skip
         self.first.add(seed)
         self.floors.add(floor)
-        return {OURS: 10.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}.get(contender, 2.0)
+        rates = {OURS: 10.0, AGAIN: 10.1, _OURS_LRU: 9.0, CACHE_AWARE: 6.0, _LUCKY: 14.0, _STEADY: 12.5}
+        rates |= {_EQUAL: 8.0, QUICK_RIVALS[0]: 9.5}
+        return rates.get(contender, 2.0)
 
     def late_share(self, contender: Contender, scenario: Scenario, seed: int) -> float:
         self.second.setdefault(contender, set()).add(seed)
@@ -93,11 +97,13 @@ def test_those_near_the_best_are_ranked_on_seeds_that_chose_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fleet, report = _run(monkeypatch, tmp_path, quick=False)
-    assert set(fleet.second) == {OURS, CACHE_AWARE, _LUCKY, _STEADY}
+    assert set(fleet.second) == {OURS, AGAIN, _OURS_LRU, CACHE_AWARE, _LUCKY, _STEADY, _EQUAL}
     for seeds in fleet.second.values():
         assert len(seeds) == 20  # of 800 requests each
         assert not seeds & fleet.first
-    assert report.keys["rank"] == pytest.approx(1.0)  # by the first round it would be 10 / 14
+    assert report.keys["products_rank"] == pytest.approx(1.0)  # by the first round it would be 10 / 14
+    assert report.keys["rank_equal"] == pytest.approx(1.0)
+    assert (report.keys["pairs"], report.keys["rank_verdict"]) == (20, "first")
 
 
 def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -105,9 +111,9 @@ def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.Mo
     assert small.floors == {0.0}
     large, report = _run(monkeypatch, tmp_path, quick=False, workers="16")
     assert sorted(large.floors) == pytest.approx([0.0, 7.0])
-    assert (len(small.first), len(large.first)) == (3, 1)
-    assert "≤ 7" in [cell for row in report.tables[2].rows for cell in row]
-    assert report.keys["rank"] == pytest.approx(1.0)
+    assert (len(small.first), len(large.first)) == (5, 1)
+    assert "≤ 7" in [cell for row in report.tables[3].rows for cell in row]
+    assert report.keys["products_rank"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -134,4 +140,49 @@ def test_a_wrong_option_is_told_before_anything_is_measured(
 def test_a_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fleet, report = _run(monkeypatch, tmp_path, quick=True)
     assert not fleet.second
-    assert report.keys["rank"] == pytest.approx(10.0 / 6.0)  # of the rivals a quick run has
+    assert report.keys["products_rank"] == pytest.approx(10.0 / 9.5)  # of the rivals a quick run has
+    assert report.keys["rank_equal"] == pytest.approx(9.0 / 9.5), "each over its own eviction, the lower of the two"
+    assert report.keys["aa"] == pytest.approx(10.0 / 10.1)
+    assert (report.keys["pairs"], report.keys["rank_verdict"]) == (5, "behind")
+
+
+def test_a_rival_counts_over_the_eviction_that_it_ran_on() -> None:
+    """At 24a58ae `rank` held ours with its own eviction against rivals with LRU: 10 ÷ 9 here, and called it routing."""
+    rival = BASELINES[3]
+    rates = {OURS: [10.0] * 5, _OURS_LRU: [8.0] * 5, rival: [9.0] * 5, rival.over(OURS.eviction): [9.5] * 5}
+    found = Rates({_CELL: rates}, OURS).equals(_CELL)
+    assert {eviction: ratio.ratio for eviction, (_, ratio) in found.items()} == {
+        "Lru": pytest.approx(8.0 / 9.0),
+        OURS.eviction: pytest.approx(10.0 / 9.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (PairedRatio(1.02, 1.0, 1.04, 5), "first"),
+        (PairedRatio(1.02, 0.99, 1.05, 5), "tie"),
+        (PairedRatio(0.98, 0.97, 0.99, 5), "tie"),  # ours differs from ours by as much
+        (PairedRatio(0.95, 0.94, 0.96, 5), "behind"),
+    ],
+)
+def test_a_tie_is_what_chance_alone_makes_of_ours_against_ours(ratio: PairedRatio, expected: str) -> None:
+    assert verdict(ratio, again=PairedRatio(1.0, 0.97, 1.02, 5)) == expected
+
+
+def test_the_default_setting_is_judged_by_throughput_and_tail_too() -> None:
+    def figures(first: float, tail: float, throughput: float) -> Figures:
+        return Figures([first] * 90 + [tail] * 10, [1.0], 0.5, throughput, 0.0, 0.0)
+
+    rival = BASELINES[5]
+    found = {
+        OURS: figures(2.0, 30.0, 9.0),
+        _OURS_LRU: figures(2.0, 40.0, 8.0),
+        rival: figures(1.0, 20.0, 10.0),
+        rival.over(OURS.eviction): figures(4.0, 30.0, 9.0),
+    }
+    assert setting_keys(found) == {
+        "setting_throughput_over_best": pytest.approx(0.8),
+        "setting_p50_over_best": pytest.approx(2.0),
+        "setting_p95_over_best": pytest.approx(2.0),
+    }

@@ -51,7 +51,7 @@ def test_the_directory_is_filled_with_every_seed_and_in_a_quick_run_in_turns() -
 
 
 def test_the_traces_fleets_are_told_apart_by_seed() -> None:
-    runs = fleets([1, 2], 1.0, quick=True)
+    runs = fleets([1, 2], 1.0)
     results = {fleet: Routed(*[float(fleet.seed)] * 9) for fleet in runs}
     rows = trace._of_seed(results, 2)
     assert set(rows) == {fleet.label for fleet in runs}

@@ -39,7 +39,7 @@ def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> N
         query = Query(float(step), 1000.0, {3: 256.0}, (1, 2, step), b"hello")
         choice = policy.choose(query, replicas)
         assert choice.slot in (3, 17)
-        assert not choice.scores or len(choice.scores) == 2
+        assert not choice.scores or len(choice.scores) == len(choice.considered or replicas)
         ticket = policy.routed(query, choice)
         assert (ticket.slot, ticket.tokens) == (choice.slot, 1000.0)
         policy.first_token(ticket, step + 0.1)
@@ -128,7 +128,7 @@ def test_sglang_bounds_its_tree() -> None:
 
 
 def test_llmd_weighs_prefix_queue_and_kv() -> None:
-    policy = _make("LlmD", precise=True)
+    policy = _make("LlmDWeighted", precise=True)
     replicas = [
         ReplicaState(0, waiting=4, kv_usage=0.5),
         ReplicaState(1, waiting=0, kv_usage=0.1),
@@ -140,12 +140,12 @@ def test_llmd_weighs_prefix_queue_and_kv() -> None:
 
 
 def test_llmd_with_equal_queues_scores_them_all_full() -> None:
-    choice = _make("LlmD").choose(_prompt(1), _loads(0, 0))
+    choice = _make("LlmDWeighted").choose(_prompt(1), _loads(0, 0))
     assert choice.scores == pytest.approx([-4.0, -4.0])
 
 
 def test_kserve_spreads_cold_requests() -> None:
-    policy = _make("LlmD", cold_weight=2.0)
+    policy = _make("LlmDWeighted", cold_weight=2.0)
     slots = [_send(policy, _prompt(100 + step), _loads(0, 0, 0)) for step in range(6)]
     assert Counter(slots) == {0: 2, 1: 2, 2: 2}
 
@@ -204,7 +204,7 @@ def test_kubeai_moves_few_prefixes_when_a_replica_goes() -> None:
         ("Lbgr", {"c_mis": 1.0}, "routing policy Lbgr has no option c_mis; its options: c_hit, c_miss, "),
         ("Lbgr", {"c_miss": "1"}, "routing policy Lbgr, option c_miss: Expected `float`, got `str`, got '1'"),
         ("RoundRobin", {"seed": 1}, "routing policy RoundRobin has no option seed; it has none"),
-        ("LlmD", {"precise": 1}, "option precise: Expected `bool`"),
+        ("LlmDWeighted", {"precise": 1}, "option precise: Expected `bool`"),
         ("SglangCacheAware", {"preset": "x"}, "preset: must be one of"),
     ],
 )

@@ -148,9 +148,9 @@ FORK, RUST, PYTHON = (0.5, 32, 1.0001), (0.5, 32, 1.1), (0.3, 64, 1.5)
 CASES: list[tuple[str, dict[str, Any], Model]] = [
     ("LeastLoad", {}, least_load),
     ("PrefixAware", {}, prefix_aware),
-    ("LlmD", {}, _with(llmd, precise=False, cold=0.0)),
-    ("LlmD", {"precise": True}, _with(llmd, precise=True, cold=0.0)),
-    ("LlmD", {"cold_weight": 2.0}, _with(llmd, precise=False, cold=2.0)),
+    ("LlmDWeighted", {}, _with(llmd, precise=False, cold=0.0)),
+    ("LlmDWeighted", {"precise": True}, _with(llmd, precise=True, cold=0.0)),
+    ("LlmDWeighted", {"cold_weight": 2.0}, _with(llmd, precise=False, cold=2.0)),
     ("Dynamo", {}, dynamo),
     ("SglangCacheAware", {}, _with(sglang, limits=FORK, fork=True)),
     ("SglangCacheAware", {"preset": "gateway-rust"}, _with(sglang, limits=RUST, fork=False)),
@@ -161,7 +161,15 @@ CASES: list[tuple[str, dict[str, Any], Model]] = [
     ("KubeAI", {}, kubeai),
 ]
 IDS = [" ".join([name, *map(str, options.values())]) for name, options, _ in CASES]
-WITHOUT_FORMULA = {"Lbgr", "LbgrPaper", "LbgrCode", "Random", "RoundRobin", "PowerOfTwo"}  # tested elsewhere and below
+WITHOUT_FORMULA = {
+    "Lbgr",
+    "LbgrPaper",
+    "LbgrCode",
+    "LlmD",
+    "Random",
+    "RoundRobin",
+    "PowerOfTwo",
+}  # tested elsewhere and below
 
 
 def states(rng: random.Random, slots: Sequence[int]) -> list[ReplicaState]:
@@ -211,7 +219,7 @@ def test_the_choice_has_the_least_cost_by_the_formula(
         history.append((choice.slot, tuple(query.chunks)))
 
 
-@pytest.mark.parametrize("name", ["LlmD", "Dynamo", "LeastLoad"])
+@pytest.mark.parametrize("name", ["LlmDWeighted", "Dynamo", "LeastLoad"])
 def test_scores_told_are_the_formulas_own(name: str) -> None:
     """Explanations show them, so they must be what the formula says, not only in its order."""
     model = next(model for case, options, model in CASES if case == name and not options)

@@ -1,4 +1,4 @@
-"""The paper's form and the authors' code: what each does, and where they differ."""
+"""Our reconstruction of the printed form and the authors' code: what each does, and where they differ."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, inf
 from typing import Any
 
@@ -36,6 +36,7 @@ class Sent:
     hit: float
     share: SlowShare
     owing: bool = True
+    doubted: float = 0.0
 
 
 @dataclass
@@ -74,6 +75,9 @@ class SlowLbgr:
         self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
         self.prompts: list[tuple[Sequence[int], int]] = []  # and where they were sent last
         self.turn = 0
+        self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, where, their turn
+        self.last_turn = -inf
+        self.held, self.found = 8.0, 4.0  # behind long queues, thousand tokens
         self.replicas: list[SlowReplica] = []
         for _ in range(slots):
             self.replicas.append(self.newcomer())
@@ -113,6 +117,27 @@ class SlowLbgr:
 
     # Deciding
 
+    def wait(self, slot: int, now: float) -> float:
+        done_at, behind = self.replicas[slot].backlog.bounds
+        return max(done_at - now, behind)
+
+    def at_its_turn(self, query: Query, slot: int) -> float:
+        """Tokens that the slot holds at the request's turn: behind a long queue what a request there computes, by
+        depths that grow by a fifth, or the surviving share of what is held."""
+        held = query.hits.get(slot, 0.0)
+        if query.now >= self.last_turn or self.wait(slot, query.now) <= self.settings.long_queue:
+            return held
+        shared = 0
+        for chunks, where, turn in self.queued:
+            if where == slot and turn > query.now:
+                same = [one == other for one, other in zip(query.chunks, chunks, strict=False)]
+                shared = max(shared, same.index(False) if False in same else len(same))
+        grid = [1]
+        while grid[-1] <= shared:
+            grid.append(max(grid[-1] + 1, int(grid[-1] * 1.2)))
+        depth = max([one for one in grid if one <= shared], default=0)
+        return max(held * self.found / self.held, depth * query.tokens / max(len(query.chunks), 1))
+
     def parts(self, query: Query, replica: ReplicaState) -> tuple[float, float, float, float]:
         """Thousand tokens found and computed there, ŝ, W."""
         known = self.replicas[replica.slot]
@@ -125,7 +150,8 @@ class SlowLbgr:
 
     def score(self, query: Query, replica: ReplicaState, candidates: int) -> float:
         settings, now = self.settings, query.now
-        found, miss, service, work = self.parts(query, replica)
+        hits = self.at_its_turn(query, replica.slot)
+        found, miss, service, work = self.parts(replace(query, hits={replica.slot: hits}), replica)
         own = service + work
         learned = self.replicas[replica.slot].ttft.predict((found, miss, work, 1.0))
         own_time = own + min(max(learned, -settings.most_correction * own), settings.most_correction * own)
@@ -133,7 +159,7 @@ class SlowLbgr:
         arriving = sum(exp(-(now - at) / window) for at in self.arrivals) / self.observed(now, window) / candidates
         window = settings.spread_seconds
         here = sum(tokens * exp(-(now - at) / window) for slot, tokens, at in self.recent if slot == replica.slot)
-        crowding = settings.crowding * arriving * own * service
+        crowding = settings.crowding * arriving * min(own, settings.foresight) * service
         filling = settings.spread * self.fleet_c_miss * here / self.observed(now, window) * service
         score = own_time + crowding + filling
         return score / (1.0 + settings.loyalty) if self.home(query) == replica.slot else score
@@ -154,7 +180,8 @@ class SlowLbgr:
         """And the predicted times to the first token and to the end."""
         slot, now = replica.slot, query.now
         known = self.replicas[slot]
-        hits = min(query.hits.get(slot, 0.0), query.tokens)
+        held = min(query.hits.get(slot, 0.0), query.tokens)
+        hits = min(self.at_its_turn(query, slot), query.tokens)
         found, miss, service, work = self.parts(Query(now, query.tokens, {slot: hits}), replica)
         owed = service / max(known.backlog.c_miss, 1e-6)
         ttft_learned = known.ttft.predict((found, miss, work, 1.0))
@@ -165,13 +192,17 @@ class SlowLbgr:
         if query.chunks:
             self.prompts = [one for one in self.prompts if one[0][-1] != query.chunks[-1]]
             self.prompts.append((query.chunks, slot))
+        if work > self.settings.long_queue:
+            self.queued.append((query.chunks, slot, now + work))
+            self.last_turn = max(self.last_turn, now + work)
         self.revisit(now)
         known.look()
+        doubted = held / 1000.0 if held > hits else 0.0
         own = service + work
         ttft = max(own + ttft_learned, own / 10.0)
         more = known.latency.predict((found, miss, work, 1.0))
         latency = max(own + more, ttft) if known.latency.weights != (0.0, 0.0, 0.0, 0.0) else None
-        return Sent(known, (found, miss, work, 1.0), service, owed, now, hits, share), ttft, latency
+        return Sent(known, (found, miss, work, 1.0), service, owed, now, hits, share, True, doubted), ttft, latency
 
     def revisit(self, now: float) -> None:
         self.turn = (self.turn + 1) % len(self.replicas)
@@ -211,7 +242,10 @@ class SlowLbgr:
         one.answers += 1
         if (one.answers % REPORTED == 0 or one.latency.updates < TESTED) and self.fleet_tokens > SETTLED:
             one.latency.update(sent.x, now - sent.at - sent.service - sent.x[2])
-        if cached is not None and sent.hit > 0.0:
+        if cached is not None and sent.doubted:
+            self.held = self.held * 0.98 + sent.doubted
+            self.found = self.found * 0.98 + min(cached / 1000.0, sent.doubted)
+        elif cached is not None and sent.hit > 0.0:
             one.grade(sent.hit / 1000.0, cached / 1000.0)
 
     def failed(self, sent: Sent, now: float) -> None:
@@ -223,6 +257,7 @@ class SlowLbgr:
         self.replicas[slot] = self.newcomer()
         self.recent = [one for one in self.recent if one[0] != slot]
         self.prompts = [one for one in self.prompts if one[1] != slot]
+        self.queued = [one for one in self.queued if one[1] != slot]
 
     def adopt(self, slot: int, learned: Learned, now: float) -> bool:
         one = self.replicas[slot]
@@ -311,6 +346,8 @@ def walk(seed: int, considered: int) -> tuple[Both, float]:
         most_correction=rng.choice([0.1, 0.25]),
         considered=considered,
         loyalty=rng.choice([0.2, 1.0]),
+        long_queue=rng.choice([0.0, 0.02, 2.0]),
+        foresight=rng.choice([0.05, 20.0]),
     )
     both = Both(settings, (1, 3, 7)[seed % 3], rng)
     pace = 0.02 * both.speed * rng.choice([1.0, 50.0])
@@ -343,3 +380,4 @@ def test_the_walks_reach_what_they_test() -> None:
     assert any(one.ttft.updates - one.adopted > 2 * TESTED for one in replicas)
     assert any(one.latency.updates - one.adopted > TESTED for one in replicas)
     assert any(one.adopted for one in replicas)
+    assert any(both.model.queued and both.model.held != 8.0 for both, _ in walks)

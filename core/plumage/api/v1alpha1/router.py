@@ -18,7 +18,8 @@ __all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts
 
 Policy = Literal[
     "Lbgr", "PrefixAware", "LeastLoad", "PowerOfTwo", "RoundRobin", "Random",
-    "LbgrPaper", "LbgrCode", "LlmD", "Dynamo", "SglangCacheAware", "AIBrix", "ProductionStack", "KubeAI",
+    "LbgrPaper", "LbgrCode", "LlmD", "LlmDWeighted", "Dynamo", "SglangCacheAware", "AIBrix", "ProductionStack",
+    "KubeAI",
 ]  # fmt: skip
 Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 Milli = Annotated[int, Field(ge=1, le=60_000)]
@@ -41,7 +42,7 @@ class LbgrSpec(Struct):
         description="Of a larger fleet, so many are scored for a request: who holds most, the former home, a sample.",
     )
     decay_interval_milliseconds: Milli = Field(
-        20, description="How often queued work decays by 1/32, in the paper's form; for LbgrPaper."
+        20, description="How often queued work decays by 1/32; for LbgrPaper, our reconstruction of the printed form."
     )
     pending_owner_seconds: Seconds = Field(
         10, description="How long a replica counts as owner of a prefix that was sent to it and not yet reported."
@@ -146,7 +147,11 @@ class RouterSpec(Placement):
     replicas: Annotated[int, Field(ge=1, le=100)] = Field(
         2, description="Routers of this pool; of one alone connections are refused while its pod is replaced."
     )
-    policy: Policy = Field("Lbgr", description="How a replica is chosen; beside Plumage's own, the peers' formulas.")
+    policy: Policy = Field(
+        "Lbgr",
+        description="How a replica is chosen: Plumage's own, or a peer's formula. LbgrPaper is our reconstruction of "
+        "the printed form; LlmD is llm-d's default since v0.10, LlmDWeighted the one before.",
+    )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     slo: SloSpec = Field(SloSpec(), description="Objectives.")
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")

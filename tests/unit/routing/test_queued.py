@@ -1,0 +1,75 @@
+"""Prefixes in long queues, and what LBGR makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState
+from plumage.routing.queued import QueuedPrefixes
+
+DOCUMENT = tuple(range(100))
+
+
+def _query(now: float, hits: dict[int, float] | None = None, chunks: Sequence[int] = DOCUMENT) -> Query:
+    return Query(now, 10.0 * len(chunks), hits or {}, chunks)
+
+
+def test_a_prompt_behind_its_own_kind_counts_as_held() -> None:
+    queued = QueuedPrefixes(long=2.0)
+    queued.sent(DOCUMENT, 3, now=0.0, wait=30.0)
+    other = (*DOCUMENT[:60], *range(1000, 1040))
+    found = queued.expected(_query(1.0, chunks=other), {3: 30.0, 4: 30.0})
+    assert set(found) == {3}
+    assert 500.0 <= found[3] <= 600.0, "five sixths of what the two share, at least"
+
+
+def test_what_is_held_now_counts_by_what_survived_a_long_queue() -> None:
+    queued = QueuedPrefixes(long=2.0)
+    queued.sent((7,), 0, now=0.0, wait=30.0)
+    assert queued.expected(_query(1.0, {1: 800.0, 2: 800.0}), {1: 30.0, 2: 1.0}) == {1: 400.0, 2: 800.0}
+    for _ in range(200):
+        queued.graded(1.0, 0.1)
+    assert queued.survival == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_note_ends_with_its_turn_and_with_its_replica() -> None:
+    queued = QueuedPrefixes(long=2.0)
+    assert not queued.any_at(0.0)
+    queued.sent(DOCUMENT, 0, now=0.0, wait=30.0)
+    assert queued.any_at(29.0)
+    assert not queued.any_at(31.0)
+    assert queued.expected(_query(29.0), {0: 5.0})
+    assert not queued.expected(_query(31.0), {0: 5.0})
+    queued.sent(DOCUMENT, 0, now=31.0, wait=30.0)
+    queued.forget(0)
+    assert not queued.expected(_query(32.0), {0: 5.0})
+
+
+def test_short_queues_are_not_noted() -> None:
+    queued = QueuedPrefixes(long=2.0)
+    queued.sent(DOCUMENT, 0, now=0.0, wait=1.9)
+    assert not queued.any_at(0.0)
+
+
+def test_notes_are_bounded() -> None:
+    queued = QueuedPrefixes(long=0.0, most=50)
+    for number in range(40):
+        queued.sent(range(1000 * number, 1000 * number + 30), 0, now=0.0, wait=1e6)
+    assert len(queued._until) <= 50
+    assert len(queued._lapsing) <= 50
+
+
+def test_in_an_overloaded_fleet_a_document_goes_where_it_waits_and_not_where_it_will_be_evicted() -> None:
+    """At 24a58ae the second question went to replica 1, which holds the document now and will not at its turn."""
+    policy = Lbgr(rng=random.Random(1), settings=LbgrSettings(c_miss=0.2))
+    states = [ReplicaState(0), ReplicaState(1)]
+    for number in range(150):
+        filler = _query(0.0, chunks=range(10_000 * (number + 1), 10_000 * (number + 1) + 100))
+        choice = policy.choose(filler, [states[number % 2]])
+        policy.routed(filler, choice)
+    first = _query(0.0)
+    policy.routed(first, policy.choose(first, [states[0]]))
+    assert policy.choose(_query(0.1, {1: 1000.0}), states).slot == 0
