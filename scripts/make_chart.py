@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from plumage.cluster import GROUP
 from plumage_operator import permissions
 from plumage_operator.integrations import INTEGRATIONS
 from plumage_operator.permissions import Rule
@@ -87,9 +88,27 @@ def rules() -> str:
         blocks[switch] = [_only(rule, wanted.__eq__) for rule in permissions.IN_POOLS]
         assert any(rule.resources for rule in blocks[switch]), f"the operator has no right to {wanted}"
     head = "{{/* Written by scripts/make_chart.py from plumage_operator.permissions. */}}\n"
+    texts = {name: _rules(block) for name, block in blocks.items()} | {"writes": writes()}
     return head + "".join(
-        f'\n{{{{- define "plumage.rules.{name}" -}}}}\n{_rules(block)}{{{{- end }}}}\n'
-        for name, block in blocks.items()
+        f'\n{{{{- define "plumage.rules.{name}" -}}}}\n{text}{{{{- end }}}}\n' for name, text in texts.items()
+    )
+
+
+def writes() -> str:
+    """Rules of an admission policy: what the operator creates, changes or deletes and can carry a label of ours."""
+    written = [
+        rule
+        for rule in permissions.IN_POOLS
+        if {"create", "delete", "patch", "update"} & {*rule.verbs}
+        and rule.group != GROUP
+        and rule.resources != ("events",)
+    ]
+    return "".join(
+        f"- apiGroups: {json.dumps([rule.group])}\n"
+        '  apiVersions: ["*"]\n'
+        f"  resources: {json.dumps(list(rule.resources))}\n"
+        "  operations: [CREATE, UPDATE, DELETE]\n"
+        for rule in written
     )
 
 

@@ -19,6 +19,7 @@ from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, ROUTER_ROLE, Rule
 __all__ = ["USER", "Fleet", "children", "condition", "events", "made", "pool"]
 
 ROOT = Path(__file__).parents[2]
+SNAPSHOT = ROOT / "tests" / "contract" / "chart" / "snapshots" / "default.yaml"
 SYSTEM = "plumage-system"
 USER = f"system:serviceaccount:{SYSTEM}:plumage-operator"
 BUSY_S = 90.0  # seconds that a busy machine may need for what takes one
@@ -48,7 +49,7 @@ class Fleet:
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         self.server.established()
         self.kubectl("create", "namespace", SYSTEM)
-        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(_rights()))
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([*_rights(), *_bounds()]))
 
     def start(
         self,
@@ -139,6 +140,12 @@ def _rights() -> list[dict[str, Any]]:
         _binding("ClusterRoleBinding", "ClusterRole", account),
         _binding("RoleBinding", "Role", account, SYSTEM),
     ]
+
+
+def _bounds() -> list[dict[str, Any]]:
+    """The admission policy that the chart renders for this account."""
+    rendered = yaml.safe_load_all(SNAPSHOT.read_text())
+    return [one for one in rendered if one and one["apiVersion"].startswith("admissionregistration.k8s.io/")]
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -109,6 +109,39 @@ def test_without_rbac_there_are_neither_roles_nor_bindings(render: Any) -> None:
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {one["kind"] for one in rendered.objects}
 
 
+def test_the_admission_policy_bounds_every_kind_that_the_operator_writes(render: Any) -> None:
+    values = {"integrations": dict.fromkeys(SWITCHES, True)}
+    rendered = render(values)
+    policy = rendered.one("ValidatingAdmissionPolicy")
+    bounded = {
+        f"{group}/{resource}"
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    written = {
+        kind
+        for kind, verbs in _rights(rendered.one("ClusterRole", "plumage-operator")).items()
+        if verbs & {"create", "update", "patch", "delete"}
+    }
+    free = {"/events", "inference.plumage.dev/inferencepools/status", "inference.plumage.dev/inferencegateways/status"}
+    assert written - bounded == free
+    (condition,) = policy["spec"]["matchConditions"]
+    assert "'system:serviceaccount:plumage-system:plumage-operator'" in condition["expression"]
+    binding = rendered.one("ValidatingAdmissionPolicyBinding")
+    assert (binding["spec"]["policyName"], binding["spec"]["validationActions"]) == (
+        policy["metadata"]["name"],
+        ["Deny"],
+    )
+
+
+def test_the_admission_policy_is_about_the_account_that_the_release_has(render: Any) -> None:
+    named = {"operator": {"serviceAccount": {"create": False, "name": "theirs"}}}
+    policy = render(named, namespace="elsewhere").one("ValidatingAdmissionPolicy")
+    assert "'system:serviceaccount:elsewhere:theirs'" in policy["spec"]["matchConditions"][0]["expression"]
+    assert not render({"rbac": {"admissionPolicy": False}}).of("ValidatingAdmissionPolicy")
+
+
 def _rights(role: Mapping[str, Any]) -> dict[str, set[str]]:
     """Verbs by GROUP/RESOURCE, with =NAME where the rule names objects."""
     found: dict[str, set[str]] = {}
