@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.pods import deployment
@@ -48,6 +49,7 @@ def build_deployment(scene: GatewayScene) -> Child:
         [one.scene for one in scene.served],
         drain=settings.longest_drain(scene),
         spec=spec,
+        limits=RouterLimits(),
     )
     restarts = [without(settings.gateway(scene), LIVE)]
     return deployment(scene, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)

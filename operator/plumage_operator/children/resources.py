@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import ROUTER_MEMORY
 
-__all__ = ["AGENT", "FETCH", "MIB", "ROUTER", "SIMULATOR", "Defaults", "filled"]
+__all__ = ["AGENT", "FETCH", "MIB", "SIMULATOR", "Defaults", "filled", "router_defaults"]
 
 MIB: Final = 1 << 20
 
@@ -28,12 +29,21 @@ class Defaults:
     most: str
 
 
-AGENT: Final = Defaults(
-    "50m", "192Mi", "1Gi"
-)  # its index grows with the engine's cache, up to a bound; 0067 has its CPU
+# The agent's index grows with the engine's cache, up to a bound; 0067 has its CPU.
+AGENT: Final = Defaults("50m", "192Mi", "1Gi")
 FETCH: Final = Defaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
-ROUTER: Final = Defaults("100m", ROUTER_MEMORY, "1Gi")  # `router.limits.bodyMemory` follows it
 SIMULATOR: Final = Defaults("100m", "192Mi", "1Gi")
+_ROUTER_MOST: Final = "1Gi"
+
+
+def router_defaults(limits: RouterLimits) -> Defaults:
+    """Of a router, by the request bodies that it may hold: without resources they get a quarter of its memory, so four
+    times the memory that is named for them is asked for."""
+    asked = Quantity(ROUTER_MEMORY)
+    if limits.body_memory is not None and 4 * limits.body_memory.value > asked.value:
+        asked = Quantity(4 * int(limits.body_memory))
+    most = Quantity(_ROUTER_MOST)
+    return Defaults("100m", str(asked), str(most if asked.value <= most.value else asked))
 
 
 def filled(given: Resources, defaults: Defaults) -> dict[str, dict[str, str]]:

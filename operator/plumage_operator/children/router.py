@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import InferenceGatewaySpec
-from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.router import AuthSpec, RouterSpec
+from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
 from plumage.newer import marked
 from plumage_operator.children import settings
@@ -29,7 +28,7 @@ from plumage_operator.children.pods import (
     scratch_volume,
     secret_volume,
 )
-from plumage_operator.children.resources import ROUTER, filled
+from plumage_operator.children.resources import filled, router_defaults
 from plumage_operator.children.scene import Child, Owner, Scene
 from plumage_operator.hashing import without
 from plumage_operator.site import Site
@@ -75,14 +74,20 @@ def build_deployment(scene: Scene) -> Child:
 def _pod(scene: Scene) -> dict[str, Any]:
     router = scene.pool.spec.router
     drain = scene.pool.spec.rollout.drain_timeout_seconds
-    return build_pod(scene, "router", [scene], drain=drain, spec=router)
+    return build_pod(scene, "router", [scene], drain=drain, spec=router, limits=router.limits)
 
 
 def build_pod(
-    owner: Owner, component: Component, pools: Sequence[Scene], *, drain: int, spec: RouterSpec | InferenceGatewaySpec
+    owner: Owner,
+    component: Component,
+    pools: Sequence[Scene],
+    *,
+    drain: int,
+    spec: RouterSpec | InferenceGatewaySpec,
+    limits: RouterLimits,
 ) -> dict[str, Any]:
     """A pod that routes to these pools. drain: seconds that it waits for what is under way. spec: its scheduling,
-    resources and keys."""
+    resources and keys. limits: what its router takes on."""
     places, site = [tokenizer_place(scene) for scene in pools], owner.site
     fetch = [container for place in places for container in place.fetch]
     keys = _keys(spec.auth)
@@ -99,7 +104,7 @@ def build_pod(
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": drain + settings.LEAVE_SECONDS + _AFTER_DRAIN,
         **({"initContainers": fetch} if fetch else {}),
-        "containers": [_container(site, spec.resources, [*mounts, *key_mounts])],
+        "containers": [_container(site, filled(spec.resources, router_defaults(limits)), [*mounts, *key_mounts])],
         "volumes": [
             config_volume(owner.name(component)), api_volume(), scratch_volume(), *volumes,
             *(secret_volume(volume, name, {key: path}) for volume, _, name, key, path in keys),
@@ -109,7 +114,7 @@ def build_pod(
     }  # fmt: skip
 
 
-def _container(site: Site, given: Resources, mounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _container(site: Site, resources: Mapping[str, Any], mounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": "router",
         "image": site.image,
@@ -121,7 +126,7 @@ def _container(site: Site, given: Resources, mounts: Sequence[dict[str, Any]]) -
         "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60),
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
         "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),
-        "resources": filled(given, ROUTER),
+        "resources": resources,
         "volumeMounts": [CONFIG_MOUNT, API_MOUNT, TMP_MOUNT, *mounts],
         "securityContext": container_security(),
         **TELLS_WHY,

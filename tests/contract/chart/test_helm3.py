@@ -13,7 +13,8 @@ KEYWORDS = {"if", "else", "end", "range", "with", "define", "template", "block",
 # Of Sprig 3.2, as Helm 3.14 has it, those that one may use here; and Helm 3's own.
 SPRIG = {
     "append", "b64enc", "contains", "default", "dict", "dig", "fail", "first", "genCA", "genSignedCert", "get",
-    "indent", "int", "join", "list", "merge", "nindent", "quote", "replace", "semverCompare", "ternary", "toJson", "trimSuffix", "trunc",
+    "indent", "int", "join", "list", "merge", "nindent", "quote", "replace", "semverCompare", "ternary", "toJson",
+    "trimSuffix", "trunc",
 }  # fmt: skip
 HELM = {"include", "lookup", "required", "toYaml", "tpl"}
 KNOWN = GO | KEYWORDS | SPRIG | HELM | {"true", "false"}

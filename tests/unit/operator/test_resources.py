@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
-from plumage_operator.children.resources import Defaults, filled
+from plumage.api.v1alpha1.router import RouterLimits
+from plumage.settings import body_memory
+from plumage_operator.children.resources import Defaults, filled, router_defaults
 
 DEFAULTS = Defaults("50m", "192Mi", "1Gi")
 amounts = st.sampled_from(["0", "1m", "50m", "2", "64Mi", "192Mi", "1Gi", "3Gi"])
@@ -32,6 +35,18 @@ def test_a_default_request_is_at_most_the_limit_that_is_named() -> None:
 
 def test_the_default_limit_is_at_least_the_request_that_is_named() -> None:
     assert filled(resources({"memory": "3Gi"}, {}), DEFAULTS)["limits"] == {"memory": "3Gi"}
+
+
+@pytest.mark.parametrize(
+    ("body", "memory", "most"),
+    [(None, "256Mi", "1Gi"), ("64Mi", "256Mi", "1Gi"), ("100Mi", "400Mi", "1Gi"), ("1Gi", "4Gi", "4Gi")],
+)
+def test_a_router_has_room_for_the_bodies_that_it_may_hold(body: str | None, memory: str, most: str) -> None:
+    limits = RouterLimits.model_validate({} if body is None else {"bodyMemory": body})
+    told = router_defaults(limits)
+    assert Quantity(told.memory) == Quantity(memory)
+    assert Quantity(told.most) == Quantity(most)
+    assert 4 * body_memory(limits, Resources()) <= Quantity(told.memory).value
 
 
 @given(requests=parts, limits=parts)

@@ -160,7 +160,8 @@ class RouterSpec(Placement):
     http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router; none when absent.")
     resources: Resources = Field(
         Resources(),
-        description="Compute of one router. It requests 100m and 256Mi, with a limit of 1Gi, where nothing is named.",
+        description="Compute of one router. It requests 100m and 256Mi, with a limit of 1Gi, where nothing is named; "
+        "of memory both are at least four times limits.bodyMemory.",
     )
     limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
