@@ -18,6 +18,8 @@ from plumage.autoscaling import Autoscaler, coldest_first
 from plumage_bench.contenders import OURS
 from plumage_bench.elastic import ElasticFleet, Look
 from plumage_bench.harness import Context, Figure, Report, ResultTable
+from plumage_bench.ours import Ours
+from plumage_bench.scenario import WORKER
 from plumage_bench.workloads.arrivals import Arrival
 from plumage_bench.workloads.prompts import BlockNames, Prompt
 from plumage_engine.simulator.device import make_device
@@ -70,15 +72,20 @@ CASES = (
 )
 
 
+REPLICA = Ours(
+    WORKER
+    | {
+        "engine.simulator.blockSize": BLOCK,
+        "engine.simulator.cacheBlocks": CACHE_TOKENS // BLOCK,
+        "engine.simulator.maxNumSeqs": 8,
+    }
+)
+DEVICE = make_device("gpu", time_scale=8.0)
+
+
 def engine() -> EngineSettings:
     """A replica: an eighth of the stated device, a cache of some twenty prompts, eight requests at once."""
-    return EngineSettings(
-        block_size=BLOCK,
-        cache_blocks=CACHE_TOKENS // BLOCK,
-        max_num_seqs=8,
-        eviction=OURS.eviction,
-        device=make_device("gpu", time_scale=8.0),
-    )
+    return REPLICA.engine(DEVICE)
 
 
 def arrivals(phases: Sequence[Phase], tokens: int, seed: int, *, zipf: float = 0.0) -> Iterator[Arrival]:

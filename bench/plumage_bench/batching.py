@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.ours import Ours
 from plumage_bench.parallel import in_parallel
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import PRESETS
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 BLOCK, CACHE_BLOCKS, BUDGET = 16, 200_000, 32_768
-NO_AGEING = 1e9  # seconds
+NO_AGEING = 86_400  # seconds; the most that a manifest can say
 TAIL_BLOCKS = 6  # of each request's own
 
 
@@ -132,20 +133,31 @@ def throughput(load: Load, contender: Contender, seed: int) -> float:
     return play(load, contender, seed).throughput
 
 
+def ours_of(load: Load, contender: Contender) -> Ours:
+    """The manifest of an engine under that load. Ageing is out of reach, so that orders are compared."""
+    feather = {"policy": contender.queue, "maxWaitSeconds": NO_AGEING, "orderBatch": contender.ordered}
+    return Ours(
+        {
+            "engine.simulator.blockSize": BLOCK,
+            "engine.simulator.cacheBlocks": load.cache_blocks,
+            "engine.simulator.maxNumSeqs": load.batch,
+            "engine.simulator.maxBatchedTokens": BUDGET,
+            "engine.eviction.policy": "Lru",
+            "engine.batchLimit": "Static",
+            **{f"engine.feather.{name}": value for name, value in feather.items()},
+        }
+    )
+
+
+def settings_of(load: Load, contender: Contender) -> EngineSettings:
+    """Of the engine: the manifest's, and the contender's own options of a policy."""
+    made = ours_of(load, contender).engine(PRESETS[load.device])
+    return replace(made, queue_options={**made.queue_options, **contender.options})
+
+
 def play(load: Load, contender: Contender, seed: int) -> Played:
     """Serve the load whole."""
-    plain = contender.queue == "Fcfs"
-    settings = EngineSettings(
-        block_size=BLOCK,
-        cache_blocks=load.cache_blocks,
-        max_num_seqs=load.batch,
-        max_batched_tokens=BUDGET,
-        queue=contender.queue,
-        queue_options={**({} if plain else {"max_wait": NO_AGEING}), **contender.options},
-        order_batch=contender.ordered,
-        device=PRESETS[load.device],
-    )
-    engine, now = SimEngine(settings, rng=random.Random(f"policy {seed}")), 0.0
+    engine, now = SimEngine(settings_of(load, contender), rng=random.Random(f"policy {seed}")), 0.0
     left = list(reversed(requests(load, seed)))
     busy = decoded = waited = batched = 0.0
     while left or len(engine):

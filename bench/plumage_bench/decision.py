@@ -25,8 +25,9 @@ from typing import Any
 from plumage.directory.mirror import Mirror
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
-from plumage.routing import Query, make_policy
+from plumage.routing import Query
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.ours import Ours
 from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
 from plumage_router.body import parse_body
 from plumage_router.collector import settle
@@ -38,6 +39,7 @@ from plumage_router.usage import Usage, Wanted
 __all__ = ["run"]
 
 FEW, MANY = 4, 1000
+OURS = Ours()
 MESSAGES = 6
 WARM_UP, REQUESTS, QUICK_REQUESTS = 2000, 20_000, 4000  # of each seed
 SEEDS = 3
@@ -60,7 +62,7 @@ class Fleet:
     @classmethod
     def of(cls, replicas: int, seed: int) -> Fleet:
         loads = [Load(slot, name=f"r{slot}") for slot in range(replicas)]
-        policy = make_policy("Lbgr", rng=random.Random(f"decision {seed}"))
+        policy = OURS.routing_policy(random.Random(f"decision {seed}"))
         return cls(Decider(Mirror(), policy, loads.__getitem__), loads)
 
     def answered(self, decision: Decision, now: float) -> None:

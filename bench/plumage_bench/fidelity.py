@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from plumage.errors import StateError
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.ours import Ours
 from plumage_bench.vllm_timed import Ask, Outcome, TimedEngine
 from plumage_engine.simulator.chain import block_hashes, root
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import PRESETS
 from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
 from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 if TYPE_CHECKING:
@@ -48,12 +48,17 @@ class Cell:
 
     def plumage(self, seed: int) -> dict[str, Any]:
         """The plugin's settings; what vLLM does by itself is left to it, all of it where no feature is on."""
-        features: dict[str, Any] = {}
-        if self.queue != "Fcfs":
-            features["feather"] = {"policy": self.queue}
-        if self.eviction != "Lru":
-            features["eviction"] = {"policy": self.eviction}
-        return {**features, "seed": seed} if features else {}
+        told = Ours(self.overrides, "VLLM").plugin()
+        return {**told, "seed": seed} if told["feather"] or told["eviction"] else {}
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Of the manifest, for both: the simulator's engine and the plugin."""
+        return {
+            "engine.feather.policy": self.queue,
+            "engine.eviction.policy": self.eviction,
+            "engine.batchLimit": "Static",
+        }
 
 
 CELLS = (
@@ -63,6 +68,7 @@ CELLS = (
     Cell("FCFS, RLT", eviction="Rlt"),
     Cell("FCFS, hotness", eviction="Hotness"),
     Cell("FEATHER (bandit), hotness", queue="Bandit", eviction="Hotness"),
+    Cell("tree order, hotness (the product)", queue="ChtOrder", eviction="Hotness"),
     Cell("stock, asynchronous (not counted)", asynchronous=True),
 )
 
@@ -182,15 +188,15 @@ class _Notes(Hooks):
 
 def simulated(trace: Trace, cell: Cell, asks: Sequence[Ask], speech: Speech, seed: int) -> dict[str, Outcome]:
     """The trace through the simulator, in virtual time."""
-    settings = EngineSettings(
-        block_size=BLOCK,
-        cache_blocks=trace.blocks,
-        max_num_seqs=trace.seqs,
-        max_batched_tokens=trace.budget,
-        queue=cell.queue,
-        eviction=cell.eviction,
-        device=PRESETS[trace.device],
-    )
+    settings = Ours(
+        cell.overrides
+        | {
+            "engine.simulator.blockSize": BLOCK,
+            "engine.simulator.cacheBlocks": trace.blocks,
+            "engine.simulator.maxNumSeqs": trace.seqs,
+            "engine.simulator.maxBatchedTokens": trace.budget,
+        }
+    ).engine(PRESETS[trace.device])
     notes = _Notes()
     fleet = VirtualFleet({0: SimEngine(settings, rng=random.Random(seed))}, notes)
     for ask in asks:

@@ -207,6 +207,7 @@ def _write(bench: Benchmark, context: Context, report: Report, elapsed: float) -
         "versions": _versions(),
         "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
+        "ours": _overrides(bench.name),
         "keys": dict(report.keys),
         "tables": [asdict(table) for table in report.tables],
         "data": dict(report.data),
@@ -223,6 +224,13 @@ def _command(context: Context) -> str:
     words += ["--seed", str(context.seed)] if context.seed != 1 else []
     words += ["--device", context.device] if context.device != CPU else []
     return shlex.join([*words, *options])
+
+
+def _overrides(name: str) -> dict[str, Any]:
+    """What the experiment sets of ours, by the manifest's path; all else is as the default manifest deploys it."""
+    from plumage_bench.defaults.drift import overrides  # imports other benchmarks
+
+    return overrides(name)
 
 
 def _told(value: str) -> str:

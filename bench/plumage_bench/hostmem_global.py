@@ -36,10 +36,12 @@ from typing import Any, Final
 
 from plumage.hotness.fleet import FleetHotness, HotnessDelta
 from plumage_bench.harness import Context, Report, ResultTable, interval_keys
+from plumage_bench.ours import Ours
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem import BLOCK, tokens_of
 from plumage_bench.workloads import FEWSHOT_SUITES, FewshotShape, Prompt, fewshot_prompts
+from plumage_engine.policies import HostTierConfig
 
 __all__ = ["run"]
 
@@ -55,11 +57,21 @@ KINDS: Final[Mapping[str, Sequence[str]]] = {
     "in turn": ("local", "local 3", "local 4", "global", "again"),
     "by prefix": ("local", "global"),
 }
-_FREQUENCY = 2
+OURS = Ours(
+    {"engine.hostMemory.capacity": "1Gi", "engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}, "VLLM"
+)
+"""Order of eviction and host tier of a pool, under vLLM's own queue."""
+_FREQUENCY = int(OURS.plugin()["hostTier"]["minFrequency"])
 _FREQUENCIES: Final[Mapping[str, int]] = {"local": _FREQUENCY, "local 3": 3, "local 4": 4}
 """minFrequency of those that know what they saw themselves; all others have the first."""
 _SEEDS: Final = 6  # requests in turn; by prefix half as many
 _OTHER_CHANCE: Final = 1_000
+
+
+def tier_of(kind: str) -> HostTierConfig:
+    """The host tier of a replica, by who ranks it."""
+    told = OURS.plugin()["hostTier"]
+    return HostTierConfig.model_validate({**told, "minFrequency": _FREQUENCIES.get(kind, _FREQUENCY)})
 
 
 @dataclass(slots=True)
@@ -115,7 +127,6 @@ class Replica:
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
-        from plumage_engine.policies import HostTierConfig
         from plumage_engine.vllm import blocks
         from plumage_engine.vllm.counters import Counters
         from plumage_engine.vllm.guard import Guard
@@ -128,10 +139,11 @@ class Replica:
             max_model_len=8192, **host_tier_arguments(host),
         )  # fmt: skip
         self.heats = PooledHeats(lambda: 0.0)
-        settings, counters = HostTierConfig(min_frequency=_FREQUENCIES.get(kind, _FREQUENCY)), Counters()
+        settings, counters = tier_of(kind), Counters()
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
         prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine
-        blocks.install(engine.scheduler, PluginEviction(), eviction, counters, rng, lambda: float(engine.steps))
+        order = PluginEviction.model_validate(OURS.plugin()["eviction"])
+        blocks.install(engine.scheduler, order, eviction, counters, rng, lambda: float(engine.steps))
         if prior is not None:
             blocks.follow(engine.scheduler, prior.prior)
         manager: Any = install(self.engine.scheduler, settings, guard, counters, prior=prior, seed=seed)

@@ -56,6 +56,12 @@ def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
 
 
 _ALL = (
+    Benchmark(
+        "defaults",
+        "whether benchmarks measure what the default manifest deploys, and whether each field of the API is read",
+        quick_budget=30,
+        quick_omits="nothing",
+    ),
     _routing("gsp", "routing on generated shared prefixes: 128 groups × 32 prompts, KVRouting's default setting"),
     _routing("multiturn", "routing of conversations: 128 clients, 2 to 8 rounds of 1024 new tokens"),
     _routing("longdoc", "routing of questions about 512 long documents", ", 192 of 512 documents"),
@@ -211,7 +217,7 @@ _ALL = (
     ),
     Benchmark(
         "vllm-feather",
-        "FEATHER in real vLLM, end to end: against FCFS and the tree's order alone, on a model of 8 layers",
+        "FEATHER in real vLLM, end to end, part by part: FCFS, sorted batch, the tree's order, STOP; 8 layers",
         quick_budget=240,
         quick_omits="all but two cells of short answers, a pair, eighteen of no sharing's, most requests",
         options=(
@@ -220,7 +226,10 @@ _ALL = (
                 "names of cells, separated by semicolons, instead of those that count: 8 × 2k, two levels, …",
             ),
             ("pairs", "rounds in which each policy serves the load, three; where nothing is shared 20 at least"),
-            ("policies", "labels of policies, separated by semicolons, beside FCFS, tree, bandit and the ceiling"),
+            (
+                "policies",
+                "labels of policies, separated by semicolons, beside FEATHER's parts and the ceiling",
+            ),
             ("resume", "1: go on with a run that was ended, from the cells that it left beside the report"),
         ),
         needs_vllm=True,

@@ -15,6 +15,7 @@ from math import inf, sqrt
 
 from plumage_bench.contenders import Contender
 from plumage_bench.fleet import FleetRun, run_fleet
+from plumage_bench.ours import Ours
 from plumage_bench.workloads import (
     ArticleShape,
     ClosedLoop,
@@ -34,11 +35,13 @@ from plumage_bench.workloads import (
 from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, make_device
 from plumage_engine.simulator.settings import EngineSettings
 
-__all__ = ["DEVICES", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
+__all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
 Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape
 
 DEVICES = ("stated", "quadratic", "mixed")
+WORKER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}
+"""What benchmarks of routing set of every engine, ours and the rivals', so that routing alone differs."""
 _LONG = 8192
 _LONG_PAIRS = _LONG * _LONG / 2
 _QUADRATIC_SCALE = (_LONG * GPU.row + _LONG_PAIRS * GPU.pair) / (2 * _LONG * GPU.row)
@@ -73,17 +76,21 @@ class Scenario:
         return OpenLoop(fewshot_prompts(shape, seed), self.rate, seed)
 
     def engines(self, eviction: str) -> list[EngineSettings]:
+        ours = self.ours(eviction)
+        return [ours.engine(_device(self.device, slot)) for slot in range(self.workers)]
+
+    def ours(self, eviction: str) -> Ours:
+        """An engine of the fleet: routing is compared on KVRouting's worker, first come first served, for everybody."""
         size = self.shape.block_size
-        return [
-            EngineSettings(
-                block_size=size,
-                cache_blocks=self.cache_tokens // size,
-                max_num_seqs=self.max_num_seqs,
-                eviction=eviction,
-                device=_device(self.device, slot),
-            )
-            for slot in range(self.workers)
-        ]
+        return Ours(
+            WORKER
+            | {
+                "engine.simulator.blockSize": size,
+                "engine.simulator.cacheBlocks": self.cache_tokens // size,
+                "engine.simulator.maxNumSeqs": self.max_num_seqs,
+                "engine.eviction.policy": eviction,
+            }
+        )
 
     def at(self, rate: float) -> Scenario:
         return replace(self, rate=rate)

@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.ours import Ours
 from plumage_bench.truth_fleet import Answer, Fleet, Setting, agent_cost, fleet
 from plumage_bench.truth_talk import ADAPTERS, KINDS, Texts
 from plumage_bench.vllm_engine import prepare_environment
@@ -141,7 +142,7 @@ def _settings(folder: Path) -> list[Setting]:
             "cpu_bytes_to_use": 64 << 20,
         },
     }
-    often = {"hostTier": {"minFrequency": 2}}  # with ten, a run of ninety requests would keep nothing
+    tiered = Ours({"engine.hostMemory.capacity": "64Mi"}, "VLLM")
     return [
         Setting(
             "roomy",
@@ -152,7 +153,7 @@ def _settings(folder: Path) -> list[Setting]:
             named,
         ),
         Setting("evictions", (_SMALL,)),
-        Setting("host tier", (_SMALL, f"--kv-transfer-config={json.dumps(tier)}"), plugin=often),
+        Setting("host tier", (_SMALL, f"--kv-transfer-config={json.dumps(tier)}"), ours=tiered),
     ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from plumage.directory.schema import Change
 from plumage.directory.server import LocalServer
 from plumage.errors import PlumageError
 from plumage.rendering import ByteTable, ModelFolder
+from plumage_bench.ours import Ours
 from plumage_bench.vllm_server import Server, serving
 from plumage_engine.agent.holdings import Holdings
 from plumage_engine.agent.index import CacheIndex
@@ -40,14 +41,17 @@ _START_SECONDS = 900.0  # of vLLM; a busy machine draws it out
 _END_SECONDS = 40.0  # a router lets streams end for thirty
 
 
+OURS = Ours(runtime="VLLM")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """name: in tables. arguments: of vLLM's command line. adapters: LoRA names and folders. plugin: its settings."""
+    """name: in tables. arguments: of vLLM's command line. adapters: LoRA names and folders. ours: its manifest."""
 
     name: str
     arguments: Sequence[str]
     adapters: Mapping[str, Path] = field(default_factory=dict)
-    plugin: Mapping[str, Any] = field(default_factory=dict)
+    ours: Ours = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +156,7 @@ def _engine(setting: Setting, folder: Path) -> tuple[Sequence[str], Mapping[str,
         "--max-model-len=4096",
         *setting.arguments,
     )
-    return arguments, {"PLUMAGE_VLLM": json.dumps(setting.plugin), "VLLM_PLUGINS": "plumage"}
+    return arguments, {"PLUMAGE_VLLM": json.dumps(setting.ours.plugin()), "VLLM_PLUGINS": "plumage"}
 
 
 def _agent(setting: Setting, model: Path, folder: Path, directory: str, ports: Sequence[int]) -> dict[str, Any]:
@@ -169,12 +173,11 @@ def _members(ports: Sequence[int]) -> dict[str, Any]:
 
 
 def _router(setting: Setting, model: Path, folder: Path, directory: str, port: int) -> dict[str, Any]:
-    return {
-        "listen": {"port": port}, "pool": POOL,
-        "model": {"name": MODEL, "modelFolder": str(model), "adapters": list(setting.adapters)},
-        "membershipFile": str(folder / "members"), "directoryUrl": directory,
-        "auth": {"adminKeyFile": str(folder / "admin")}, "seed": 0,
-    }  # fmt: skip
+    named = {"name": MODEL, "modelFolder": str(model), "adapters": list(setting.adapters)}
+    return setting.ours.router(
+        str(model), directory, port, pool=POOL, model=named, membershipFile=str(folder / "members"),
+        auth={"adminKeyFile": str(folder / "admin")},
+    )  # fmt: skip
 
 
 def _launch(stack: ExitStack, module: str, config: Mapping[str, Any], folder: Path) -> subprocess.Popen[bytes]:

@@ -1,13 +1,15 @@
-"""`vllm-feather`: FEATHER in real vLLM on a real device, end to end, against FCFS and against the tree's order alone.
+"""`vllm-feather`: FEATHER in real vLLM on a real device, end to end, part by part, against FCFS and the tree's order.
 
 A model of 8 layers, 512 hidden, in bf16, one thread; prompts of a shared prefix and a tail of one's own; greedy answers
 of a fixed length. One engine serves all policies of a cell in turn, each with its own queue and what it has learned so
 far, so that a pair of runs sees the same machine a minute apart; before the pairs each policy serves the load once.
-`FCFS` is vLLM as it is: its own queue and batch. `tree` is ChtOrder, the tree's order without STOP. `one group` is the
-homogeneous ceiling: the same requests, tails and lengths, but all with the first group's prefix, in each of the orders.
-`FCFS again` ÷ FCFS and `tree again` ÷ tree are the noise. All of these have an ageing limit that a slow device does not
-reach, so that ratios compare orders; `bandit, 10 s` has the product's, and shows what that bound costs where requests
-wait for longer than that anyhow.
+What FEATHER brings is told apart. `FCFS` is vLLM as it is: its own queue and batch. `FCFS sorted` sorts the running
+batch by prefix. `order` is ChtOrder, the tree's order without STOP, and `order sorted` the same with a sorted batch.
+`bandit` also decides when to STOP. `product` is what the default manifest deploys. `one group` is the homogeneous
+ceiling: the same requests, tails and lengths, but all with the first group's prefix, in each of the orders. `FCFS
+again` ÷ FCFS and `order again` ÷ order are the noise. All but `product` and `bandit, 10 s` have an ageing limit that a
+slow device does not reach, so that ratios compare orders; these two have a pool's, and show what that bound costs where
+requests wait for longer than that anyhow.
 
 Closed: all requests wait from the start. Open: they come as a Poisson process at a rate that FCFS can't keep up with.
 Figures are output tokens a second of the device's time: on a CPU the process' own CPU time, which is what one thread's
@@ -83,7 +85,7 @@ class _Bench:
             engine.scheduler.waiting = FCFSRequestQueue()
             features = Features(engine.scheduler, PluginSettings.model_validate(contender.settings()))
             guard = features.guards.get("feather")
-            if contender.policy is not None and (guard is None or not guard.on):
+            if contender.orders and (guard is None or not guard.on):
                 raise RuntimeError(f"{contender.label} is off: {guard.reason if guard else 'no guard'}")
             self._parts[contender.label] = (features, engine.scheduler.waiting)
 
@@ -117,7 +119,7 @@ class _Bench:
         """Its queue is the engine's from now on, and what it learns from steps is told of them."""
         features, self.engine.scheduler.waiting = self._parts[contender.label]
         self.engine.scheduler.plumage = features
-        self._order.enabled = contender.policy is not None
+        self._order.enabled = contender.sorts
         return features
 
     def warm(self) -> None:

@@ -1,4 +1,8 @@
-"""Who serves the loads of `vllm-feather`: vLLM as it is, the tree's order, the learned policies and the baselines."""
+"""Who serves the loads of `vllm-feather`: vLLM as it is, the parts of FEATHER one by one, the product, the baselines.
+
+Each is made of a manifest (`ours.py`), but for what no manifest can say: vLLM's order with a sorted batch, and the
+policies of the lab. One engine serves all, so its order of eviction and its limit of running requests are vLLM's own.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +11,92 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plumage.batching.base import MAX_WAIT
+from plumage_bench.ours import Ours
 
-__all__ = ["ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "PRODUCT", "TREE", "Contender"]
+__all__ = ["ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
 
-OFF = {"feather": None, "eviction": None, "batchLimit": "Static"}
-_AGEING = 120.0  # seconds; a bound that a loaded machine of two cores does not reach by being slow
+ENGINE = {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
+"""What the experiment sets of every contender."""
+_AGEING = 120  # seconds; a bound that a loaded machine of two cores does not reach by being slow
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """policy: of the plugin's `feather`; None is vLLM without it. homogeneous: its requests are all of one group.
-    learns: the first round of it is not counted. only: cells in which it is served; () for all. ageing: seconds."""
+    """overrides: of the manifest, beside `ENGINE`. lab: a `feather` of the plugin that no manifest can say, instead.
+    homogeneous: its requests are all of one group. learns: the first round of it is not counted. only: cells in which
+    it is served; () for all."""
 
     label: str
-    policy: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    lab: Mapping[str, Any] | None = None
     homogeneous: bool = False
     learns: bool = False
     only: tuple[str, ...] = ()
-    ageing: float = _AGEING
+
+    @property
+    def ours(self) -> Ours:
+        """Its manifest."""
+        return Ours({**ENGINE, **self.overrides}, "VLLM")
 
     def settings(self) -> dict[str, Any]:
-        if self.policy is None:
-            return dict(OFF)
-        asked = {"policy": self.policy, "options": dict(self.options), "maxWaitSeconds": self.ageing}
-        return {**OFF, "feather": asked}
+        """Of the plugin, as in JSON."""
+        told = self.ours.plugin()
+        return told if self.lab is None else {**told, "feather": dict(self.lab)}
+
+    @property
+    def orders(self) -> bool:
+        """Whether FEATHER is on."""
+        return self.settings()["feather"] is not None
+
+    @property
+    def sorts(self) -> bool:
+        """Whether the running batch is sorted."""
+        feather = self.settings()["feather"]
+        return feather is not None and bool(feather.get("orderBatch"))
+
+
+def _waits(policy: str, **more: Any) -> dict[str, Any]:
+    """A policy of the manifest with the ageing limit that is out of reach; more: further fields of `engine.feather`."""
+    told = {"policy": policy, "maxWaitSeconds": _AGEING, **more}
+    return {f"engine.feather.{name}": value for name, value in told.items()}
+
+
+def _lab(policy: str, **more: Any) -> dict[str, Any]:
+    return {"policy": policy, "maxWaitSeconds": _AGEING, **more}
 
 
 _MAIN = ("8 × 4k", "8 × 4k, open")
-FCFS, TREE = Contender("FCFS", None), Contender("tree", "ChtOrder")
-LEARNED = Contender("bandit", "Bandit", learns=True)
-_ALONE = Contender("one group", "ChtOrder", homogeneous=True, only=_MAIN)
+FCFS = Contender("FCFS", {"engine.feather.policy": "Fcfs"})
+OFF = FCFS.settings()
+ORDER = Contender("order", _waits("ChtOrder"))
+LEARNED = Contender("bandit", _waits("Bandit"), learns=True)
+SORTED = (
+    Contender("FCFS sorted", FCFS.overrides, lab=_lab("Fcfs", orderBatch=True), only=_MAIN),
+    Contender("order sorted", _waits("ChtOrder", orderBatch=True), only=_MAIN),
+)
+PRODUCT = Contender("product", only=(*_MAIN, "no sharing, 1k"))
+"""What the default manifest deploys."""
+_ALONE = replace(ORDER, label="one group", homogeneous=True, only=_MAIN)
 CEILINGS = (
     _ALONE,
-    replace(_ALONE, label="one group, FCFS", policy=None, only=("8 × 4k",)),
-    replace(_ALONE, label="one group, bandit", policy="Bandit", learns=True, only=("8 × 4k",)),
+    replace(_ALONE, label="one group, FCFS", overrides=FCFS.overrides, only=("8 × 4k",)),
+    replace(_ALONE, label="one group, bandit", overrides=LEARNED.overrides, learns=True, only=("8 × 4k",)),
 )
 """One group alone, in the three orders that this cell's ratios compare: the best of them is the ceiling."""
 AGAIN = (
-    Contender("FCFS again", None, only=("8 × 4k", "no sharing, 1k")),
-    Contender("tree again", "ChtOrder", only=("8 × 4k",)),
+    replace(FCFS, label="FCFS again", only=("8 × 4k", "no sharing, 1k")),
+    replace(ORDER, label="order again", only=("8 × 4k",)),
 )
-PRODUCT = Contender("bandit, 10 s", "Bandit", learns=True, only=_MAIN, ageing=MAX_WAIT)
-ALWAYS = (FCFS, TREE, LEARNED, *CEILINGS, *AGAIN, PRODUCT)
+BOUNDED = Contender(
+    f"bandit, {MAX_WAIT:.0f} s", {"engine.feather.policy": "Bandit"}, learns=True, only=_MAIN
+)  # fmt: skip
+"""The bandit as a pool gets it that asks for it."""
+ALWAYS = (FCFS, ORDER, *SORTED, PRODUCT, LEARNED, BOUNDED, *CEILINGS, *AGAIN)
 CONTENDERS = (
     *ALWAYS,
-    Contender("Q-learning", "QLearning", learns=True),
-    Contender("heuristic", "Heuristic"),
-    Contender("LPM", "Lpm"),
-    Contender("DFS-W", "DfsWeight"),
-    Contender("oracle", "Oracle"),
+    Contender("Q-learning", _waits("QLearning"), learns=True),
+    Contender("heuristic", _waits("Heuristic")),
+    Contender("LPM", lab=_lab("Lpm")),
+    Contender("DFS-W", lab=_lab("DfsWeight")),
+    Contender("oracle", lab=_lab("Oracle")),
 )

@@ -34,6 +34,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumage_bench.harness import Context, Report
+from plumage_bench.ours import Ours
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.vllm_hostmem_report import Counted, Found, Load, closing, plot, ratios_table, table
 from plumage_bench.workloads import FEWSHOT_SUITES, Prompt, fewshot_prompts
@@ -65,6 +66,11 @@ def _tier(frequency: int, promotion: str = "Off", **more: Any) -> dict[str, Any]
 
 
 _NO_LOOKAHEAD = {"promotion_lookahead": 0}
+OURS = Ours(
+    {"engine.hostMemory.capacity": "1Gi", "engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}, "VLLM"
+)
+"""Order of eviction and host tier of a pool, under vLLM's own queue; how much memory there is, the load says."""
+_PRODUCT = OURS.plugin()
 
 _ALL = (
     Contender("lru"),
@@ -75,13 +81,13 @@ _ALL = (
     Contender("A 2", tier=_tier(2)),
     Contender("A 2, half", tier=_tier(2), room=0.5),
     Contender("A 10", tier=_tier(10)),
-    Contender("A+lookahead", tier=_tier(2, "Hotness")),
+    Contender("A+lookahead", tier=_PRODUCT["hostTier"]),
     Contender("A+P hotness", tier=_tier(2, "Hotness", **_NO_LOOKAHEAD)),
-    Contender("A+lookahead again", tier=_tier(2, "Hotness"), chance=_OTHER_CHANCE),
+    Contender("A+lookahead again", tier=_PRODUCT["hostTier"], chance=_OTHER_CHANCE),
     Contender("A+P recency", tier=_tier(2, "Recency", **_NO_LOOKAHEAD)),
     Contender("A+P frequency", tier=_tier(2, "Frequency", **_NO_LOOKAHEAD)),
     Contender("A+P depth", tier=_tier(2, "Depth", **_NO_LOOKAHEAD)),
-    Contender("E+A+lookahead", eviction="Hotness", tier=_tier(2, "Hotness")),
+    Contender("E+A+lookahead", eviction=_PRODUCT["eviction"]["policy"], tier=_PRODUCT["hostTier"]),
 )
 
 

@@ -1,10 +1,10 @@
 """`vllm-overhead`: what FEATHER's scheduler costs in CPU time, beside vLLM's own, with a device that costs nothing.
 
-Three engine cores, each in a process of its own: stock, with the plugin (FEATHER as configured by default, the adaptive
-limit), and stock again, over a virtual GPU without cost. A round queues so many requests, serves the first of them, and
-throws the rest away; a request costs its share of the queueing and of the serving, in CPU time of its process. They
-take turns within a round; the two of stock tell what is noise. Hashing of prompts is left out: vLLM does it in another
-thread, and all need it.
+Three engine cores, each in a process of its own: stock, with the plugin (FEATHER and the adaptive limit as the default
+manifest has them), and stock again, over a virtual GPU without cost. A round queues so many requests, serves the first
+of them, and throws the rest away; a request costs its share of the queueing and of the serving, in CPU time of its
+process. They take turns within a round; the two of stock tell what is noise. Hashing of prompts is left out: vLLM does
+it in another thread, and all need it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from plumage_bench.harness import Context, Report, ResultTable, interval_keys
+from plumage_bench.ours import Ours
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_turns import EngineProcess, Load, engines, play
 
 __all__ = ["run"]
 
 _DEVICE = {"clock": "Wall", "timeScale": 0, "numBlocks": 12_501, "vocabulary": "All"}
-_PLUGIN: Mapping[str, Any] = {"feather": {}, "batchLimit": "Adaptive"}
+OURS = Ours({"engine.eviction.policy": "Lru"}, "VLLM")
+"""FEATHER and the adaptive limit as a pool has them; what the order of eviction costs, `vllm-eviction` tells."""
 _ENGINE = {"max_model_len": 8192, "block_size": 16, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
 _ROUNDS = 5
 """Of each load, by three processes."""
@@ -51,7 +52,7 @@ def _play(trio: Sequence[EngineProcess], load: Load, seed: int, into: _Rounds) -
 def run(context: Context) -> Report:
     trios = 1 if context.quick else 4
     loads = {"2,000 queued": SHORT, "20,000 queued": LONG, "2,000 queued, answers of one token": BRIEF}
-    settings = [{"virtualGpu": _DEVICE, **extra} for extra in ({}, _PLUGIN, {})]
+    settings = [{"virtualGpu": _DEVICE, **extra} for extra in ({}, OURS.plugin(), {})]
     found, on = {name: _Rounds([], [], []) for name in loads}, True
     with context.progress("vllm-overhead", trios * _ROUNDS * len(loads)) as advance:
         for number in range(trios):

@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from plumage_bench.harness import Context, Report, ResultTable
+from plumage_bench.ours import Ours
 from plumage_bench.vllm_engine import Answer, Engine, Prompt, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_pretend import host_tier_arguments
 
@@ -45,6 +46,8 @@ __all__ = [
 
 REQUESTS, REQUESTS_QUICK = 2_000, 200
 BLOCK = 32
+OURS = Ours(runtime="VLLM")
+"""What the default manifest deploys."""
 _ALONE: Mapping[str, Any] = {"feather": None, "eviction": None, "batchLimit": "Static"}
 _STOPPING: Mapping[str, Mapping[str, Any]] = {
     "Bandit": {},
@@ -102,23 +105,32 @@ def variants(quick: bool) -> list[Variant]:
     """vLLM alone first, in other situations than the reference's; then the plugin in all, and each policy by itself."""
     alone = [replace(one, name=f"vLLM, {one.name}") for one in _SITUATIONS]
     plugin = [
-        replace(one, name=f"plugin, {one.name}", plugin={}, about=_EVICTED if one.arguments.get(_ROOM) else ())
+        replace(
+            one, name=f"plugin, {one.name}", plugin=OURS.plugin(), about=_EVICTED if one.arguments.get(_ROOM) else ()
+        )
         for one in (Variant("as vLLM's"), *_SITUATIONS)
     ]
     return [one for one in chain(alone, plugin, _parts(), _host_tier(), _policies()) if one.quick or not quick]
 
 
 def _parts() -> list[Variant]:
-    """Parts of the plugin switched off."""
+    """Parts of the plugin switched on or off."""
+    static = Ours({"engine.batchLimit": "Static"}, "VLLM")
     return [
         Variant(
-            "batch not sorted",
-            {"feather": {"policy": "Bandit", "orderBatch": False}},
+            "batch sorted, STOP",
+            Ours({"engine.feather.policy": "Bandit", "engine.feather.orderBatch": True}, "VLLM").plugin(),
             _LESS_ROOM,
             quick=False,
             about=_EVICTED,
         ),
-        Variant("batch limit static", {"batchLimit": "Static"}, _LESS_ROOM, quick=False, about=_EVICTED),
+        Variant(
+            "batch limit static",
+            static.plugin(),
+            _LESS_ROOM,
+            quick=False,
+            about=_EVICTED,
+        ),
     ]
 
 

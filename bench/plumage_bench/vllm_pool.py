@@ -15,10 +15,11 @@ from typing import Any
 
 from plumage.errors import ConfigurationError
 from plumage_bench.eviction.workloads import BLOCK, Workload
+from plumage_bench.ours import Ours
 from plumage_bench.vllm_engine import prepare_environment
 from plumage_bench.workloads import Prompt
 
-__all__ = ["STOCK", "PooledRequest", "VllmPool", "hashes", "replay"]
+__all__ = ["STOCK", "PooledRequest", "VllmPool", "hashes", "order_of", "replay"]
 
 STOCK = "vLLM"
 """vLLM's own order, LRU, without the plugin."""
@@ -37,6 +38,12 @@ class PooledRequest:
 def hashes(names: Sequence[int]) -> list[bytes]:
     """As long as sha256's, equal where the names are."""
     return [name.to_bytes(8, "big") * 4 for name in names]
+
+
+def order_of(policy: str) -> dict[str, Any]:
+    """The plugin's `eviction` for a policy that a manifest names."""
+    told = Ours({"engine.eviction.policy": policy}, "VLLM").plugin()["eviction"]
+    return dict(told)
 
 
 class VllmPool:
@@ -59,7 +66,14 @@ class VllmPool:
         counters = Counters()
         self.guard = Guard("eviction", counters)
         self.guard.fall_back = lambda: None
-        install(scheduler, PluginEviction(policy=policy), self.guard, counters, random.Random(seed), lambda: self.now)
+        install(
+            scheduler,
+            PluginEviction.model_validate(order_of(policy)),
+            self.guard,
+            counters,
+            random.Random(seed),
+            lambda: self.now,
+        )
 
     def start(self, chain: Sequence[bytes], answer: int, group: int = 0) -> tuple[PooledRequest, int] | None:
         """A prompt and room for an answer of so many blocks: the request, and how many blocks of it were cached. None,

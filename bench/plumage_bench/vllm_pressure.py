@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from plumage_bench.harness import Context, Figure, Report, ResultTable, interval_keys, least_keys
+from plumage_bench.ours import Ours
 from plumage_bench.pairs import PairedRatio, paired_ratio
 from plumage_bench.vllm_timed import Ask, TimedEngine
 
@@ -30,7 +31,8 @@ __all__ = ["LOADS", "Load", "Rates", "closing", "over", "rates", "run"]
 BLOCK, BLOCKS = 16, 12_288
 OVERSIZED = 256
 _SEEDS = 5
-_ADAPTIVE: Mapping[str, Any] = {"batchLimit": "Adaptive"}
+OURS = Ours({"engine.feather.policy": "Fcfs", "engine.eviction.policy": "Lru"}, "VLLM")
+"""The limit alone: queue and order of eviction are vLLM's, as in the static batches."""
 _UNGATED: Mapping[str, Any] = {"scheduler_reserve_full_isl": False, "long_prefill_token_threshold": 1024}
 _FRACTIONS = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the requests whose whole contexts fit
 
@@ -100,7 +102,7 @@ Found = Mapping[Load, Sequence[Rates]]
 def rates(model: Path, load: Load, seed: int, batches: Sequence[int]) -> Rates:
     """The adaptive limit and these static batches, on one load."""
     static = {batch: _rate(model, load, seed, batch, {}) for batch in batches}
-    return Rates(static, _rate(model, load, seed, OVERSIZED, _ADAPTIVE))
+    return Rates(static, _rate(model, load, seed, OVERSIZED, OURS.plugin()))
 
 
 def _rate(model: Path, load: Load, seed: int, batch: int, plumage: Mapping[str, Any]) -> float:
@@ -137,7 +139,7 @@ def run(context: Context) -> Report:
                 found.setdefault(load, []).append(rates(model, load, seed, batches))
                 batches = found[load][0].worth_again(load)
                 advance(1)
-        again = _rate(model, loads[0], context.seed, OVERSIZED, _ADAPTIVE) / found[loads[0]][0].adaptive
+        again = _rate(model, loads[0], context.seed, OVERSIZED, OURS.plugin()) / found[loads[0]][0].adaptive
     data = {
         load.label: [{"static": dict(one.static), "adaptive": one.adaptive} for one in each]
         for load, each in found.items()

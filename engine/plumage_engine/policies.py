@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from plumage import defaults
 from plumage.batching import queue_options
 from plumage.eviction import policy_options
 from plumage.newer import refuse_newer
-from plumage.tiering.admission import PRIORITY
 from plumage_engine.configuration import Section
 
 __all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig"]
@@ -18,7 +18,7 @@ __all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig"]
 class EvictionConfig(Section):
     """A policy of `plumage.eviction`, with that policy's own options."""
 
-    policy: str = "Lru"
+    policy: str = defaults.EVICTION_POLICY
     options: dict[str, Any] = Field({})
 
     @field_validator("options")
@@ -32,10 +32,10 @@ class FeatherConfig(Section):
     """A queue of `plumage.batching`, with that policy's own options. chunk_tokens: a level of its hash vectors.
     order_batch: sort the running batch by prefix."""
 
-    policy: str = "Fcfs"
-    chunk_tokens: int = Field(64, ge=1, le=4096)
-    max_wait_seconds: float | None = Field(None, gt=0)
-    order_batch: bool = False
+    policy: str = defaults.FEATHER_POLICY
+    chunk_tokens: int = Field(defaults.CHUNK_TOKENS, ge=1, le=4096)
+    max_wait_seconds: float = Field(defaults.MAX_WAIT_SECONDS, gt=0)
+    order_batch: bool = defaults.ORDER_BATCH
     options: dict[str, Any] = Field({})
 
     @field_validator("options")
@@ -48,11 +48,11 @@ class FeatherConfig(Section):
 class RecordConfig(Section):
     """The cuckoo filter that counts uses of prefixes (`plumage.hotness.cuckoo`): widths in bits, requests an ageing."""
 
-    fingerprint_bits: int = Field(16, ge=4, le=32)
-    clock_bits: int = Field(8, ge=4, le=32)
-    frequency_bits: int = Field(16, ge=4, le=32)
-    depth_bits: int = Field(8, ge=4, le=32)
-    aging_interval: int = Field(100, ge=1)
+    fingerprint_bits: int = Field(defaults.HOST_FINGERPRINT_BITS, ge=4, le=32)
+    clock_bits: int = Field(defaults.FILTER_BITS, ge=4, le=32)
+    frequency_bits: int = Field(defaults.FREQUENCY_BITS, ge=4, le=32)
+    depth_bits: int = Field(defaults.FILTER_BITS, ge=4, le=32)
+    aging_interval: int = Field(defaults.AGING_INTERVAL, ge=1)
 
 
 class HostTierConfig(Section):
@@ -64,11 +64,11 @@ class HostTierConfig(Section):
     The default of promotion_bytes is what a link of 25 GB/s, PCIe 4.0 ×16, moves in 11 ms: about a step that decodes,
     or a quarter of the link for four. A request's own load waits no longer than that behind promotions."""
 
-    min_frequency: int = Field(2, ge=1)
-    admission: Literal["Hotness", "Frequency", "All"] = "Hotness"
-    promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = "Hotness"
+    min_frequency: int = Field(defaults.MIN_FREQUENCY, ge=1)
+    admission: Literal["Hotness", "Frequency", "All"] = defaults.ADMISSION
+    promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = defaults.PROMOTION
     promotion_tokens: int = Field(4096, ge=1)
     promotion_bytes: int = Field(256 * 2**20, ge=1)
     promotion_lookahead: int = Field(16, ge=0, le=256)
-    priority: str = PRIORITY.text
+    priority: str = defaults.HOST_PRIORITY
     record: RecordConfig = RecordConfig()

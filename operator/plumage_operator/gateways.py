@@ -18,7 +18,7 @@ from plumage_operator.conditions import Fact, Reason, Type, set_condition
 from plumage_operator.observed import Object, Observed, ObservedGateway, key_of, meta
 from plumage_operator.parts import counts, gateway_fact, part_of
 from plumage_operator.plan import brought_about, goes, is_paused, removed, told
-from plumage_operator.serving import Serving, serving_of, unserved
+from plumage_operator.serving import Serving, serving_of
 from plumage_operator.site import Site
 from plumage_operator.status import accepted_refusal, changed_materially, status_of
 
@@ -32,8 +32,8 @@ def gateway_changes(observed: ObservedGateway, site: Site) -> tuple[Action, ...]
     """What makes the cluster as the spec says."""
     if goes(observed.own.pool) or is_paused(observed.own.pool):
         return ()
-    gateway, mistakes = _read(observed.own.pool)
-    if gateway is None or mistakes:
+    gateway, _ = _read(observed.own.pool)
+    if gateway is None:
         return ()
     scene = GatewayScene(gateway, site, serving_of(observed, gateway, site).served)
     return tuple(_changes(observed.own, scene))
@@ -45,23 +45,23 @@ def gateway_words(observed: ObservedGateway, site: Site, now: float) -> tuple[Ac
     if goes(thing):
         return ()
     gateway, mistakes = _read(thing)
-    if gateway is None or mistakes:
-        reason = Reason.INVALID_SPEC if gateway is None else Reason.NOT_SERVED
-        facts = tuple(Fact(type_, "False", reason, "; ".join(mistakes)) for type_ in (Type.READY, Type.ACCEPTED))
-        return tuple(_told(observed.own, facts, {"pools": []} if gateway is not None else {}, now))
+    if gateway is None:
+        message = "; ".join(mistakes)
+        facts = tuple(Fact(type_, "False", Reason.INVALID_SPEC, message) for type_ in (Type.READY, Type.ACCEPTED))
+        return tuple(_told(observed.own, facts, {}, now))
     serving = serving_of(observed, gateway, site)
     scene = GatewayScene(gateway, site, serving.served)
     return tuple(_told(observed.own, _facts(observed.own, scene, serving), _figures(observed.own, scene), now))
 
 
 def _read(thing: Object) -> tuple[InferenceGateway | None, list[str]]:
-    """The gateway, and what is wrong with its spec or can't be served."""
+    """The gateway, or None and what is wrong with its spec."""
     try:
         read = parse_kept({key: value for key, value in thing.items() if key != "status"}, "the gateway")
     except ManifestError as error:
         return None, list(error.mistakes)
     assert isinstance(read, InferenceGateway), "the watch is for gateways"
-    return read, unserved(read)
+    return read, []
 
 
 def _changes(own: Observed, scene: GatewayScene) -> Iterator[Action]:

@@ -20,7 +20,7 @@ from plumage_operator.observed import Attached, Object, ObservedGateway, meta
 from plumage_operator.plan import cordoned, goes, read_pool
 from plumage_operator.site import Site
 
-__all__ = ["MOST_POOLS", "Fault", "Serving", "serving_of", "unserved"]
+__all__ = ["MOST_POOLS", "Fault", "Serving", "serving_of"]
 
 MOST_POOLS: Final = 64
 """Of one gateway: each costs every router of it a mirror and a prober."""
@@ -53,22 +53,6 @@ class _Claim:
     @property
     def name(self) -> str:
         return self.pool.metadata.name
-
-
-def unserved(gateway: InferenceGateway) -> list[str]:
-    """Fields that no router of this version can do as they say: nothing is built for them, since half of what they
-    promise may be worse than nothing."""
-    spec = gateway.spec
-    told = [
-        f"spec.listeners: {listener.name} speaks {listener.protocol}; gateways speak HTTP only so far"
-        for listener in spec.listeners
-        if listener.protocol != "HTTP"
-    ]
-    if spec.flow_control.priorities:
-        told.append("spec.flowControl.priorities: levels are not served so far; remove them")
-    if "port" in spec.service.model_fields_set and spec.service.port not in {one.port for one in spec.listeners}:
-        told.append("spec.service.port: a gateway's ports are those of spec.listeners; remove it")
-    return told
 
 
 def serving_of(observed: ObservedGateway, gateway: InferenceGateway, site: Site) -> Serving:

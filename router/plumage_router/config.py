@@ -14,11 +14,16 @@ from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_v
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
+from plumage import defaults
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.quantity import Quantity
+from plumage.api.v1alpha1.router import RouterLimits
 from plumage.directory.credentials import with_files
 from plumage.errors import ConfigurationError
 from plumage.incluster.config import ApiServerConfig
 from plumage.newer import Settings, refuse_newer
 from plumage.routing import policy_options
+from plumage.settings.router import body_memory
 
 __all__ = [
     "AuthConfig",
@@ -92,7 +97,7 @@ class ModelConfig(Section):
 class PolicyConfig(Section):
     """`options` go to the policy's constructor as they are (see `plumage.routing`)."""
 
-    name: str = "Lbgr"
+    name: str = defaults.ROUTING_POLICY
     options: dict[str, Any] = Field(default_factory=dict)
     lbgr: dict[str, Any] = Field(default_factory=dict)
 
@@ -119,10 +124,10 @@ class LimitsConfig(Section):
     request, those that could not be reached included. `max_failed_replicas`: replicas that may fail after they were
     sent the request (lost connection, 5xx, silence); then the request may be the cause, and it is sent to no other."""
 
-    max_connections: Count = 10_000
-    max_in_flight: Count = 4_096
-    max_body_bytes: Count = 8 * 1024 * 1024
-    max_buffered_bytes: Count = 64 * 1024 * 1024
+    max_connections: Count = defaults.MAX_CONNECTIONS
+    max_in_flight: Count = defaults.MAX_IN_FLIGHT
+    max_body_bytes: Count = int(Quantity(defaults.MAX_BODY_BYTES))
+    max_buffered_bytes: Count = body_memory(RouterLimits(), Resources())
     max_header_bytes: Count = 32 * 1024
     max_headers: Count = 100
     max_pipelined: Count = 16
@@ -136,8 +141,12 @@ class HoldConfig(Section):
     """Requests that wait while no replica can take them: at most so many (0: none, they are refused at once), each at
     most so long (s)."""
 
-    max_requests: int = Field(default=0, ge=0, le=100_000)
-    max_seconds: Seconds = 60.0
+    max_requests: int = Field(ge=0, le=100_000)
+    max_seconds: Seconds
+
+
+NO_HOLD = HoldConfig(max_requests=0, max_seconds=1)
+"""Of a file without the section, as local mode's: a request that no replica can take is refused at once."""
 
 
 class TimeoutsConfig(Section):
@@ -149,15 +158,15 @@ class TimeoutsConfig(Section):
     body: Seconds = 60.0
     keep_alive: Seconds = 75.0
     write: Seconds = 60.0
-    connect: Seconds = 2.0
-    first_byte: Seconds = 120.0
-    idle: Seconds = 120.0
+    connect: Seconds = float(defaults.CONNECT_SECONDS)
+    first_byte: Seconds = float(defaults.FIRST_BYTE_SECONDS)
+    idle: Seconds = float(defaults.IDLE_SECONDS)
     request: Seconds = 3_600.0
     probe: Seconds = 2.0
     probe_interval: Seconds = 1.0
     leave: float = Field(default=0.0, ge=0, le=600)
-    drain: Seconds = 30.0
-    pending_owner: Seconds = 10.0
+    drain: Seconds = float(defaults.DRAIN_SECONDS)
+    pending_owner: Seconds = float(defaults.PENDING_OWNER_SECONDS)
 
 
 class BreakerConfig(Section):
@@ -196,12 +205,12 @@ class PoolConfig(Section):
     directory_ca_file: Path | None = None
     policy: PolicyConfig = PolicyConfig()
     limits: LimitsConfig = LimitsConfig()
-    hold: HoldConfig = HoldConfig()
+    hold: HoldConfig = NO_HOLD
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
     engine_api_key_file: Path | None = None
-    seed: int | None = Field(default=None, description="seed of the policy's randomness; null draws one")
+    seed: int | None = Field(default=defaults.SEED, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096
 
     @property

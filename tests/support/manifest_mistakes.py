@@ -142,7 +142,7 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (
         put("spec.directory.warmup.zzz", 1),
         "spec.directory.warmup.zzz: may not be set: there is no such field; there are: enabled, maxTokens, "
-        "timeoutSeconds, salted",
+        "timeoutSeconds",
     ),
     (put("kind", "Pod"), "kind: must be InferencePool or InferenceGateway, got 'Pod'"),
     (

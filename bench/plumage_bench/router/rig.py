@@ -20,10 +20,14 @@ from typing import Any
 
 from plumage.directory.server import LocalServer
 from plumage.errors import ConfigurationError
+from plumage_bench.ours import Ours
 from plumage_bench.router.prompts import MODEL, PREFIXES, make_bodies, write_bodies
 
 __all__ = ["Drive", "Rig"]
 
+OURS = Ours()
+PLAIN = Ours({"router.policy": "RoundRobin"})
+"""Routes without knowing anything: what a router costs by itself."""
 REPLICAS = 4
 POOL = "bench"
 FOLDER = "builtin://tiny-chat"
@@ -100,8 +104,8 @@ class Rig:
         self._engine = self._launch("engine", command, self._other_core)
         self._launch_agents(server.url, fifo)
         members = self._write_members()
-        self._launch_router("router", members, {"name": "Lbgr"}, server.url)
-        self._launch_router("plain", members, {"name": "RoundRobin"}, None)
+        self._launch_router("router", members, OURS, server.url)
+        self._launch_router("plain", members, PLAIN, None)
 
     def compare(
         self, targets: Sequence[str], messages: int, *, seconds: float, rate: float, connections: int, seed: int
@@ -197,13 +201,12 @@ class Rig:
         command = [sys.executable, "-m", "plumage_bench.router.agents", path]
         self._agents = self._launch("agents", command, self._other_core)
 
-    def _launch_router(self, name: str, members: Path, policy: dict[str, Any], directory: str | None) -> None:
+    def _launch_router(self, name: str, members: Path, ours: Ours, directory: str | None) -> None:
         port = self._ports[name] = _free_ports(1)
-        config = {
-            "pool": POOL, "listen": {"port": port}, "model": {"name": MODEL, "modelFolder": FOLDER},
-            "membershipFile": str(members), "directoryUrl": directory, "policy": policy, "seed": self._seed,
-            "auth": {"adminKeyFile": str(self._admin_key)},
-        }  # fmt: skip
+        config = ours.router(
+            FOLDER, directory, port, pool=POOL, model={"name": MODEL, "modelFolder": FOLDER},
+            membershipFile=str(members), seed=self._seed, auth={"adminKeyFile": str(self._admin_key)},
+        )  # fmt: skip
         path = self._folder / f"{name}.json"
         path.write_text(json.dumps(config))
         command = [sys.executable, "-m", "plumage_router", "--config", path, "--log-level", "WARNING"]

@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from plumage.blocks.pool import BlockPool
 from plumage.eviction import EvictionPolicy, make_policy
 from plumage.eviction.belady import Belady, future_of
+from plumage_bench.ours import Ours
 
 __all__ = ["Chain", "belady_hits", "hotness", "hotness_hits", "replay"]
 
 Chain = Sequence[int]
+OURS = Ours()
 
 
 def hotness(capacity: int) -> EvictionPolicy:
-    """The policy under test, at its defaults, which draw nothing at random."""
-    return make_policy("Hotness", capacity=capacity, rng=random.Random(0))
+    """The order of eviction that the default manifest deploys, which draws nothing at random."""
+    ours = OURS.engine()
+    return make_policy(ours.eviction, capacity=capacity, rng=random.Random(0), **ours.eviction_options)
 
 
 def replay(chains: Sequence[Chain], policy: EvictionPolicy, capacity: int) -> list[int]:

@@ -17,11 +17,12 @@ from statistics import fmean, pstdev
 
 from plumage_bench.contenders import BASELINES, OURS, Contender, equal
 from plumage_bench.fleet import FleetRun, Served, run_fleet
+from plumage_bench.ours import Ours
+from plumage_bench.scenario import WORKER
 from plumage_bench.trace.mooncake import BLOCK
 from plumage_bench.trace.processes import Trace
 from plumage_bench.workloads import Prompt, Timed
 from plumage_engine.simulator.device import Device
-from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["CACHE_BLOCKS", "COLD_LOAD", "WORKERS", "Fleet", "Routed", "fleets", "mean", "route", "stretch"]
 
@@ -68,7 +69,7 @@ def fleets(seeds: Sequence[int], factor: float) -> list[Fleet]:
 def stretch(trace: Trace) -> float:
     """By how much arrival times must be stretched for prefill to take `COLD_LOAD` of the workers' time; at least 1."""
     seconds = max(trace[-1].at - trace[0].at, 1.0)
-    device = _engine("Lru").device
+    device = worker("Lru").engine().device
     cold = sum(_prefill_seconds(device, request.input_tokens) for request in trace)
     return max(1.0, ceil(10 * cold / (seconds * WORKERS * COLD_LOAD)) / 10)
 
@@ -77,8 +78,17 @@ def _prefill_seconds(device: Device, tokens: int) -> float:
     return (tokens * device.row + tokens * tokens / 2 * device.pair) * device.time_scale
 
 
-def _engine(eviction: str) -> EngineSettings:
-    return EngineSettings(block_size=BLOCK, cache_blocks=CACHE_BLOCKS, eviction=eviction)
+def worker(eviction: str) -> Ours:
+    """A worker of the fleet: KVRouting's, with as many running requests as fit."""
+    return Ours(
+        WORKER
+        | {
+            "engine.simulator.blockSize": BLOCK,
+            "engine.simulator.cacheBlocks": CACHE_BLOCKS,
+            "engine.simulator.maxNumSeqs": 256,
+            "engine.eviction.policy": eviction,
+        }
+    )
 
 
 def route(trace: Trace, fleet: Fleet) -> Routed:
@@ -91,7 +101,9 @@ def route(trace: Trace, fleet: Fleet) -> Routed:
         for index, request in enumerate(trace)
     ]
     policy = fleet.contender.make(fleet.seed, BLOCK)
-    return _figures(run_fleet([_engine(fleet.contender.eviction)] * WORKERS, policy, Timed(arrivals), seed=fleet.seed))
+    return _figures(
+        run_fleet([worker(fleet.contender.eviction).engine()] * WORKERS, policy, Timed(arrivals), seed=fleet.seed)
+    )
 
 
 def _figures(run: FleetRun) -> Routed:

@@ -12,11 +12,12 @@ from collections import OrderedDict
 
 from plumage.batching.bounds import within
 from plumage.batching.interface import Candidate, RequestId, StepOutcome
+from plumage.defaults import MAX_WAIT_SECONDS
 from plumage.errors import StateError
 
 __all__ = ["MAX_WAIT", "WaitingQueue"]
 
-MAX_WAIT = 10.0  # seconds; the default of the manifest's engine.feather.maxWaitSeconds, under test
+MAX_WAIT = float(MAX_WAIT_SECONDS)
 
 
 class WaitingQueue(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from plumage import defaults
 from plumage.batching.base import MAX_WAIT
 from plumage.batching.dynamic import DynamicBatching
 from plumage.batching.fcfs import Fcfs
@@ -24,12 +25,12 @@ __all__ = ["POLICIES", "make_queue", "queue_options"]
 
 def _bandit(
     *,
-    exploration: float = 0.02,
-    forgetting: str = "Discounted",
-    discount: float = 0.9,
-    discount_interval: int = 64,
-    window: int = 512,
-    credit: str = "Trial",
+    exploration: float = float(defaults.EXPLORATION),
+    forgetting: str = defaults.FORGETTING,
+    discount: float = float(defaults.DISCOUNT),
+    discount_interval: int = defaults.DISCOUNT_INTERVAL,
+    window: int = defaults.WINDOW,
+    credit: str = defaults.CREDIT,
 ) -> StopPolicy:
     """forgetting: Discounted, SlidingWindow, or None; None with credit Step is the paper's form."""
     memories: dict[str, Callable[[], Memory]] = {
@@ -63,7 +64,7 @@ def make_queue(
     *,
     rng: Uniform,
     max_wait: float | None = None,
-    order: str = CandidateOrder.TIP_LOSS.value,
+    order: str = defaults.CANDIDATE_ORDER,
     **options: Any,
 ) -> BatchQueue:
     """The queue called `policy`. `options` go to the stop policy, or to the queue where it has none; `max_wait` is

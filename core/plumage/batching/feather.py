@@ -5,7 +5,7 @@ from __future__ import annotations
 from plumage.batching.base import MAX_WAIT
 from plumage.batching.interface import BatchState, Candidate, StopPolicy
 from plumage.batching.stopping import Question, StoppingQueue
-from plumage.batching.tree import CandidateOrder, ChunkedHashTree
+from plumage.batching.tree import ORDER, CandidateOrder, ChunkedHashTree
 
 __all__ = ["Feather"]
 
@@ -17,7 +17,7 @@ class Feather(StoppingQueue):
         self,
         policy: StopPolicy,
         *,
-        order: CandidateOrder = CandidateOrder.TIP_LOSS,
+        order: CandidateOrder = ORDER,
         max_wait: float = MAX_WAIT,
     ) -> None:
         super().__init__(policy, max_wait=max_wait)

@@ -20,11 +20,12 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from plumage import defaults
 from plumage.batching.interface import Candidate, RequestId, Vector
 from plumage.batching.node import Arrival, Entry, Node, Stage
 from plumage.errors import StateError
 
-__all__ = ["Best", "CandidateOrder", "ChunkedHashTree", "Kin"]
+__all__ = ["ORDER", "Best", "CandidateOrder", "ChunkedHashTree", "Kin"]
 
 _SLACK = 64  # requests gone from the arrival heap's middle, tolerated beyond the waiting ones before it is rebuilt
 
@@ -36,6 +37,10 @@ class CandidateOrder(Enum):
 
     TIP_LOSS = "TipLoss"
     PAPER = "Paper"
+
+
+ORDER = CandidateOrder(defaults.CANDIDATE_ORDER)
+"""The one that a manifest has unless it says otherwise."""
 
 
 class Best(NamedTuple):
@@ -64,7 +69,7 @@ class Kin(NamedTuple):
 class ChunkedHashTree:
     """Waiting and active requests by their hash vectors. `visits` counts nodes touched, for the cost's proof."""
 
-    def __init__(self, order: CandidateOrder = CandidateOrder.TIP_LOSS) -> None:
+    def __init__(self, order: CandidateOrder = ORDER) -> None:
         self.order = order
         self.waiting = 0
         self.active = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.eviction.classic import Fifo, Lfu, Ttl
 from plumage.eviction.hotness import Hotness
@@ -25,13 +26,13 @@ def _hotness_paper(
     capacity: int,
     rng: Randomness,
     *,
-    priority: str = "frequency + clock / length",
-    block_tokens: int = 16,
-    aging_interval: int = 100,
-    fingerprint_bits: int = 8,
-    clock_bits: int = 8,
-    frequency_bits: int = 16,
-    depth_bits: int = 8,
+    priority: str = defaults.PAPER_PRIORITY,
+    block_tokens: int = defaults.BLOCK_SIZE,
+    aging_interval: int = defaults.AGING_INTERVAL,
+    fingerprint_bits: int = defaults.FILTER_BITS,
+    clock_bits: int = defaults.FILTER_BITS,
+    frequency_bits: int = defaults.FREQUENCY_BITS,
+    depth_bits: int = defaults.FILTER_BITS,
 ) -> EvictionPolicy:
     """Room for twice as many nodes as the cache has blocks, so that heat outlives eviction."""
     cuckoo = CuckooFilter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from plumage import defaults
 from plumage.blocks.run import Run
 from plumage.errors import ConfigurationError
 from plumage.eviction.base import ScoredPolicy
@@ -21,7 +22,7 @@ class HotnessPaper(ScoredPolicy):
     """
 
     def __init__(
-        self, record: NodeRecord, priority: str = "frequency + clock / length", block_tokens: int = 16
+        self, record: NodeRecord, priority: str = defaults.PAPER_PRIORITY, block_tokens: int = defaults.BLOCK_SIZE
     ) -> None:
         super().__init__()
         if block_tokens < 1:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.hotness.heat import Heat
 
@@ -51,11 +52,11 @@ class CuckooFilter:
         capacity: int,
         rng: Randomness,
         *,
-        fingerprint_bits: int = 8,
-        clock_bits: int = 8,
-        frequency_bits: int = 16,
-        depth_bits: int = 8,
-        aging_interval: int = 100,
+        fingerprint_bits: int = defaults.FILTER_BITS,
+        clock_bits: int = defaults.FILTER_BITS,
+        frequency_bits: int = defaults.FREQUENCY_BITS,
+        depth_bits: int = defaults.FILTER_BITS,
+        aging_interval: int = defaults.AGING_INTERVAL,
         max_moves: int = 64,
     ) -> None:
         if capacity < 1 or aging_interval < 1 or max_moves < 1:

@@ -14,6 +14,7 @@ import heapq
 import struct
 from dataclasses import dataclass, field
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.hotness.heat import Heat
 
@@ -100,7 +101,9 @@ class FleetHotness:
     sums do not depend on the order of deltas.
     """
 
-    def __init__(self, capacity: int = 65_536, *, max_age: int = 255, aging_interval: int = 100) -> None:
+    def __init__(
+        self, capacity: int = 65_536, *, max_age: int = 255, aging_interval: int = defaults.AGING_INTERVAL
+    ) -> None:
         if capacity < 1 or max_age < 1 or aging_interval < 1:
             raise ConfigurationError("capacity, max_age and aging_interval must be at least 1")
         self.requests = 0

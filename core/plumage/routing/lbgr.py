@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, expm1, inf
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.routing.backlog import Backlog, Share
 from plumage.routing.context_cost import ContextCost
@@ -70,9 +71,9 @@ class LbgrSettings:
     half way to the fleet's. considered: the most candidates that are scored for one request. loyalty: see `former`.
     long_queue: seconds of work, see `queued`. foresight: seconds."""
 
-    c_hit: float = 0.0
-    c_miss: float = 1.0
-    forgetting: float = 0.992
+    c_hit: float = defaults.HIT_MILLISECONDS_PER_KILOTOKEN / 1000
+    c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000
+    forgetting: float = float(defaults.RLS_FORGETTING)
     initial_variance: float = 1.0
     crowding: float = 1.0
     spread: float = 6.0
@@ -80,7 +81,7 @@ class LbgrSettings:
     most_correction: float = 0.25
     arrival_seconds: float = 10.0
     stale_seconds: float = 30.0
-    considered: int = 64
+    considered: int = defaults.CONSIDERED_REPLICAS
     loyalty: float = 0.2
     long_queue: float = 2.0
     foresight: float = 20.0

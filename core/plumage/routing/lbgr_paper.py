@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from plumage import defaults
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
 from plumage.routing.prefix_index import PrefixIndex
 from plumage.routing.regression import Features, RecursiveLeastSquares
@@ -45,11 +46,11 @@ class LbgrPaper:
         self,
         *,
         rng: Randomness,
-        c_hit: float = 0.0,
-        c_miss: float = 1.0,
-        forgetting: float = 0.992,
+        c_hit: float = defaults.HIT_MILLISECONDS_PER_KILOTOKEN / 1000,
+        c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000,
+        forgetting: float = float(defaults.RLS_FORGETTING),
         decay: float = 31 / 32,
-        decay_interval: float = 0.020,
+        decay_interval: float = defaults.DECAY_INTERVAL_MILLISECONDS / 1000,
     ) -> None:
         self._rng = rng
         self._c_hit = c_hit
@@ -128,9 +129,9 @@ class LbgrCode(LbgrPaper):
         self,
         *,
         rng: Randomness,
-        c_miss: float = 1.0,
-        forgetting: float = 0.992,
-        decay_interval: float = 0.020,
+        c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000,
+        forgetting: float = float(defaults.RLS_FORGETTING),
+        decay_interval: float = defaults.DECAY_INTERVAL_MILLISECONDS / 1000,
         characters_per_token: float = 4.0,
         chunk_characters: int = 256,
         tree_characters: int = 2**24,

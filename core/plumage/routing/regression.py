@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from math import isfinite
 
+from plumage import defaults
+
 __all__ = ["Features", "RecursiveLeastSquares"]
 
 Features = tuple[float, float, float, float]
@@ -27,7 +29,7 @@ class RecursiveLeastSquares:
     def __init__(
         self,
         *,
-        forgetting: float = 0.992,
+        forgetting: float = float(defaults.RLS_FORGETTING),
         initial_variance: float = 1e6,
         trace_limit: float = 4e7,
         weights: Features = (0.0, 0.0, 0.0, 0.0),

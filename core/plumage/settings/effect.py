@@ -6,20 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plumage.api.v1alpha1 import InferencePool
-from plumage.settings.vllm import host_tier_config
 
 __all__ = ["without_effect"]
 
 
 def without_effect(pool: InferencePool) -> tuple[str, ...]:
     """One sentence each, beginning with the field's path."""
-    return (*_host_memory(pool), *_client_namespaces(pool))
-
-
-def _host_memory(pool: InferencePool) -> Iterator[str]:
-    engine = pool.spec.engine
-    if engine.runtime == "VLLM" and engine.host_memory is not None and host_tier_config(pool) is None:
-        yield "spec.engine.hostMemory has no effect: vLLM has a host tier only where hostMemory.capacity is set"
+    return tuple(_client_namespaces(pool))
 
 
 def _client_namespaces(pool: InferencePool) -> Iterator[str]:

@@ -28,7 +28,7 @@ def router_settings(
     auth: Mapping[str, Any],
 ) -> dict[str, Any]:
     """For `python -m plumage_router`. membership: where it reads who exists; auth: the files with keys."""
-    spec, model, simulator = pool.spec.router, pool.spec.model, pool.spec.engine.simulator
+    spec, model = pool.spec.router, pool.spec.model
     return {
         "listen": {"host": host, "port": port},
         "pool": pool.metadata.name,
@@ -38,7 +38,7 @@ def router_settings(
             "adapters": [adapter.name for adapter in model.adapters],
             "aliases": list(model.aliases),
             "maxLength": model.max_length,
-            "cacheTokens": simulator.cache_blocks * simulator.block_size,
+            **_cache(pool),
         },
         **membership,
         "directoryUrl": directory_url,
@@ -57,7 +57,7 @@ def router_settings(
             "pendingOwner": spec.lbgr.pending_owner_seconds,
             "drain": pool.spec.rollout.drain_timeout_seconds,
         },
-        "seed": simulator.seed,
+        "seed": pool.spec.engine.simulator.seed,
     }
 
 
@@ -68,3 +68,11 @@ def body_memory(limits: RouterLimits, resources: Resources) -> int:
         return int(limits.body_memory)
     memory = resources.limits.get("memory") or resources.requests.get("memory") or Quantity(ROUTER_MEMORY)
     return max(int(memory) // 4, 4 * int(limits.max_body_bytes))
+
+
+def _cache(pool: InferencePool) -> dict[str, int]:
+    """The longest prompt that an engine could hold. Of vLLM nobody knows it before it runs."""
+    if pool.spec.engine.runtime == "VLLM":
+        return {}
+    simulator = pool.spec.engine.simulator
+    return {"cacheTokens": simulator.cache_blocks * simulator.block_size}

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from plumage import defaults
 from plumage.hotness.formula import parse_formula
 from plumage.tiering.node import TierNode
 
-__all__ = ["MIN_FREQUENCY", "PRIORITY", "AdmissionPlan", "plan_admission"]
+__all__ = ["PRIORITY", "AdmissionPlan", "plan_admission"]
 
-MIN_FREQUENCY = 10
-"""The paper's threshold (HotPrefix §5.2)."""
-PRIORITY = parse_formula("frequency * clock")
+PRIORITY = parse_formula(defaults.HOST_PRIORITY)
 """The paper's measure of hotness, of admission and of promotion (HotPrefix Eq. 6); users may write another."""
 
 
@@ -37,7 +36,7 @@ def plan_admission(
     node: TierNode,
     coldest_first: Iterable[TierNode],
     free_tokens: int,
-    min_frequency: int = MIN_FREQUENCY,
+    min_frequency: int = defaults.MIN_FREQUENCY,
 ) -> AdmissionPlan:
     """Decide about `node`, evicted from the GPU. `coldest_first`: residents that may go, in that order; read lazily."""
     if node.frequency < min_frequency:

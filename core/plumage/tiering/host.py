@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 
+from plumage import defaults
 from plumage.blocks.events import CPU, EventSink, Removed, Stored
 from plumage.blocks.run import Run
 from plumage.blocks.tree import PrefixTree
 from plumage.errors import ConfigurationError
 from plumage.hotness.formula import Formula
 from plumage.hotness.heat import Heat, HeatSource
-from plumage.tiering.admission import MIN_FREQUENCY, PRIORITY, AdmissionPlan, plan_admission
+from plumage.tiering.admission import PRIORITY, AdmissionPlan, plan_admission
 from plumage.tiering.coldest import ColdestFirst
 from plumage.tiering.node import TierNode
 from plumage.tiering.promotion import Promotion, PromotionBudget, plan_promotion
@@ -49,8 +50,8 @@ class HostTier:
         capacity: int,
         heat: HeatSource,
         *,
-        block_tokens: int = 16,
-        min_frequency: int = MIN_FREQUENCY,
+        block_tokens: int = defaults.BLOCK_SIZE,
+        min_frequency: int = defaults.MIN_FREQUENCY,
         admission: Formula = PRIORITY,
         promotion: Formula = PRIORITY,
         sink: EventSink | None = None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from plumage import defaults
 from plumage.cluster import AGENT_PORT
 from plumage.directory.credentials import with_files
 from plumage.incluster.config import ApiServerConfig
@@ -31,13 +32,13 @@ class WarmupConfig(Section):
     the time of warming. peers_service: the pool's headless Service, whose name is resolved then; its agents listen on
     peers_port. max_tokens: of prompt, at most. timeout_seconds: then it is Ready with what it has."""
 
-    enabled: bool = True
+    enabled: bool = defaults.WARMUP
     peers: tuple[HttpUrl, ...] = ()
     peers_file: Path | None = None
     peers_service: str | None = Field(None, min_length=1, max_length=253)
     peers_port: int = Field(AGENT_PORT, ge=1, le=65535)
-    max_tokens: int = Field(100_000, ge=0, le=10_000_000)
-    timeout_seconds: float = Field(60.0, gt=0, le=3600)
+    max_tokens: int = Field(defaults.WARMUP_TOKENS, ge=0, le=10_000_000)
+    timeout_seconds: float = Field(defaults.WARMUP_SECONDS, gt=0, le=3600)
     concurrency: int = Field(4, ge=1, le=256)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from plumage import defaults
 from plumage.models import resolve
 from plumage.newer import refuse_newer
 from plumage.options import refuse_given
@@ -26,8 +27,8 @@ class DeviceConfig(Section):
     """preset: see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than the model says.
     overrides: the device's own fields by their names there."""
 
-    preset: str = "gpu"
-    time_scale: float = Field(1.0, gt=0, le=1000)
+    preset: str = defaults.DEVICE.lower()
+    time_scale: float = Field(defaults.TIME_SCALE_PERCENT / 100, gt=0, le=1000)
     overrides: dict[str, float] = Field({})
 
     @field_validator("overrides")
@@ -59,14 +60,14 @@ class SimulatorConfig(Section):
     events_kept: int = Field(10_000, ge=1, le=1_000_000)
     api_key_file: Path | None = None
     admin_token_file: Path | None = None
-    seed: int = 0
+    seed: int = defaults.SEED
     device: DeviceConfig = DeviceConfig()
-    block_size: int = Field(16, ge=1, le=1024)
-    cache_blocks: int = Field(12_500, ge=1, le=10_000_000)
+    block_size: int = Field(defaults.BLOCK_SIZE, ge=1, le=1024)
+    cache_blocks: int = Field(defaults.CACHE_BLOCKS, ge=1, le=10_000_000)
     host_blocks: int = Field(0, ge=0, le=10_000_000)
-    max_num_seqs: int = Field(64, ge=1, le=100_000)
-    max_batched_tokens: int = Field(8192, ge=2, le=1_000_000)
-    batch_limit: Literal["Adaptive", "Static"] = "Static"
+    max_num_seqs: int = Field(defaults.MAX_NUM_SEQS, ge=1, le=100_000)
+    max_batched_tokens: int = Field(defaults.MAX_BATCHED_TOKENS, ge=2, le=1_000_000)
+    batch_limit: Literal["Adaptive", "Static"] = defaults.BATCH_LIMIT
     max_model_len: int | None = Field(None, ge=2)
     eviction: EvictionConfig = EvictionConfig()
     feather: FeatherConfig = FeatherConfig()
@@ -97,7 +98,6 @@ class SimulatorConfig(Section):
     def engine_settings(self) -> EngineSettings:
         """The engine that the file describes; ConfigurationError where its parts don't fit together."""
         refuse_given(f"device {self.device.preset}", self.device.overrides, ("preset", "time_scale"))
-        wait = {} if self.feather.max_wait_seconds is None else {"max_wait": self.feather.max_wait_seconds}
         return EngineSettings(
             block_size=self.block_size,
             cache_blocks=self.cache_blocks,
@@ -105,7 +105,7 @@ class SimulatorConfig(Section):
             max_num_seqs=self.max_num_seqs,
             max_batched_tokens=self.max_batched_tokens,
             queue=self.feather.policy,
-            queue_options={**wait, **self.feather.options},
+            queue_options={"max_wait": self.feather.max_wait_seconds, **self.feather.options},
             eviction=self.eviction.policy,
             eviction_options=self.eviction.options,
             tier_options=self.host_tier.model_dump(exclude={"promotion_bytes", "promotion_lookahead"}),  # vLLM's

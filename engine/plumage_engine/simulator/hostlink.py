@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from plumage import defaults
 from plumage.blocks.events import EventSink
 from plumage.blocks.pool import BlockPool
 from plumage.blocks.run import Run
@@ -23,7 +24,6 @@ from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
-from plumage.tiering.admission import PRIORITY
 from plumage_engine.simulator.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HostLink"]
 
-_FINGERPRINT_BITS: Final = 16  # with 8 a cold prefix is taken for a hot one in every thirtieth case
 _RANKS: Final[Mapping[str, str]] = {"Frequency": "frequency", "Recency": "clock", "Depth": "0 - depth"}
 
 
@@ -51,17 +50,17 @@ class HostLink:
         device_blocks: int,
         rng: Random,
         sink: EventSink | None = None,
-        min_frequency: int = 2,
-        admission: str = "Hotness",
-        promotion: str = "Hotness",
-        priority: str = PRIORITY.text,
+        min_frequency: int = defaults.MIN_FREQUENCY,
+        admission: str = defaults.ADMISSION,
+        promotion: str = defaults.PROMOTION,
+        priority: str = defaults.HOST_PRIORITY,
         record: Mapping[str, int] | None = None,
         promotion_tokens: int = 4096,
     ) -> None:
         if admission not in ("Hotness", "Frequency", "All") or promotion not in ("Hotness", *_RANKS, "Off"):
             raise ConfigurationError(f"no host tier with admission {admission!r} and promotion {promotion!r}")
         # Frequencies must outlive eviction, so the filter holds more nodes than both tiers.
-        widths = {"fingerprint_bits": _FINGERPRINT_BITS, **(record or {})}
+        widths = {"fingerprint_bits": defaults.HOST_FINGERPRINT_BITS, **(record or {})}
         self.record = NodeRecord(CuckooFilter(2 * (capacity + device_blocks), rng, **widths))
         self.tier = HostTier(
             capacity,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
 from plumage_engine.simulator.device import GPU, Device
@@ -15,7 +16,7 @@ __all__ = ["EngineSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. The defaults are KVRouting's worker: a KV cache of 200k tokens and as many running requests as fit.
+    """One engine. What a manifest chooses has no default here: `simulator_settings` of a pool says it.
 
     block_size: tokens a KV block. cache_blocks: the device's KV cache. host_blocks: the host tier, 0 for none.
     max_num_seqs: running requests at most. max_batched_tokens: tokens a step at most (a longer prompt is prefilled in
@@ -25,19 +26,19 @@ class EngineSettings:
     report_tokens: name in each `StepReport` who got a token; costs O(batch) a step, so only servers ask for it.
     """
 
-    block_size: int = 16
-    cache_blocks: int = 12_500
+    block_size: int
+    cache_blocks: int
     host_blocks: int = 0
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 8192
-    queue: str = "Fcfs"
+    max_num_seqs: int
+    max_batched_tokens: int = defaults.MAX_BATCHED_TOKENS
+    queue: str
     queue_options: Mapping[str, Any] = field(default_factory=dict)
-    eviction: str = "Lru"
+    eviction: str
     eviction_options: Mapping[str, Any] = field(default_factory=dict)
     tier_options: Mapping[str, Any] = field(default_factory=dict)
-    chunk_blocks: int = 4
-    order_batch: bool = False
-    batch_limit: str = "Static"
+    chunk_blocks: int = defaults.CHUNK_TOKENS // defaults.BLOCK_SIZE
+    order_batch: bool = defaults.ORDER_BATCH
+    batch_limit: str
     report_tokens: bool = False
     device: Device = GPU
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from plumage.batching import make_queue
-from plumage.batching.base import MAX_WAIT
 from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput, complaints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
@@ -78,12 +77,11 @@ def _make_order(
     scheduler: Scheduler, config: PluginFeather, counters: Counters, rng: Uniform, clock: Callable[[], float]
 ) -> RequestOrder:
     block = scheduler.hash_block_size
-    max_wait = MAX_WAIT if config.max_wait_seconds is None else config.max_wait_seconds
     return RequestOrder(
-        make_queue(config.policy, rng=rng, max_wait=max_wait, **config.options),
+        make_queue(config.policy, rng=rng, max_wait=config.max_wait_seconds, **config.options),
         block_tokens=block,
         stride=max(1, config.chunk_tokens // block),
-        max_wait=max_wait,
+        max_wait=config.max_wait_seconds,
         clock=clock,
         counters=counters,
     )

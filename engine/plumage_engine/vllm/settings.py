@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from plumage.batching import make_queue, queue_options
+from plumage.defaults import BATCH_LIMIT, SEED
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
 from plumage.hotness.formula import parse_formula
@@ -48,14 +49,9 @@ class PluginFeather(FeatherConfig):
     """FEATHER's queue in vLLM. chunk_tokens is rounded to whole blocks, at least one. order_batch sorts the running
     batch inside the worker."""
 
-    policy: str = "Bandit"
-    order_batch: bool = True
-
 
 class PluginEviction(EvictionConfig):
     """The order of eviction in vLLM's block pool."""
-
-    policy: str = "Hotness"
 
 
 class PluginFleet(Section):
@@ -75,8 +71,8 @@ class PluginSettings(Section):
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()
     host_tier: HostTierConfig = HostTierConfig()
-    batch_limit: Literal["Adaptive", "Static"] = "Adaptive"
-    seed: int = 0
+    batch_limit: Literal["Adaptive", "Static"] = BATCH_LIMIT
+    seed: int = SEED
     fleet: PluginFleet = PluginFleet()
     virtual_gpu: VirtualGpuConfig = VirtualGpuConfig()
 

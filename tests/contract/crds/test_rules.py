@@ -110,7 +110,7 @@ RIGHT: list[tuple[str, Any]] = [
     ("spec.engine", {"resources": {"limits": {"nvidia.com/gpu": 2}}, "tensorParallelSize": 2}),
     ("spec.engine", {"resources": {"limits": {"nvidia.com/gpu": 0}}}),
     ("spec.engine", {"resources": {"limits": {"nvidia.com/gpu": "0", "amd.com/gpu": "2"}}, "tensorParallelSize": 2}),
-    ("spec.engine.hostMemory", {"minFrequency": 65_535, "filter": {"frequencyBits": 16}}),
+    ("spec.engine.hostMemory", {"capacity": "1Gi", "minFrequency": 65_535, "filter": {"frequencyBits": 16}}),
     ("spec.engine.eviction.hotness", {"form": "Paper", "priority": "clock", "filter": {"clockBits": 16}}),
     ("spec.engine.args", ["--modelx", "--max-num-seqs=3", ""]),
     ("spec.engine.env", [{"name": "VLLM_PLUGINS", "value": "other,plumage"}, {"name": "HOME", "value": "/data"}]),

@@ -115,13 +115,6 @@ def test_a_gateway_with_two_pools_gets_its_routers_and_loses_one_of_them(fleet, 
     assert "should not happen" not in fleet.log()
 
 
-def test_what_no_router_can_do_is_told_and_nothing_built(fleet, namespace, apply) -> None:
-    apply(GATEWAY + "\n  listeners: [{name: tls, port: 443, protocol: HTTPS, certificateRef: {name: cert}}]")
-    fleet.until(lambda: reasons(fleet, namespace, "pgw", "front").get("Ready") == "NotServed")
-    assert "tls speaks HTTPS" in message(fleet, namespace, "pgw", "front")
-    assert routers(fleet, namespace) == {}
-
-
 def test_of_two_pools_of_one_model_name_the_older_serves_and_both_are_named(fleet, namespace, apply) -> None:
     apply(pool(BEHIND, "first"))
     time.sleep(1.1)  # creationTimestamp is in whole seconds, and pools of one second go by their names

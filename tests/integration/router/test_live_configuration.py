@@ -42,7 +42,8 @@ async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any,
     other = type(running)(router, running.engines, running.members, running.folder)
     try:
         assert (await other.post(kit.chat())).status == 200
-        write({**plain, "policy": {"name": "Lbgr"}, "limits": {"maxInFlight": 1}, "hold": {"maxRequests": 3},
+        write({**plain, "policy": {"name": "Lbgr"}, "limits": {"maxInFlight": 1},
+               "hold": {"maxRequests": 3, "maxSeconds": 60},
                "timeouts": {"connect": 0.5}})  # fmt: skip
         await kit.until(lambda: router.gateway.policy.name == "Lbgr")
         assert router.gateway.limits.max_in_flight == 1
@@ -108,7 +109,7 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
     watch.look()
     assert watch.error is not None
     assert "cannot read" in watch.error
-    write({**plain, "hold": {"maxRequests": 2}})
+    write({**plain, "hold": {"maxRequests": 2, "maxSeconds": 60}})
     watch.look()
     assert ([one.hold.max_requests for one in applied], watch.error) == ([2], None)
 
@@ -116,7 +117,7 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
         raise ConfigurationError("no such policy")
 
     watch = ConfigWatch(file, applied[0], refuse)
-    write({**plain, "hold": {"maxRequests": 4}})
+    write({**plain, "hold": {"maxRequests": 4, "maxSeconds": 60}})
     watch.look()
     assert watch.error is not None
     assert "no such policy" in watch.error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from plumage.batching.limit import BatchLimit
 from plumage.errors import ConfigurationError
+from plumage_bench.ours import Ours
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import PRESETS
 from plumage_engine.simulator.request import SimRequest
@@ -84,7 +86,13 @@ def serve(batch_limit: str, device: str, *, cache_blocks: int, prompt: int, outp
     """Output tokens a second and preemptions, of 250 requests that arrive faster than they are served."""
     rng = random.Random(5)
     settings = EngineSettings(
-        cache_blocks=cache_blocks, max_num_seqs=256, batch_limit=batch_limit, device=PRESETS[device]
+        block_size=16,
+        cache_blocks=cache_blocks,
+        max_num_seqs=256,
+        batch_limit=batch_limit,
+        device=PRESETS[device],
+        queue="Fcfs",
+        eviction="Lru",
     )
     engine, now, arrival, left = SimEngine(settings, rng=random.Random(1)), 0.0, 0.0, []
     for number in range(250):
@@ -124,4 +132,4 @@ def test_where_memory_is_ample_it_changes_nothing() -> None:
 
 def test_unknown_limits_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="batch_limit must be Static or Adaptive, got 'Elastic'"):
-        EngineSettings(batch_limit="Elastic")
+        replace(Ours().engine(), batch_limit="Elastic")

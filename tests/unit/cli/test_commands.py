@@ -103,15 +103,27 @@ def test_validate_says_what_has_no_effect(tmp_path: Path) -> None:
 apiVersion: inference.plumage.dev/v1alpha1
 kind: InferencePool
 metadata: {name: chat}
-spec: {model: {uri: 'hf://org/name'}, engine: {hostMemory: {}}}
+spec:
+  model: {uri: 'hf://org/name'}
+  router: {gatewayRef: {name: front}}
+  networkPolicy: {clientNamespaces: [one]}
 """)
     done = plumage("validate", str(idle))
     assert (done.returncode, done.stdout) == (0, f"{idle}: right (InferencePool chat)\n")
-    assert done.stderr.startswith(f"{idle}: chat: spec.engine.hostMemory has no effect: ")
-    local = f"model.uri=file://{tmp_path}"
-    begun = plumage("up", str(idle), "--set", local, "--vllm-python", str(tmp_path / "none"))  # before an engine starts
-    assert begun.returncode == 1
-    assert begun.stderr.count("spec.engine.hostMemory has no effect: ") == 1
+    assert done.stderr.startswith(f"{idle}: chat: spec.networkPolicy.clientNamespaces has no effect behind a gateway: ")
+
+
+def test_vllm_host_memory_without_capacity_is_refused(tmp_path: Path) -> None:
+    written = tmp_path / "tier.yaml"
+    written.write_text("""
+apiVersion: inference.plumage.dev/v1alpha1
+kind: InferencePool
+metadata: {name: chat}
+spec: {model: {uri: 'hf://org/name'}, engine: {hostMemory: {}}}
+""")
+    done = plumage("validate", str(written))
+    assert done.returncode == 1
+    assert "spec.engine.hostMemory.capacity: must be set with runtime VLLM" in done.stderr
 
 
 def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:
@@ -151,11 +163,11 @@ def test_a_pool_is_refused_for_what_stands_beside_it(tmp_path: Path) -> None:
 
 
 def test_set_changes_the_manifest_before_it_is_checked() -> None:
-    changes = ["spec.replicas=2", "engine.eviction.policy=Rlt", "spec.router.slo={ttftMilliseconds: 500}"]
+    changes = ["spec.replicas=2", "engine.eviction.policy=Rlt", "spec.router.limits={maxInFlight: 500}"]
     pool = read_pool(LOCAL, changes)
     assert pool.spec.replicas == 2
     assert pool.spec.engine.eviction.policy == "Rlt"
-    assert pool.spec.router.slo.ttft_milliseconds == 500
+    assert pool.spec.router.limits.max_in_flight == 500
     assert read_pool(LOCAL, ["spec.replicas="]).spec.replicas is None
     with pytest.raises(ManifestError, match=r"spec\.replica: may not be set: there is no such field; did you mean"):
         read_pool(LOCAL, ["spec.replica=2"])
@@ -200,12 +212,12 @@ def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
 def test_up_says_what_is_set_in_vain(tmp_path: Path) -> None:
     changes = (
         "engine.simulator.hostBlocks=9",
-        "spec.router.slo={ttftMilliseconds: 5}",
+        "spec.router.resources={limits: {cpu: 1}}",
         "spec.model.uri=file:///no/such",
     )
     words = (f"--port={free_port()}", *(f"--set={change}" for change in changes))
     done = plumage("up", str(LOCAL), *words, runtime=tmp_path)
-    assert "set but not used on one machine: spec.router.slo\n" in done.stderr
+    assert "set but not used on one machine: spec.router.resources\n" in done.stderr
     assert "set for what the manifest does not choose, and not used: spec.engine.simulator.hostBlocks\n" in done.stderr
     assert "no such folder" in done.stderr
 

@@ -49,6 +49,7 @@ REFUSED = {
 CONTEXT: dict[str, dict[str, Any]] = {
     "model.adapters.": {"model.adapters": [{"name": "law", "uri": "file:///law"}]},
     "engine.feather.heuristic.": {"engine.feather.policy": "Heuristic"},
+    "engine.feather.bandit.": {"engine.feather.policy": "Bandit"},
     "engine.feather.bandit.window": {"engine.feather.bandit.forgetting": "SlidingWindow"},
     "engine.feather.q_learning.": {"engine.feather.policy": "QLearning"},
     "engine.eviction.hotness.": {"engine.eviction.policy": "Hotness"},
@@ -112,7 +113,6 @@ SAMPLES: dict[str, Any] = {
     "engine.scheduler_name": "other",
     "engine.service_account_name": "other",
     "engine.image_pull_secrets": [{"name": "pull"}],
-    "router.slo": {"ttftMilliseconds": 5},
     "router.service.annotations": {"a": "b"},
     "router.ingress": {"host": "chat.example"},
     "router.http_route": {"parentRefs": [{"name": "front"}]},

@@ -219,7 +219,7 @@ def test_a_host_for_all_addresses_is_reached_by_loopback() -> None:
 
 def test_what_needs_a_cluster_is_named_all_at_once() -> None:
     spec = """
-  engine: {runtime: VLLM, hostMemory: {}}
+  engine: {runtime: VLLM, hostMemory: {capacity: 1Gi}}
   router: {auth: {adminKeyRef: {name: keys, key: admin}}}
   directory: {redisRef: {url: "redis://redis:6379", passwordRef: {name: redis, key: password}}}
 """

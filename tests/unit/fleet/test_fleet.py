@@ -10,13 +10,14 @@ import pytest
 from plumage.routing import POLICY_NAMES, RoutingPolicy, make_policy
 from plumage_bench.contenders import BASELINES, MATRIX, OURS, Contender
 from plumage_bench.fleet import FleetRun, run_fleet
+from plumage_bench.ours import Ours
 from plumage_bench.rate_search import highest_rate
 from plumage_bench.scenario import Scenario, measure, pooled
 from plumage_bench.workloads import ClosedLoop, GspShape, MultiturnShape, OpenLoop, conversations, gsp_prompts
-from plumage_engine.simulator.settings import EngineSettings
 
 _SHAPE = GspShape(groups=24, queries=8, lengths=(256, 512, 1024))
-_ENGINES = [EngineSettings(cache_blocks=600)] * 3
+_OURS = {"engine.simulator.maxNumSeqs": 256, "engine.feather.policy": "Fcfs"}
+_ENGINES = [Ours({**_OURS, "engine.simulator.cacheBlocks": 600}).engine()] * 3
 
 
 def _policy(name: str) -> RoutingPolicy:
@@ -58,7 +59,7 @@ def test_routing_by_prefix_finds_more_in_the_caches_than_round_robin() -> None:
 
 def test_conversations_return_to_where_they_were() -> None:
     rounds = conversations(MultiturnShape(clients=12, rounds=(3,)), 1)
-    run = run_fleet([EngineSettings()] * 3, _policy("Lbgr"), ClosedLoop(rounds, 2.0, 1), seed=1)
+    run = run_fleet([Ours(_OURS).engine()] * 3, _policy("Lbgr"), ClosedLoop(rounds, 2.0, 1), seed=1)
     assert len(run.served) == 36
     # Rounds two and three find all but the newest input: 1024 of 2052 and 2052 of 3080 tokens, in whole blocks.
     assert _hits(run) > 0.9 * (1024 + 2052) / (1024 + 2052 + 3080)

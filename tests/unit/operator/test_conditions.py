@@ -385,19 +385,22 @@ def test_every_reason_is_one_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "tier", "told"),
-    [("VLLM", {}, True), ("VLLM", {"capacity": "8Gi"}, False), ("VLLM", None, False), ("Simulator", {}, False)],
+    ("runtime", "tier", "reason"),
+    [
+        ("VLLM", {}, "InvalidSpec"),
+        ("VLLM", {"capacity": "8Gi"}, "Valid"),
+        ("VLLM", None, "Valid"),
+        ("Simulator", {}, "Valid"),
+    ],
 )
-def test_a_host_tier_that_vllm_does_not_get_is_told_where_the_spec_is_accepted(
-    runtime: str, tier: dict[str, str] | None, told: bool
-) -> None:
+def test_host_tier_that_vllm_would_not_get_is_refused(runtime: str, tier: dict[str, str] | None, reason: str) -> None:
     engine = {"runtime": runtime, **({} if tier is None else {"hostMemory": tier})}
     uri = "hf://org/name" if runtime == "VLLM" else "builtin://tiny-chat"
     world = World(pool_object({"model": {"uri": uri}, "engine": engine, "replicas": 1}))
     world.converge()
     accepted = world.condition("Accepted")
-    assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
-    assert ("hostMemory.capacity" in accepted["message"]) is told
+    assert accepted["reason"] == reason
+    assert ("hostMemory.capacity: must be set" in accepted["message"]) is (reason == "InvalidSpec")
 
 
 def test_a_long_manifest_that_kubectl_keeps_in_an_annotation_is_no_mistake() -> None:

@@ -143,23 +143,6 @@ def test_volumes_of_several_models_lie_beside_each_other_and_roll_the_routers() 
     assert f"--to={folders[1]}" in fetch["command"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ({"listeners": [{"name": "tls", "port": 443, "protocol": "HTTPS", "certificateRef": {"name": "x"}}]}, "tls"),
-        ({"flowControl": {"priorities": [{"name": "gold"}]}}, "spec.flowControl.priorities"),
-        ({"service": {"port": 9000}}, "spec.service.port"),
-    ],
-)
-def test_what_no_router_can_do_is_said_and_nothing_built(spec: dict[str, Any], words: str) -> None:
-    world = Gateway(attached("chat"), **spec)
-    world.converge()
-    assert not world.objects
-    assert world.reasons() == {"Ready": ("False", "NotServed"), "Accepted": ("False", "NotServed")}
-    assert words in world.condition("Ready")["message"]
-    assert world.pool["status"]["pools"] == []
-
-
 def test_listeners_auth_and_bounds_reach_the_router() -> None:
     listeners = [{"name": "http", "port": 80}, {"name": "other", "port": 8080}]
     auth = {"apiKeysRef": {"name": "keys", "key": "k"}, "adminKeyRef": {"name": "admin", "key": "a"}}

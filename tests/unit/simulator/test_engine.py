@@ -41,6 +41,9 @@ def make_engine(sink: Any = None, **changes: Any) -> SimEngine:
         "cache_blocks": 32,
         "max_num_seqs": 4,
         "max_batched_tokens": 16,
+        "queue": "Fcfs",
+        "eviction": "Lru",
+        "batch_limit": "Static",
         "report_tokens": True,
         "device": Recorder(),
     }

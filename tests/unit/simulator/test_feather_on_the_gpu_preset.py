@@ -18,7 +18,10 @@ CACHE = 245_760 // 16  # the KV tokens that 48 GB leave beside the weights of an
 
 def serve(groups: int) -> tuple[float, float]:
     """Decoded tokens a second and mean running batch; each prefix was prefilled before, as in the paper's warm-up."""
-    settings = EngineSettings(cache_blocks=CACHE, max_num_seqs=REQUESTS, max_batched_tokens=32_768)
+    settings = EngineSettings(
+        block_size=16, cache_blocks=CACHE, max_num_seqs=REQUESTS, max_batched_tokens=32_768, queue="Fcfs",
+        eviction="Lru", batch_limit="Static",
+    )  # fmt: skip
     engine = SimEngine(settings, rng=random.Random(0))
     fresh = count()
     prefixes = [[next(fresh) for _ in range(PREFIX // 16)] for _ in range(groups)]

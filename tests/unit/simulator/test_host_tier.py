@@ -24,7 +24,10 @@ def make_engine(*, host_blocks: int = 100, pcie: float = 25e9, **tier: Any) -> S
     """Room for three prefixes on the device."""
     options = {"min_frequency": 1, "promotion": "Off", **tier}
     device = make_device("gpu", pcie=pcie)
-    settings = EngineSettings(cache_blocks=34, host_blocks=host_blocks, tier_options=options, device=device)
+    settings = EngineSettings(
+        block_size=16, cache_blocks=34, host_blocks=host_blocks, max_num_seqs=256, tier_options=options, device=device,
+        queue="Fcfs", eviction="Lru", batch_limit="Static",
+    )  # fmt: skip
     return SimEngine(settings, rng=random.Random(0))
 
 

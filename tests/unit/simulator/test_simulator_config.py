@@ -45,9 +45,9 @@ def test_a_replay_needs_events(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"eviction": {"policy": "Rlt", "options": {"capacity": 9}}}, "eviction policy Rlt has no option capacity: "),
-        ({"eviction": {"options": {"rng": 1, "name": "x"}}}, "eviction policy Lru has no option name, rng: "),
+        ({"eviction": {"options": {"rng": 1, "name": "x"}}}, "eviction policy Hotness has no option name, rng: "),
         ({"feather": {"policy": "QLearning", "options": {"rng": 1}}}, "batching policy QLearning has no option rng: "),
-        ({"feather": {"options": {"policy": "x"}}}, "batching policy Fcfs has no option policy: "),
+        ({"feather": {"options": {"policy": "x"}}}, "batching policy ChtOrder has no option policy: "),
         ({"device": {"overrides": {"time_scale": 2.0}}}, "device gpu has no option time_scale: "),
     ],
 )

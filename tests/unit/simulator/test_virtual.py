@@ -7,10 +7,10 @@ import random
 import pytest
 
 from plumage.errors import StateError
+from plumage_bench.ours import Ours
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import GPU
 from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
 from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 OUTPUT = 4
@@ -51,7 +51,7 @@ class Chats(Hooks):
 
 
 def make_engine(slot: int) -> SimEngine:
-    return SimEngine(EngineSettings(), rng=random.Random(slot))
+    return SimEngine(Ours({"engine.feather.policy": "Fcfs"}).engine(), rng=random.Random(slot))
 
 
 def run(seed: int, *, clients: int = 40, slots: int = 4) -> Chats:

@@ -47,8 +47,8 @@ def unique(found: list[TierNode]) -> list[TierNode]:
 
 class TestAdmission:
     def test_a_node_used_too_seldom_is_refused_even_into_an_empty_host(self) -> None:
-        assert not plan_admission(node(1, 16, 99.0, frequency=9), [], free_tokens=1000).admitted
-        assert plan_admission(node(1, 16, 99.0, frequency=10), [], free_tokens=1000).admitted
+        assert not plan_admission(node(1, 16, 99.0, frequency=9), [], free_tokens=1000, min_frequency=10).admitted
+        assert plan_admission(node(1, 16, 99.0, frequency=10), [], free_tokens=1000, min_frequency=10).admitted
 
     def test_a_full_host_takes_it_only_in_place_of_colder_residents(self) -> None:
         residents = [node(2, 16, 1.0), node(3, 16, 5.0)]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
 
@@ -21,7 +22,8 @@ def test_an_empty_object_switches_the_defaults_on(config: object, environment: d
     assert settings is not None
     assert settings.feather is not None
     assert settings.eviction is not None
-    assert (settings.feather.policy, settings.eviction.policy) == ("Bandit", "Hotness")
+    assert (settings.feather.policy, settings.eviction.policy) == (defaults.FEATHER_POLICY, "Hotness")
+    assert not settings.feather.order_batch
 
 
 def test_the_command_line_is_taken_before_the_environment() -> None:
@@ -47,8 +49,11 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
             ["hostTier.record.depthBit", "there are: fingerprintBits", "depthBits"],
         ),
         ({"hostTier": {"priority": "nonsense"}}, ["nonsense", "frequency"]),
-        ({"feather": {"options": {"max_wait": 5}}}, ["Bandit", "no option max_wait", "feather.maxWaitSeconds"]),
-        ({"feather": {"options": {"rng": 1}}}, ["Bandit", "no option rng", "exploration", "credit", "order"]),
+        ({"feather": {"options": {"max_wait": 5}}}, ["ChtOrder", "no option max_wait", "feather.maxWaitSeconds"]),
+        (
+            {"feather": {"policy": "Bandit", "options": {"rng": 1}}},
+            ["Bandit", "no option rng", "exploration", "credit", "order"],
+        ),
         ({"feather": {"policy": "Lpm", "options": {"policy": "x"}}}, ["Lpm", "no option policy", "fcfs_above"]),
         ({"feather": {"policy": "Radix", "options": {"rng": 1}}}, ["Radix", "no option rng", "stop"]),
         ({"feather": {"policy": "Radix", "options": {"stop": []}}}, ["no stop policy named []", "Heuristic"]),
@@ -80,7 +85,7 @@ def test_what_is_nested_beyond_all_reason_is_told_as_no_json() -> None:
 def test_a_batching_policy_is_read_alone() -> None:
     made = read_feather(b'{"policy": "Heuristic", "chunkTokens": 128}')
     assert made is not None
-    assert (made.policy, made.chunk_tokens, made.order_batch) == ("Heuristic", 128, True)
+    assert (made.policy, made.chunk_tokens, made.order_batch) == ("Heuristic", 128, False)
     assert read_feather(b"null") is None
 
 
@@ -92,7 +97,7 @@ def test_a_batching_policy_is_read_alone() -> None:
         (b'{"policy": "Bandid"}', "Bandid"),
         (b'{"chunkTokens": 0}', "chunkTokens"),
         (b'{"options": {"max_wait": 5}}', "maxWaitSeconds"),
-        (b'{"options": {"rng": 1}}', "exploration"),
+        (b'{"policy": "Bandit", "options": {"rng": 1}}', "exploration"),
         (b"[" * 100_000, "JSON"),
         (b'{"options": {"order": ' + b"[" * 900 + b"]" * 900 + b"}}", "order|JSON"),
         (b"1" * 5000, "JSON"),

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.cel import literal
 from plumage.api.v1alpha1.fields import WORDS, Memory, Path, Subdomain
 from plumage.api.v1alpha1.struct import Rule, Struct
@@ -23,10 +24,16 @@ AgingInterval = Annotated[int, Field(ge=1, le=1_000_000)]
 class HotnessFilterSpec(Struct):
     """Widths of the hotness-aware cuckoo filter's fields (HotPrefix §3.2); the paper has 8 bits for each."""
 
-    fingerprint_bits: Bits = Field(8, description="8 bits give about 3 % false positives, 16 about 0.01 %.")
-    clock_bits: Bits = Field(8, description="Width of the clock that counts down while a prefix is not used.")
-    frequency_bits: Bits = Field(16, description="Width of the access count, which stays at its maximum once full.")
-    depth_bits: Bits = Field(8, description="Width of the depth in the prefix tree.")
+    fingerprint_bits: Bits = Field(
+        defaults.FILTER_BITS, description="8 bits give about 3 % false positives, 16 about 0.01 %."
+    )
+    clock_bits: Bits = Field(
+        defaults.FILTER_BITS, description="Width of the clock that counts down while a prefix is not used."
+    )
+    frequency_bits: Bits = Field(
+        defaults.FREQUENCY_BITS, description="Width of the access count, which stays at its maximum once full."
+    )
+    depth_bits: Bits = Field(defaults.FILTER_BITS, description="Width of the depth in the prefix tree.")
 
 
 def _for_paper(at: str, name: str, what: str, default: int | str | HotnessFilterSpec) -> Rule:
@@ -42,10 +49,6 @@ def _for_paper(at: str, name: str, what: str, default: int | str | HotnessFilter
     )
 
 
-_FORMULA = "frequency + clock / length"
-_AGING_INTERVAL = 100
-
-
 class HotnessSpec(Struct):
     """Hotness eviction: what was used often stays, also when it was not used lately (HotPrefix §3.3)."""
 
@@ -54,11 +57,11 @@ class HotnessSpec(Struct):
         description="Adaptive finds its own balance of frequency and recency; Paper is HotPrefix's formula.",
     )
     priority: Priority = Field(
-        _FORMULA,
+        defaults.PAPER_PRIORITY,
         description="Formula of a prefix's priority, lowest evicted first; for Paper, since Adaptive has no formula.",
     )
     aging_interval: AgingInterval = Field(
-        _AGING_INTERVAL,
+        defaults.AGING_INTERVAL,
         description="Requests after which every clock goes down by one; for Paper, since Adaptive has no clocks.",
     )
     filter: HotnessFilterSpec = Field(
@@ -67,8 +70,8 @@ class HotnessSpec(Struct):
         "tier's is hostMemory.filter.",
     )
     rules: ClassVar = (
-        _for_paper("priority", "priority", "formula", _FORMULA),
-        _for_paper("agingInterval", "aging_interval", "clocks", _AGING_INTERVAL),
+        _for_paper("priority", "priority", "formula", defaults.PAPER_PRIORITY),
+        _for_paper("agingInterval", "aging_interval", "clocks", defaults.AGING_INTERVAL),
         _for_paper("filter", "filter", "filter", HotnessFilterSpec()),
     )
 
@@ -77,7 +80,8 @@ class EvictionSpec(Struct):
     """Which cached block goes when a new one needs room."""
 
     policy: Literal["Hotness", "Rlt", "Lru"] = Field(
-        "Hotness", description="Hotness (HotPrefix), Rlt (randomized leaf tokens: robust to bad orders), or plain Lru."
+        defaults.EVICTION_POLICY,
+        description="Hotness (HotPrefix), Rlt (randomized leaf tokens: robust to bad orders), or plain Lru.",
     )
     hotness: HotnessSpec = Field(HotnessSpec(), description="Settings of the Hotness policy.")
 
@@ -100,7 +104,9 @@ class DiskSpec(Struct):
 class HostFilterSpec(HotnessFilterSpec):
     """Widths of the host tier's own hotness filter; other eviction policies than HotPrefix's keep none."""
 
-    fingerprint_bits: Bits = Field(16, description="8 bits give about 3 % false positives, 16 about 0.01 %.")
+    fingerprint_bits: Bits = Field(
+        defaults.HOST_FINGERPRINT_BITS, description="8 bits give about 3 % false positives, 16 about 0.01 %."
+    )
 
 
 class HostMemorySpec(Struct):
@@ -108,23 +114,26 @@ class HostMemorySpec(Struct):
 
     capacity: Memory | None = Field(
         None,
-        description="Host memory for KV blocks. VLLM needs it; a Simulator takes its device's capacity when absent.",
+        description="Host memory for KV blocks. VLLM needs it; a Simulator has simulator.hostBlocks.",
     )
     min_frequency: Annotated[int, Field(ge=1, le=4_294_967_295)] = Field(
-        2, description="Accesses below which an evicted prefix is dropped rather than copied."
+        defaults.MIN_FREQUENCY, description="Accesses below which an evicted prefix is dropped rather than copied."
     )
     admission: Literal["Hotness", "Frequency", "All"] = Field(
-        "Hotness", description="Copy what is hotter than the coldest resident, what passes minFrequency, or everything."
+        defaults.ADMISSION,
+        description="Copy what is hotter than the coldest resident, what passes minFrequency, or everything.",
     )
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = Field(
-        "Hotness", description="What brings a prefix back to the GPU ahead of its next request."
+        defaults.PROMOTION, description="What brings a prefix back to the GPU ahead of its next request."
     )
     priority: Priority = Field(
-        "frequency * clock",
+        defaults.HOST_PRIORITY,
         description="Formula of a prefix's hotness, highest is hottest. Admission by Frequency, and promotion by "
         "anything but Hotness, do not ask it.",
     )
-    aging_interval: AgingInterval = Field(100, description="Requests after which every clock goes down by one.")
+    aging_interval: AgingInterval = Field(
+        defaults.AGING_INTERVAL, description="Requests after which every clock goes down by one."
+    )
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(
         None, description="A tier below host memory, which needs a capacity then; none when absent. Not simulated."

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.fields import SPACES, WORDS, SecretKeyRef
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
@@ -84,12 +85,13 @@ class RedisRef(Struct):
 class WarmupSpec(Struct):
     """A new replica computes the pool's hottest prefixes before it is Ready."""
 
-    enabled: bool = Field(True, description="Whether new replicas are warmed.")
-    max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(65_536, description="Prompt tokens to compute.")
-    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
-        60, description="After this it is Ready, warm or not."
+    enabled: bool = Field(defaults.WARMUP, description="Whether new replicas are warmed.")
+    max_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
+        defaults.WARMUP_TOKENS, description="Prompt tokens to compute."
     )
-    salted: bool = Field(False, description="Warm tenants' salted prefixes too, which means that peers hand them out.")
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
+        defaults.WARMUP_SECONDS, description="After this it is Ready, warm or not."
+    )
 
 
 class DirectorySpec(Struct):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
@@ -124,7 +125,7 @@ class EngineSpec(Placement):
     eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks go first.")
     host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier; off when absent.")
     batch_limit: Literal["Adaptive", "Static"] = Field(
-        "Adaptive",
+        defaults.BATCH_LIMIT,
         description="Shrink the running batch when requests are preempted for want of KV blocks and let it grow again "
         "below 95 % of KV use, or leave it at its maximum.",
     )
@@ -186,6 +187,15 @@ class EngineSpec(Placement):
             ".isLessThan(quantity(string(self.resources.limits['memory'])))",
             reads=("resources", "host_memory"),
             holds=_host_memory_fits,
+        ),
+        Rule(
+            at="hostMemory.capacity",
+            must="must be set with runtime VLLM: without it vLLM has no host tier",
+            cel="self.runtime != 'VLLM' || !has(self.hostMemory) || has(self.hostMemory.capacity)",
+            reads=("runtime", "host_memory"),
+            holds=lambda engine: (
+                engine.runtime != "VLLM" or engine.host_memory is None or engine.host_memory.capacity is not None
+            ),
         ),
         Rule(
             at="tensorParallelSize",

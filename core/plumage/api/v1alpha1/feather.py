@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.fields import Fraction, PositiveNumber, Seconds
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.struct import Rule, Struct
@@ -24,10 +25,18 @@ Credit = Literal["Trial", "Step"]
 class HeuristicSpec(Struct):
     """The fixed rule: no loss → add; small batch → tolerate more; else loss up to a bound, relaxed when many wait."""
 
-    loss_threshold: Levels = Field(5, description="Levels of shared prefix that one more request may cost.")
-    relaxed_loss_threshold: Levels = Field(7, description="The same when many peers wait at the depth after it.")
-    relaxed_peers: Requests = Field(10, description="Waiting peers from which the relaxed threshold counts.")
-    max_batch_floor: Requests = Field(10, description="Highest batch size below which every request is added.")
+    loss_threshold: Levels = Field(
+        defaults.LOSS_THRESHOLD, description="Levels of shared prefix that one more request may cost."
+    )
+    relaxed_loss_threshold: Levels = Field(
+        defaults.RELAXED_LOSS_THRESHOLD, description="The same when many peers wait at the depth after it."
+    )
+    relaxed_peers: Requests = Field(
+        defaults.RELAXED_PEERS, description="Waiting peers from which the relaxed threshold counts."
+    )
+    max_batch_floor: Requests = Field(
+        defaults.MAX_BATCH_FLOOR, description="Highest batch size below which every request is added."
+    )
     rules: ClassVar = (
         Rule(
             at="relaxedLossThreshold",
@@ -43,21 +52,25 @@ class BanditSpec(Struct):
     """UCB over (batch, loss, peers): argmax μ/n + c·√(ln S / n), on rewards relative to the best mean (§4.3.3)."""
 
     exploration: PositiveNumber = Field(
-        Quantity("0.05"),
+        Quantity(defaults.EXPLORATION),
         description="c: how far one trial is taken to be off, relative to the best mean, until trials tell.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
-        "Discounted", description="How old decisions lose weight when the workload drifts; None is the paper's form."
+        defaults.FORGETTING,
+        description="How old decisions lose weight when the workload drifts; None is the paper's form.",
     )
-    discount: Fraction = Field(Quantity("0.9"), description="Factor on what was learned, once a discountInterval.")
+    discount: Fraction = Field(
+        Quantity(defaults.DISCOUNT), description="Factor on what was learned, once a discountInterval."
+    )
     discount_interval: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        64, description="Credits between two discounts: one for each state that a trial came to."
+        defaults.DISCOUNT_INTERVAL,
+        description="Credits between two discounts: one for each state that a trial came to.",
     )
     window: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
-        512, description="Credits that a sliding window remembers."
+        defaults.WINDOW, description="Credits that a sliding window remembers."
     )
     credit: Credit = Field(
-        "Trial",
+        defaults.CREDIT,
         description="What a decision is judged by: Trial, the throughput until the batch has turned over; Step, that "
         "of the next step, the paper's form.",
     )
@@ -67,15 +80,19 @@ class QLearningSpec(Struct):
     """Tabular Q-learning (§4.3.4); an episode is a trial, in which a choice is held for two lives of a request, or one
     step."""
 
-    learning_rate: Fraction = Field(Quantity("0.1"), description="α: weight of a new outcome.")
-    discount_factor: Fraction = Field(Quantity("0.9"), description="γ: weight of the decisions that follow.")
-    minimum_exploration: Fraction = Field(Quantity("0.05"), description="ε_min: random trials that always remain.")
+    learning_rate: Fraction = Field(Quantity(defaults.LEARNING_RATE), description="α: weight of a new outcome.")
+    discount_factor: Fraction = Field(
+        Quantity(defaults.DISCOUNT_FACTOR), description="γ: weight of the decisions that follow."
+    )
+    minimum_exploration: Fraction = Field(
+        Quantity(defaults.MINIMUM_EXPLORATION), description="ε_min: random trials that always remain."
+    )
     exploration_decay: Fraction = Field(
-        Quantity("0.8"),
+        Quantity(defaults.EXPLORATION_DECAY),
         description="Factor on ε, from 1.0, after each episode; with credit Step one near 1, as 0.999.",
     )
     credit: Credit = Field(
-        "Trial",
+        defaults.CREDIT,
         description="What an episode is: Trial, until the batch has turned over; Step, the decisions before one step, "
         "with the paper's r + γ·max Q.",
     )
@@ -85,19 +102,22 @@ class FeatherSpec(Struct):
     """Batching by shared prefix."""
 
     policy: Literal["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"] = Field(
-        "Bandit",
-        description="Who decides when a batch is closed. ChtOrder orders by prefix and never stops; Fcfs is stock.",
+        defaults.FEATHER_POLICY,
+        description="Who decides when a batch is closed. ChtOrder orders by prefix and never stops; Bandit, "
+        "QLearning and Heuristic also decide when to stop; Fcfs is stock. docs/vllm.md says what each gained and cost.",
     )
     chunk_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
-        64, description="Tokens in one level of the Chunked Hash Tree."
+        defaults.CHUNK_TOKENS, description="Tokens in one level of the Chunked Hash Tree."
     )
     candidate_order: Literal["TipLoss", "Paper"] = Field(
-        "TipLoss",
+        defaults.CANDIDATE_ORDER,
         description="Best candidate first by loss of the shared tip, safe for unequal lengths; or the paper's.",
     )
-    max_wait_seconds: Seconds = Field(10, description="A request that waited this long is next, whatever is learned.")
+    max_wait_seconds: Seconds = Field(
+        defaults.MAX_WAIT_SECONDS, description="A request that waited this long is next, whatever is learned."
+    )
     order_batch: bool = Field(
-        False,
+        defaults.ORDER_BATCH,
         description="Sort the running batch by prefix, so that requests that share one are read side by side. Of the "
         "modelled devices only CPU gains by it.",
     )

@@ -6,23 +6,24 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.fields import Label, ObjectRef, Seconds, SecretKeyRef
+from plumage.api.v1alpha1.fields import Label, ObjectRef
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.pods import Resources
-from plumage.api.v1alpha1.router import AuthSpec, ServiceSpec
+from plumage.api.v1alpha1.router import AuthSpec, ServiceType
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
 __all__ = [
     "FlowControlSpec",
     "GatewayModel",
+    "GatewayServiceSpec",
     "InferenceGateway",
     "InferenceGatewaySpec",
     "InferenceGatewayStatus",
     "Listener",
-    "PriorityLevel",
     "WeightedPool",
 ]
 
@@ -32,19 +33,6 @@ class Listener(Struct):
 
     name: Label = Field(description="Name of the listener.")
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(description="Port to listen on, of the Service.")
-    protocol: Literal["HTTP", "HTTPS"] = Field(
-        "HTTP", description="What is spoken there. HTTPS is not served so far: a gateway that asks for it is refused."
-    )
-    certificate_ref: ObjectRef | None = Field(None, description="The TLS Secret; for HTTPS.")
-    rules: ClassVar = (
-        Rule(
-            at="certificateRef",
-            must="must be set for HTTPS, and absent for HTTP",
-            cel="(self.protocol == 'HTTPS') == has(self.certificateRef)",
-            reads=("protocol", "certificate_ref"),
-            holds=lambda listener: (listener.protocol == "HTTPS") == (listener.certificate_ref is not None),
-        ),
-    )
 
 
 class WeightedPool(Struct):
@@ -84,43 +72,15 @@ class GatewayModel(Struct):
     )
 
 
-class PriorityLevel(Struct):
-    """Requests of one importance: a higher level is served first, a lower one is shed first."""
-
-    name: Label = Field(description="Name of the level, for keys and metrics.")
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = Field(0, description="Higher goes first.")
-    share_percent: Annotated[int, Field(ge=1, le=100)] = Field(100, description="Most of the capacity it may take.")
-    api_keys_ref: SecretKeyRef | None = Field(None, description="API keys of this level, one a line.")
+class GatewayServiceSpec(ServiceType):
+    """The Service of a gateway; its ports are those of the listeners."""
 
 
 class FlowControlSpec(Struct):
-    """What happens when more is asked than the pools can serve."""
+    """The most that the gateway takes on; beyond it clients get an error."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        10_000, description="Requests in flight, of all pools together."
-    )
-    max_queued: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1000, description="Requests that wait; not in force so far, each pool holds what a router of its own does."
-    )
-    max_queue_seconds: Seconds = Field(30, description="How long one waits before it is refused; as above.")
-    fairness: Literal["Tenant", "None"] = Field(
-        "Tenant", description="Share the capacity between API keys, or not; not in force so far."
-    )
-    priorities: tuple[PriorityLevel, ...] = Field(
-        (),
-        strict=False,
-        max_length=16,
-        description="Levels of importance; all are equal when absent. Not served so far, and refused.",
-        json_schema_extra={LIST_KEY: "name"},
-    )
-    rules: ClassVar = (
-        Rule(
-            at="priorities",
-            must="may not name a level twice",
-            cel=entries_differ("priorities", "name"),
-            reads=("priorities",),
-            holds=lambda spec: len({level.name for level in spec.priorities}) == len(spec.priorities),
-        ),
+        defaults.MAX_IN_FLIGHT, description="Requests in flight, of all pools together."
     )
 
 
@@ -155,13 +115,13 @@ class InferenceGatewaySpec(Placement):
         json_schema_extra={LIST_KEY: "name"},
     )
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
-    service: ServiceSpec = Field(ServiceSpec(), description="How the gateway is reached.")
+    service: GatewayServiceSpec = Field(GatewayServiceSpec(), description="How the gateway is reached.")
     resources: Resources = Field(
         Resources(),
         description="Compute of one router of this gateway. It requests 100m and 256Mi, with a limit of 1Gi, where "
         "nothing is named.",
     )
-    flow_control: FlowControlSpec = Field(FlowControlSpec(), description="What happens under too much load.")
+    flow_control: FlowControlSpec = Field(FlowControlSpec(), description="The most that the gateway takes on.")
     rules: ClassVar = (
         Rule(
             at="listeners",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
@@ -25,7 +26,9 @@ class RolloutSpec(Struct):
 
     max_surge: IntOrPercent = Field(1, description="Replicas above the wanted number during a rollout.")
     max_unavailable: IntOrPercent = Field(0, description="Replicas below the wanted number during a rollout.")
-    drain_timeout_seconds: Seconds = Field(120, description="How long a replica's requests may take to end.")
+    drain_timeout_seconds: Seconds = Field(
+        defaults.DRAIN_SECONDS, description="How long a replica's requests may take to end."
+    )
     rules: ClassVar = (
         Rule(
             at="maxSurge",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
+from plumage import defaults
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
 from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
@@ -14,14 +15,13 @@ from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "SloSpec"]
+__all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "ServiceType"]
 
 Policy = Literal[
     "Lbgr", "PrefixAware", "LeastLoad", "PowerOfTwo", "RoundRobin", "Random",
     "LbgrPaper", "LbgrCode", "LlmD", "LlmDWeighted", "Dynamo", "SglangCacheAware", "AIBrix", "ProductionStack",
     "KubeAI",
 ]  # fmt: skip
-Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 Milli = Annotated[int, Field(ge=1, le=60_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 NonNegative = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -31,41 +31,27 @@ class LbgrSpec(Struct):
     """Learning-based greedy routing: service + queue + a learned residual (KVRouting §4.2, App. A)."""
 
     miss_milliseconds_per_kilotoken: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        1000, description="First guess of what 1,000 uncached tokens cost; Lbgr learns the true cost per replica."
+        defaults.MISS_MILLISECONDS_PER_KILOTOKEN,
+        description="First guess of what 1,000 uncached tokens cost; Lbgr learns the true cost per replica.",
     )
-    hit_milliseconds_per_kilotoken: NonNegative = Field(0, description="First guess for 1,000 cached tokens.")
+    hit_milliseconds_per_kilotoken: NonNegative = Field(
+        defaults.HIT_MILLISECONDS_PER_KILOTOKEN, description="First guess for 1,000 cached tokens."
+    )
     forgetting: Annotated[Quantity, between("0.5", "1")] = Field(
-        Quantity("0.992"), description="λ of the recursive least squares: weight kept by the past at each answer."
+        Quantity(defaults.RLS_FORGETTING),
+        description="λ of the recursive least squares: weight kept by the past at each answer.",
     )
     considered_replicas: Annotated[int, Field(ge=2, le=100_000)] = Field(
-        64,
+        defaults.CONSIDERED_REPLICAS,
         description="Of a larger fleet, so many are scored for a request: who holds most, the former home, a sample.",
     )
     decay_interval_milliseconds: Milli = Field(
-        20, description="How often queued work decays by 1/32; for LbgrPaper, our reconstruction of the printed form."
+        defaults.DECAY_INTERVAL_MILLISECONDS,
+        description="How often queued work decays by 1/32; for LbgrPaper, our reconstruction of the printed form.",
     )
     pending_owner_seconds: Seconds = Field(
-        10, description="How long a replica counts as owner of a prefix that was sent to it and not yet reported."
-    )
-
-
-class SloSpec(Struct):
-    """Objectives that the router predicts against."""
-
-    ttft_milliseconds: Milliseconds | None = Field(None, description="Time to first token to keep; none when absent.")
-    latency_milliseconds: Milliseconds | None = Field(None, description="End-to-end latency to keep; none when absent.")
-    rules: ClassVar = (
-        Rule(
-            at="ttftMilliseconds",
-            must="may not be above latencyMilliseconds",
-            cel="!has(self.ttftMilliseconds) || !has(self.latencyMilliseconds) || "
-            "self.ttftMilliseconds <= self.latencyMilliseconds",
-            reads=("ttft_milliseconds", "latency_milliseconds"),
-            holds=lambda slo: (
-                None in (slo.ttft_milliseconds, slo.latency_milliseconds)
-                or slo.ttft_milliseconds <= slo.latency_milliseconds
-            ),
-        ),
+        defaults.PENDING_OWNER_SECONDS,
+        description="How long a replica counts as owner of a prefix that was sent to it and not yet reported.",
     )
 
 
@@ -78,23 +64,28 @@ class AuthSpec(Struct):
     )
 
 
-class ServiceSpec(Struct):
-    """How the router is reached."""
+class ServiceType(Struct):
+    """The kind of a Service, and its annotations."""
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="Kind of Service.")
-    port: Annotated[int, Field(ge=1, le=65_535)] = Field(8000, description="Port of the Service.")
     annotations: StringMap = Field({}, max_length=64, description="Annotations of the Service.")
+
+
+class ServiceSpec(ServiceType):
+    """How the router is reached."""
+
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(8000, description="Port of the Service.")
 
 
 class RouterLimits(Struct):
     """What the router takes on; beyond it clients get an error, not a wait without end."""
 
-    max_body_bytes: Memory = Field(Quantity("16Mi"), description="Largest request body.")
+    max_body_bytes: Memory = Field(Quantity(defaults.MAX_BODY_BYTES), description="Largest request body.")
     body_memory: Memory | None = Field(
         None, description="Memory for request bodies in one router; a quarter of the router's memory when absent."
     )
-    max_connections: Count = Field(20_000, description="Open client connections.")
-    max_in_flight: Count = Field(10_000, description="Requests in flight.")
+    max_connections: Count = Field(defaults.MAX_CONNECTIONS, description="Open client connections.")
+    max_in_flight: Count = Field(defaults.MAX_IN_FLIGHT, description="Requests in flight.")
     max_held: NonNegative = Field(1000, description="Requests that wait for a replica while the pool has none.")
     rules: ClassVar = (
         Rule(
@@ -113,9 +104,11 @@ class RouterLimits(Struct):
 class RouterTimeouts(Struct):
     """How long the router waits."""
 
-    connect_seconds: Seconds = Field(2, description="For a connection.")
-    first_byte_seconds: Seconds = Field(120, description="For the first piece of a stream; then another is tried.")
-    idle_seconds: Seconds = Field(120, description="Between two pieces of a stream; then it is cut.")
+    connect_seconds: Seconds = Field(defaults.CONNECT_SECONDS, description="For a connection.")
+    first_byte_seconds: Seconds = Field(
+        defaults.FIRST_BYTE_SECONDS, description="For the first piece of a stream; then another is tried."
+    )
+    idle_seconds: Seconds = Field(defaults.IDLE_SECONDS, description="Between two pieces of a stream; then it is cut.")
     wake_seconds: Seconds = Field(300, description="For a replica, while the pool has none.")
 
 
@@ -124,7 +117,6 @@ _OWN = (
     "replicas",
     "policy",
     "lbgr",
-    "slo",
     "auth",
     "service",
     "ingress",
@@ -148,12 +140,11 @@ class RouterSpec(Placement):
         2, description="Routers of this pool; of one alone connections are refused while its pod is replaced."
     )
     policy: Policy = Field(
-        "Lbgr",
+        defaults.ROUTING_POLICY,
         description="How a replica is chosen: Plumage's own, or a peer's formula. LbgrPaper is our reconstruction of "
         "the printed form; LlmD is llm-d's default since v0.10, LlmDWeighted the one before.",
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
-    slo: SloSpec = Field(SloSpec(), description="Objectives.")
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
     ingress: IngressSpec | None = Field(None, description="An Ingress to the router; none when absent.")

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from plumage import defaults
 from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["SimulatorDeviceSpec", "SimulatorSpec"]
@@ -15,10 +16,11 @@ class SimulatorDeviceSpec(Struct):
     """What a step costs. No figure measured on a simulated device says anything about a real one."""
 
     preset: Literal["GPU", "CPU"] = Field(
-        "GPU", description="GPU: a cliff at the first stranger in a batch, then flat. CPU: a slope."
+        defaults.DEVICE, description="GPU: a cliff at the first stranger in a batch, then flat. CPU: a slope."
     )
     time_scale_percent: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        100, description="How long a modelled second takes: 10 runs ten times faster than the model says."
+        defaults.TIME_SCALE_PERCENT,
+        description="How long a modelled second takes: 10 runs ten times faster than the model says.",
     )
 
 
@@ -26,15 +28,23 @@ class SimulatorSpec(Struct):
     """Size and speed of a simulated engine."""
 
     device: SimulatorDeviceSpec = Field(SimulatorDeviceSpec(), description="The device that is simulated.")
-    block_size: Annotated[int, Field(ge=1, le=1024)] = Field(16, description="Tokens in a KV block.")
-    cache_blocks: Annotated[int, Field(ge=16, le=10_000_000)] = Field(12_500, description="KV blocks on the device.")
+    block_size: Annotated[int, Field(ge=1, le=1024)] = Field(defaults.BLOCK_SIZE, description="Tokens in a KV block.")
+    cache_blocks: Annotated[int, Field(ge=16, le=10_000_000)] = Field(
+        defaults.CACHE_BLOCKS, description="KV blocks on the device."
+    )
     host_blocks: Annotated[int, Field(ge=0, le=10_000_000)] | None = Field(
         None,
         description="KV blocks in host memory when engine.hostMemory is set; as many as on the device when absent.",
     )
-    max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] = Field(64, description="Requests that run at once.")
-    max_batched_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(8192, description="Token budget of a step.")
-    seed: Annotated[int, Field(ge=0, le=2**53)] = Field(0, description="Makes a run repeatable; replicas differ.")
+    max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        defaults.MAX_NUM_SEQS, description="Requests that run at once."
+    )
+    max_batched_tokens: Annotated[int, Field(ge=16, le=1_000_000)] = Field(
+        defaults.MAX_BATCHED_TOKENS, description="Token budget of a step."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**53)] = Field(
+        defaults.SEED, description="Makes a run repeatable; replicas differ."
+    )
     rules: ClassVar = (
         Rule(
             at="maxBatchedTokens",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plumage import defaults
 from plumage.batching.interface import BatchState, Decision, StepOutcome
 
 __all__ = ["Heuristic"]
@@ -21,11 +22,11 @@ __all__ = ["Heuristic"]
 class Heuristic:
     """Thresholds in levels (chunks) and requests."""
 
-    max_loss: int = 5
-    relaxed_loss: int = 7
-    many_peers: int = 10
+    max_loss: int = defaults.LOSS_THRESHOLD
+    relaxed_loss: int = defaults.RELAXED_LOSS_THRESHOLD
+    many_peers: int = defaults.RELAXED_PEERS
     floor: int = 1
-    max_floor: int = 10
+    max_floor: int = defaults.MAX_BATCH_FLOOR
 
     def decide(self, state: BatchState) -> Decision:
         if state.loss == 0:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from plumage import defaults
 from plumage.batching.interface import BatchState, Decision, StepOutcome
 from plumage.batching.stop.bins import Bin, discretise
-from plumage.batching.stop.credit import Credit, make_credited
+from plumage.batching.stop.credit import make_credited
 from plumage.batching.stop.reward import DecodeReward
 
 __all__ = ["Learner"]
@@ -16,7 +17,7 @@ __all__ = ["Learner"]
 class Learner(ABC):
     """A `StopPolicy` but for what it knows. credit: a `Credit` by name; STEP makes the paper's form of the policy."""
 
-    def __init__(self, credit: str = Credit.TRIAL.value) -> None:
+    def __init__(self, credit: str = defaults.CREDIT) -> None:
         self.credit, self._credited = make_credited(credit)
         self._reward = DecodeReward()
         self._finished = 0  # requests that ended with steps that told no throughput: a batch that ends as one does so

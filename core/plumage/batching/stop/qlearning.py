@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from plumage import defaults
 from plumage.batching.bounds import within
 from plumage.batching.interface import Decision, Uniform
 from plumage.batching.stop.bins import Bin
@@ -40,12 +41,12 @@ class QLearning(Learner):
         self,
         rng: Uniform,
         *,
-        alpha: float = 0.1,
-        gamma: float = 0.9,
+        alpha: float = float(defaults.LEARNING_RATE),
+        gamma: float = float(defaults.DISCOUNT_FACTOR),
         epsilon: float = 1.0,
-        min_epsilon: float = 0.05,
-        decay: float = 0.8,
-        credit: str = Credit.TRIAL.value,
+        min_epsilon: float = float(defaults.MINIMUM_EXPLORATION),
+        decay: float = float(defaults.EXPLORATION_DECAY),
+        credit: str = defaults.CREDIT,
     ) -> None:
         super().__init__(credit)
         self.alpha, self.gamma = within("alpha", alpha, 1e-6, 1), within("gamma", gamma, 0, 1)

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from plumage import defaults
 from plumage.batching.bounds import within
 from plumage.batching.interface import Decision
 from plumage.batching.stop.bins import Bin
@@ -49,7 +50,12 @@ class Memory(Protocol):
 class Discounted:
     """Every `period` credits, all that is known weighs `factor` of what it did."""
 
-    def __init__(self, factor: float = 0.9, period: int = 64, table: ActionTable | None = None) -> None:
+    def __init__(
+        self,
+        factor: float = float(defaults.DISCOUNT),
+        period: int = defaults.DISCOUNT_INTERVAL,
+        table: ActionTable | None = None,
+    ) -> None:
         self.table = table or ActionTable()
         self._factor = within("discount", factor, 0, 1)
         self._period = within("discount_interval", period, 1)
@@ -66,7 +72,7 @@ class Discounted:
 class SlidingWindow:
     """Only the last `size` credits count."""
 
-    def __init__(self, size: int = 512) -> None:
+    def __init__(self, size: int = defaults.WINDOW) -> None:
         self.table = ActionTable()
         self._size = within("window", size, 1)
         self._last: deque[tuple[Bin, Decision, float]] = deque()
@@ -83,7 +89,11 @@ class Ucb(Learner):
     taken to be off, until trials tell."""
 
     def __init__(
-        self, *, exploration: float = 0.05, memory: Memory | None = None, credit: str = Credit.TRIAL.value
+        self,
+        *,
+        exploration: float = float(defaults.EXPLORATION),
+        memory: Memory | None = None,
+        credit: str = defaults.CREDIT,
     ) -> None:
         super().__init__(credit)
         self.exploration = within("exploration", exploration, 0)

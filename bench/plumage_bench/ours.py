@@ -1,0 +1,94 @@
+"""The contender called ours, made from an InferencePool manifest by the functions of the operator and of local mode.
+
+A benchmark names what its experiment changes, by the manifest's path under `spec`, and takes the rest as a pool has it:
+
+    OURS = Ours({"engine.simulator.cacheBlocks": 1024, "engine.feather.policy": "Fcfs"})
+    engine = OURS.engine()                      # EngineSettings of a simulated engine
+    engine = OURS.engine(device=make_device())  # on a device that no manifest has
+    policy = OURS.routing_policy(rng)           # the router's policy with the manifest's options
+    plugin = OURS.plugin()                      # the settings of vLLM's plugin, as in PLUMAGE_VLLM
+    data |= {"ours": OURS.listed()}             # of the report: every setting that is not the default
+
+A path that is not listed has the default manifest's value; `plumage bench defaults` counts the exceptions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plumage.api.v1alpha1 import InferencePool, parse_pool
+from plumage.routing import RoutingPolicy, make_policy
+from plumage.settings import Meeting, plugin_settings, router_settings, simulator_settings
+from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.device import Device
+from plumage_engine.simulator.settings import EngineSettings
+
+__all__ = ["Ours"]
+
+_MEETING = Meeting("ipc:///run/plumage/events", "ipc:///run/plumage/replay", "/run/plumage/token")
+_FOLDER = "builtin://tiny-chat"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A pool, less what an experiment sets. overrides: manifest path under spec → value, in the manifest's words and
+    units; runtime: of `engine.runtime`. ManifestError where a manifest could not say so."""
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str = "Simulator"
+
+    def pool(self) -> InferencePool:
+        """The manifest."""
+        uri = "builtin://tiny-chat" if self.runtime == "Simulator" else "builtin://tiny-llama"
+        spec: dict[str, Any] = {"model": {"uri": uri}, "engine": {"runtime": self.runtime}}
+        for path, value in self.overrides.items():
+            *way, last = path.split(".")
+            part = spec
+            for name in way:
+                part = part.setdefault(name, {})
+            part[last] = value
+        head = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "ours"}}
+        return parse_pool({**head, "spec": spec}, "a benchmark's pool")
+
+    def listed(self) -> dict[str, Any]:
+        """For the report's JSON: what is not the default manifest's."""
+        return {"runtime": self.runtime, "overrides": dict(self.overrides)}
+
+    def engine(self, device: Device | None = None, **lab: Any) -> EngineSettings:
+        """A simulated engine. device: one that no manifest has, in place of the preset's. lab: what no manifest sets,
+        by the names of EngineSettings (report_tokens, chunk_blocks)."""
+        told = simulator_settings(self.pool(), _MEETING, model_folder=_FOLDER, host="127.0.0.1", port=0, seed=0)
+        made = SimulatorConfig.model_validate(told).engine_settings()
+        return replace(made, **{"report_tokens": False, **lab, **({} if device is None else {"device": device})})
+
+    def plugin(self) -> dict[str, Any]:
+        """The settings of vLLM's plugin, less the token's file, which only a pool's pods have."""
+        told = plugin_settings(self.pool(), _MEETING.token, seed=0)
+        return {name: part for name, part in told.items() if name != "fleet"}
+
+    def routing(self) -> tuple[str, dict[str, Any]]:
+        """The router's policy by name, and the options that its constructor takes."""
+        told = self.router(_FOLDER, "", 0)["policy"]
+        return told["name"], dict(told["lbgr"])
+
+    def router(self, model_folder: str, directory_url: str | None, port: int, **own: Any) -> dict[str, Any]:
+        """The file of a router process on this machine. own: the fields that say who and where it is (pool, model,
+        membershipFile, auth, seed), in place of the manifest's."""
+        told = router_settings(
+            self.pool(),
+            model_folder=model_folder,
+            directory_url=directory_url or "",
+            host="127.0.0.1",
+            port=port,
+            membership={},
+            auth={},
+        )
+        return {**told, "directoryUrl": directory_url, **own}
+
+    def routing_policy(self, rng: random.Random, **lab: Any) -> RoutingPolicy:
+        """The policy as a router makes it. lab: options that no manifest sets."""
+        name, options = self.routing()
+        return make_policy(name, rng=rng, **{**options, **lab})

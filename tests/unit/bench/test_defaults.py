@@ -1,0 +1,81 @@
+"""`plumage bench defaults`: its three counts are 0, and none of them could miss what it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from plumage.api.v1alpha1 import InferencePoolSpec
+from plumage.settings import plugin_settings
+from plumage_bench.defaults.copies import differing, second_copies
+from plumage_bench.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
+from plumage_bench.defaults.leaves import leaves
+from plumage_bench.defaults.reading import pool_makes, unread, unread_of_pool
+from plumage_bench.ours import Ours
+from plumage_bench.registry import BENCHMARKS
+from plumage_engine.vllm.settings import PluginFeather, PluginSettings
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_ours_of_a_benchmark_is_what_its_manifest_deploys(name: str) -> None:
+    assert list(differences(MEASURED[name]())) == []
+
+
+def test_setting_that_a_benchmark_does_not_name_is_drift() -> None:
+    ours = Ours({"engine.feather.policy": "Bandit"}, "VLLM")
+    told = ours.plugin()
+    told["feather"]["options"]["exploration"] = 0.02
+    assert list(differences(iter([Made("plugin", told, ours.plugin())]))) != []
+
+
+def test_setting_that_a_benchmark_leaves_out_is_drift() -> None:
+    told = Ours(runtime="VLLM").plugin()
+    del told["feather"]["orderBatch"]
+    assert list(differences(iter([Made("plugin", told, Ours(runtime="VLLM").plugin())]))) != []
+
+
+def test_each_benchmark_says_what_its_ours_is_or_that_it_has_none() -> None:
+    assert set(MEASURED) | set(WITHOUT) == set(BENCHMARKS)
+    assert not set(MEASURED) & set(WITHOUT)
+
+
+def test_overrides_list_what_differs_from_the_default_manifest() -> None:
+    assert overrides("vllm-feather") == {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
+    assert overrides("cht") == {}
+    assert "engine.eviction.policy" not in overrides("gsp"), "Hotness is the default"
+
+
+def test_every_field_of_both_kinds_is_read() -> None:
+    assert unread() == []
+
+
+class _WithSlo(InferencePoolSpec):
+    slo: int = Field(5, description="Read by nobody.")
+
+
+def test_field_without_reader_is_found() -> None:
+    def makes(spec: dict[str, Any]) -> Any:
+        return pool_makes({name: value for name, value in spec.items() if name != "slo"})
+
+    assert "slo" in dict(leaves(_WithSlo))
+    assert unread_of_pool(_WithSlo, makes) == ["InferencePool spec.slo"]
+
+
+def test_no_process_has_another_default_than_the_manifest() -> None:
+    assert second_copies() == []
+
+
+class _Sorting(PluginFeather):
+    order_batch: bool = True
+
+
+class _Other(PluginSettings):
+    feather: _Sorting | None = _Sorting()
+
+
+def test_second_default_is_found() -> None:
+    told = plugin_settings(Ours(runtime="VLLM").pool(), "/token", 0)
+    assert differing(PluginSettings, told, {"fleet.adminTokenFile"}) == []
+    assert differing(_Other, told, {"fleet.adminTokenFile"}) == ["feather.orderBatch"]

@@ -1,0 +1,44 @@
+"""The contender called ours is made of a manifest."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from plumage.errors import ManifestError
+from plumage_bench.defaults.state import state_of
+from plumage_bench.ours import Ours
+from plumage_engine.vllm.settings import PluginSettings
+
+
+def test_ours_without_overrides_is_what_the_plugin_takes_from_an_empty_object() -> None:
+    told = Ours(runtime="VLLM").plugin()
+    assert told["feather"].pop("options") == {"order": "TipLoss"}, "as the tree's own default is"
+    assert PluginSettings.model_validate(told) == PluginSettings()
+
+
+def test_override_reaches_engine_plugin_and_router() -> None:
+    assert Ours({"engine.simulator.cacheBlocks": 64}).engine().cache_blocks == 64
+    plugin = Ours({"engine.feather.policy": "Bandit"}, "VLLM").plugin()
+    assert plugin["feather"]["options"]["exploration"] == 0.05
+    assert Ours({"router.lbgr.forgetting": "0.75"}).routing() == (
+        "Lbgr",
+        {"c_miss": 1.0, "forgetting": 0.75, "c_hit": 0.0, "considered": 64},
+    )
+
+
+def test_override_that_no_manifest_could_say_is_refused() -> None:
+    with pytest.raises(ManifestError):
+        Ours({"engine.feather.polcy": "Bandit"}).pool()
+
+
+def test_ours_lists_its_overrides() -> None:
+    ours = Ours({"engine.simulator.maxNumSeqs": 256})
+    assert ours.listed() == {"runtime": "Simulator", "overrides": {"engine.simulator.maxNumSeqs": 256}}
+
+
+def test_state_tells_objects_with_other_settings_apart() -> None:
+    one, other = (Ours({"router.lbgr.forgetting": value}) for value in ("0.75", "0.992"))
+    assert state_of(one.routing_policy(random.Random(1))) == state_of(one.routing_policy(random.Random(2)))
+    assert state_of(one.routing_policy(random.Random(1))) != state_of(other.routing_policy(random.Random(1)))
