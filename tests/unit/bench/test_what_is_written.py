@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from plumage.errors import ConfigurationError
-from plumage_bench.harness import Context, Report, interval_keys, run_benchmark
+from plumage_bench.harness import Context, Report, interval_keys, least_keys, run_benchmark
 from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import describe
 
@@ -51,6 +51,8 @@ def test_a_run_is_written_down_with_its_command_commit_and_date(tmp_path: Path) 
 def test_a_paired_figure_has_keys_for_its_ends_and_pairs() -> None:
     ratio = PairedRatio(1.5, 1.25, 1.75, 6)
     assert interval_keys("gain", ratio) == {"gain": 1.5, "gain_low": 1.25, "gain_high": 1.75, "gain_pairs": 6}
+    other = PairedRatio(1.4, 1.3, 1.5, 4)
+    assert least_keys("gain", [ratio, other]) == interval_keys("gain", other)
 
 
 def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:
