@@ -64,7 +64,15 @@ TOKEN_FOLDER: Final = "/var/run/secrets/plumage"
 AUDIENCE: Final = "plumage"
 
 # Sections of a router's configuration that it takes from a changed file without a restart (plumage_router.live).
-LIVE_ROUTER_SETTINGS: Final = ("policy", "limits", "hold", "timeouts", "breaker", "quarantine")
+LIVE_ROUTER_SETTINGS: Final = (
+    "policy",
+    "limits",
+    "hold",
+    "timeouts",
+    "breaker",
+    "quarantine",
+    "allowed_request_fields",
+)
 
 Component = Literal["engine", "router", "directory", "gateway"]
 # A Service's name is a DNS label of at most 63 characters, and the longest suffix is "-directory".

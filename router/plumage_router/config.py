@@ -209,6 +209,9 @@ class PoolConfig(Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    allowed_request_fields: tuple[str, ...] = Field(
+        default=(), description="fields that pass though they are forbidden or unknown (`forbidden.py`)"
+    )
     engine_api_key_file: Path | None = None
     seed: int | None = Field(default=defaults.SEED, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096

@@ -1,25 +1,36 @@
 """What a client may send: the fields of each completion endpoint, with the type each must have.
 
-An allow-list, since engines take fields that reach into them (`kv_transfer_params`, `vllm_xargs`, `chat_template`,
-`priority`, …) and grow more with each release. A field that is not listed is refused by name; null is as good as absent
-wherever OpenAI's clients send it.
+All fields of OpenAI's API and of vLLM 0.32 pass, but for those that are dangerous (`forbidden.py`). A field that
+neither knows is refused too: a newer engine may render or cache the prompt by it, and the router's chain would be
+wrong. Null is as good as absent wherever OpenAI's clients send it. Where the router cannot tell which bytes an engine
+computes or reads from its cache, the request is routed without a chain (`is_followed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
-from plumage_router.errors import bad_field
+from plumage_router.errors import RequestError, bad_field
+from plumage_router.forbidden import (
+    FORBIDDEN,
+    PART_REASON,
+    STREAM_OPTIONS_REASON,
+    TEMPLATE_OPTIONS,
+    UNKNOWN,
+    UNKNOWN_TO_CHAIN,
+)
 
 __all__ = [
     "CHAT",
     "COMPLETION",
+    "Messages",
     "check_fields",
     "check_messages",
     "check_prompt",
     "check_stream_options",
     "check_template_options",
+    "is_followed",
 ]
 
 Check = Callable[[Any], str | None]  # what the value must be, or None when it is that
@@ -29,14 +40,12 @@ MAX_PROMPTS = 1024
 _ROLES = ("user", "assistant", "system", "tool", "developer", "function")
 _KNOWN_ROLES = frozenset(_ROLES)
 _TEXT, _PAIR = {str}, {2}
+# Rendered as vLLM does, then those that vLLM 0.32 shows to no template: what clients send back of an answer.
 _MESSAGE_FIELDS = frozenset(
-    ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning", "reasoning_content",
-     "function_call", "annotations", "audio")
-)  # fmt: skip
-# Arguments of rendering itself: setting them would replace the operator's template, or what it returns.
-_NOT_FOR_TEMPLATES = frozenset(
-    ("chat_template", "conversation", "messages", "tools", "documents", "tokenize", "return_tensors", "return_dict",
-     "tokenizer_kwargs", "padding", "truncation", "max_length", "continue_final_message", "add_generation_prompt")
+    ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "tools", "task",
+     "refusal", "function_call", "annotations", "audio", "provider_specific_fields", "thinking_blocks",
+     "reasoning_details", "reasoning_items", "images", "parsed", "id", "cache_control", "additional_kwargs",
+     "response_metadata", "usage_metadata", "example", "metadata")
 )  # fmt: skip
 # OpenAI's two, and vLLM's own.
 _STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation", "continuous_usage_stats"))
@@ -58,7 +67,9 @@ _PARTS = {
     "audio_embeds": ("audio_embeds",),
     "video_embeds": ("video_embeds",),
 }
-_PART_KEYS = {kind: frozenset(("type", "cache_control", *keys)) for kind, keys in _PARTS.items()}
+_PART_KEYS = {
+    kind: frozenset(("type", "cache_control", "prompt_cache_breakpoint", *keys)) for kind, keys in _PARTS.items()
+}
 _URLS = frozenset(("image_url", "video_url", "audio_url"))
 _MEDIA_KEYS = frozenset(("url", "detail"))
 
@@ -165,6 +176,36 @@ _SAMPLING: dict[str, Check] = {
     "structured_outputs": _object,
     "cache_salt": _text,
     "truncate_prompt_tokens": _whole(-1, 2**31 - 1),
+    "truncation_side": _text,
+    "allowed_token_ids": _ids,
+    "bad_words": _texts,
+    "logprob_token_ids": _ids,
+    "media_io_kwargs": _object,  # vLLM refuses it, and the next, unless it is started with --trust-request-mm-kwargs
+    "mm_processor_kwargs": _object,
+    "mm_payload": _text,
+    "prompt_logprobs": _whole(0, 20),  # -1, the whole vocabulary, would take an engine's memory
+    "repetition_detection": _object,
+    "request_id": _text,  # without effect: vLLM prefers X-Request-Id, which the router sends
+    "return_mm_kwargs": _flag,
+    "return_token_ids": _flag,
+    "return_token_offsets": _flag,
+    "return_tokens_as_token_ids": _flag,
+    "routed_experts_prompt_start": _whole(0, 2**31 - 1),
+    "session_id": _text,
+    "stream_interval": _whole(1, 2**31 - 1),
+    "thinking_token_budget": _whole(-1, 2**31 - 1),
+    # vLLM no longer knows these and ignores them.
+    **dict.fromkeys(
+        (
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "guided_decoding_backend",
+            "guided_whitespace_pattern",
+        ),
+        _anything,
+    ),
 }
 
 CHAT: dict[str, Check] = {
@@ -192,6 +233,14 @@ CHAT: dict[str, Check] = {
     "prompt_cache_key": _text,
     "safety_identifier": _text,
     "verbosity": _text,
+    "return_prompt_text": _flag,
+    # OpenAI's, without effect in vLLM.
+    "audio": _anything,
+    "moderation": _anything,
+    "prediction": _anything,
+    "prompt_cache_options": _anything,
+    "prompt_cache_retention": _anything,
+    "web_search_options": _anything,
 }
 
 COMPLETION: dict[str, Check] = {
@@ -204,57 +253,78 @@ COMPLETION: dict[str, Check] = {
 }
 
 
-def check_fields(body: Mapping[str, Any], allowed: Mapping[str, Check]) -> None:
-    """Refuses the first field that is not allowed or has the wrong type."""
+class Messages(NamedTuple):
+    """What was found of a chat's messages. plain: all of them is text. known: each field of them is one of which it is
+    known how vLLM renders it."""
+
+    plain: bool
+    known: bool
+
+
+def check_fields(body: Mapping[str, Any], known: Mapping[str, Check], passed: Collection[str] = ()) -> None:
+    """Refuses the first field that may not be sent or has the wrong type. passed: names that the pool lets pass."""
     for name, value in body.items():
-        check = allowed.get(name)
+        check = known.get(name)
         if check is None:
-            raise bad_field(name, "this field may not be sent.", code="field_not_allowed")
-        if value is not None:
+            if name not in passed:
+                raise _not_allowed(name, FORBIDDEN.get(name, UNKNOWN))
+        elif value is not None:
             wrong = check(value)
             if wrong is not None:
                 raise bad_field(name, f"it {wrong}.", code="invalid_type")
 
 
+def is_followed(body: Mapping[str, Any], known: Mapping[str, Check]) -> bool:
+    """Does the router know which bytes the engine computes, and that it reads them from its cache where it can? vLLM
+    computes a prompt anew to tell its log probabilities."""
+    if body.get("prompt_logprobs") is not None:
+        return False
+    if body.get("echo") and (known is CHAT or body.get("logprobs") is not None):
+        return False
+    return all(name in known or (name in FORBIDDEN and name not in UNKNOWN_TO_CHAIN) for name in body)
+
+
+def _not_allowed(path: str, reason: str) -> RequestError:
+    return bad_field(path, f"this field may not be sent: {reason}.", code="field_not_allowed")
+
+
 def check_template_options(options: Mapping[str, Any] | None) -> None:
     """`chat_template_kwargs` sets variables of the template, nothing else."""
     for name in options or ():
-        if name in _NOT_FOR_TEMPLATES:
-            raise bad_field(f"chat_template_kwargs.{name}", "this field may not be sent.", code="field_not_allowed")
+        if name in TEMPLATE_OPTIONS:
+            raise _not_allowed(f"chat_template_kwargs.{name}", TEMPLATE_OPTIONS[name])
 
 
 def check_stream_options(options: Mapping[str, Any] | None) -> None:
     """`stream_options` switches what there is to switch, on or off."""
     for name, value in (options or {}).items():
         if name not in _STREAM_OPTIONS:
-            raise bad_field(f"stream_options.{name}", "this field may not be sent.", code="field_not_allowed")
+            raise _not_allowed(f"stream_options.{name}", STREAM_OPTIONS_REASON)
         wrong = None if value is None else _flag(value)
         if wrong is not None:
             raise bad_field(f"stream_options.{name}", f"it {wrong}.", code="invalid_type")
 
 
-def check_messages(messages: Any, *, allow_media: bool) -> bool:
-    """A chat's messages: known roles and fields, content a string or parts, no media URL that is not allowed. True if
-    all of it is text."""
-    plain = True
+def check_messages(messages: Any, *, allow_media: bool) -> Messages:
+    """A chat's messages: known roles, content a string or parts, no media URL that is not allowed. Any other field
+    passes, since clients send back what they got."""
+    plain = known = True
     if not isinstance(messages, list) or not messages:
         raise bad_field("messages", "it must be a list with at least one message.", code="invalid_type")
     if len(messages) > MAX_MESSAGES:
         raise bad_field("messages", f"there are more than {MAX_MESSAGES}.", code="too_many")
     if _usual(messages):
-        return True
+        return Messages(plain=True, known=True)
     for index, message in enumerate(messages):
         if type(message) is not dict:
             raise bad_field(f"messages[{index}]", "it must be an object.", code="invalid_type")
         if message.get("role") not in _ROLES:
             raise bad_field(f"messages[{index}].role", f"it must be one of {', '.join(_ROLES)}.")
-        if not message.keys() <= _MESSAGE_FIELDS:
-            name = min(message.keys() - _MESSAGE_FIELDS)
-            raise bad_field(f"messages[{index}].{name}", "this field may not be sent.", code="field_not_allowed")
+        known &= message.keys() <= _MESSAGE_FIELDS
         content = message.get("content")
         if content is not None and type(content) is not str:
             plain &= _check_parts(f"messages[{index}].content", content, allow_media)
-    return plain
+    return Messages(plain, known)
 
 
 def _usual(messages: list[Any]) -> bool:
@@ -284,7 +354,7 @@ def _check_part(path: str, part: Mapping[str, Any], allow_media: bool) -> None:
         raise bad_field(f"{path}.type", f"it must be one of {', '.join(_PARTS)}.")
     if not part.keys() <= _PART_KEYS[kind]:
         name = min(part.keys() - _PART_KEYS[kind])
-        raise bad_field(f"{path}.{name}", "this field may not be sent.", code="field_not_allowed")
+        raise _not_allowed(f"{path}.{name}", PART_REASON)
     key = _PARTS[kind][0]
     wrong = _CONTENT[key](part.get(key))
     if wrong is not None:

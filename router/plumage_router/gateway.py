@@ -67,6 +67,7 @@ class Gateway(Entrance):
         self.name = name
         self.fleet = fleet
         self.reader = reader
+        reader.passed = frozenset(config.allowed_request_fields)
         self.decider = decider
         self.policy = policy
         self.audit = Audit(config.audit_size)
@@ -99,6 +100,7 @@ class Gateway(Entrance):
         self.limits, self.timeouts, self.hold.config = config.limits, config.timeouts, config.hold
         self.quarantine.config = config.quarantine
         self.room.use(config.limits.max_buffered_bytes)
+        self.reader.passed = frozenset(config.allowed_request_fields)
 
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
         if is_completion(request):

@@ -20,11 +20,13 @@ from plumage_router.fields import (
     CHAT,
     COMPLETION,
     Check,
+    Messages,
     check_fields,
     check_messages,
     check_prompt,
     check_stream_options,
     check_template_options,
+    is_followed,
 )
 from plumage_router.token_rate import LOOKED_AT
 from plumage_router.usage import Wanted
@@ -75,7 +77,8 @@ class Prompt:
 class PromptReader:
     """What a request says, given the model behind this router. `context`: the pool's longest prompt in tokens;
     `longest_token`: bytes of its longest token, which make a refusal by size certain instead of guessed. `fallbacks`:
-    the renderer's own count of conversations that it could not go on with, by what went wrong."""
+    the renderer's own count of conversations that it could not go on with, by what went wrong. `passed`: fields that
+    the pool lets pass though they are forbidden or unknown."""
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class PromptReader:
         fallbacks: Mapping[str, int] | None = None,
     ) -> None:
         self.fallbacks: Mapping[str, int] = {} if fallbacks is None else fallbacks
+        self.passed: frozenset[str] = frozenset()
         self._renderer = renderer
         self._model = model
         self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}
@@ -112,11 +116,14 @@ class PromptReader:
         """The request in `raw`, or RequestError. `body`: what it parses to, where that was done. `tenant`: keys are in
         use, so `salt` is set for the client."""
         body = parse_body(raw) if body is None else body
-        plain = self.check(path, body, tenant=tenant)
+        plain, followed = self._checked(path, body, tenant)
         text = self.render(path, body)
         own_salt = salt or body.get("cache_salt") or ""
         kept = None if body.get("truncate_prompt_tokens") is None else self._kept(body)
-        chunks = [] if kept is not None and _size(body, text) > kept else self.chain(text, body["model"], own_salt)
+        if not followed or (kept is not None and _size(body, text) > kept):
+            chunks = []
+        else:
+            chunks = self.chain(text, body["model"], own_salt)
         if kept is not None:
             text = text[-USUAL_TOKEN * max(1, kept) :]
         return Prompt(
@@ -127,13 +134,17 @@ class PromptReader:
             _wanted_usage(body.get("stream_options")),
             text,
             chunks,
-            plain,
+            plain and followed,
         )
 
     def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
         """Every rule that needs no rendering. True for one prompt that is nothing but text, and all of it."""
-        allowed: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
-        check_fields(body, allowed)
+        return self._checked(path, body, tenant)[0]
+
+    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool) -> tuple[bool, bool]:
+        """`check`, and whether the router can tell which bytes the engine computes."""
+        known: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
+        check_fields(body, known, self.passed)
         name = body.get("model")
         if name is None:
             raise bad_field("model", "it is missing.", code="missing_field")
@@ -144,11 +155,12 @@ class PromptReader:
         check_stream_options(body.get("stream_options"))
         if path == CHAT_PATH:
             check_template_options(body.get("chat_template_kwargs"))
-            plain = check_messages(body.get("messages"), allow_media=self._allow_media)
+            messages = check_messages(body.get("messages"), allow_media=self._allow_media)
         else:
             check_prompt(body.get("prompt"))
-            plain = isinstance(body["prompt"], str)
-        return plain and body.get("truncate_prompt_tokens") is None
+            messages = Messages(plain=isinstance(body["prompt"], str), known=True)
+        plain = messages.plain and body.get("truncate_prompt_tokens") is None
+        return plain, messages.known and is_followed(body, known)
 
     def render(self, path: bytes, body: Mapping[str, Any]) -> bytes:
         """The prompt's bytes as the engine will see them; of several prompts the first. Empty where rendering would

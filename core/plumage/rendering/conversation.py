@@ -219,8 +219,11 @@ def _assistant_fields(message: Mapping[str, Any], index: int) -> Message:
         if not isinstance(calls, list):
             raise TemplateError(f"messages[{index}].tool_calls: must be a list")
         fields["tool_calls"] = [_read_call(call, index) for call in calls]
-    if message.get("reasoning") is not None:
-        fields["reasoning"] = fields["reasoning_content"] = message["reasoning"]
+    reasoning = message.get("reasoning")
+    if reasoning is None:
+        reasoning = message.get("reasoning_content")  # an older name, which vLLM's request model renames
+    if reasoning is not None:
+        fields["reasoning"] = fields["reasoning_content"] = reasoning
     return fields
 
 

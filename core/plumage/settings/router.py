@@ -57,6 +57,7 @@ def router_settings(
             "pendingOwner": spec.lbgr.pending_owner_seconds,
             "drain": pool.spec.rollout.drain_timeout_seconds,
         },
+        "allowedRequestFields": list(spec.allowed_request_fields),
         "seed": pool.spec.engine.simulator.seed,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from plumage import settings
@@ -144,7 +145,7 @@ def gateway(scene: GatewayScene) -> dict[str, Any]:
             "maxInFlight": spec.flow_control.max_in_flight,
         },
         "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(scene)},
-        "pools": [_behind_gateway(one) for one in scene.served],
+        "pools": [_behind_gateway(one, spec.allowed_request_fields) for one in scene.served],
     }
 
 
@@ -159,11 +160,16 @@ def cordoned_file(pool: str) -> str:
     return f"cordoned-{pool}.json"
 
 
-def _behind_gateway(served: Served) -> dict[str, Any]:
+def _behind_gateway(served: Served, request_fields: Sequence[str]) -> dict[str, Any]:
     told = without(router(served.scene, cordoned_file(served.scene.metadata.name)), ("listen", "auth"))
     model = told["model"]
     aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
-    return {**told, "names": list(served.names), "model": {**model, "aliases": aliases}}
+    return {
+        **told,
+        "names": list(served.names),
+        "model": {**model, "aliases": aliases},
+        "allowedRequestFields": list(request_fields),
+    }
 
 
 def _router_auth(site: Site, refs: AuthSpec) -> dict[str, Any]:

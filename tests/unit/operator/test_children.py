@@ -61,6 +61,13 @@ def with_(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return dict(changed)
 
 
+def test_fields_that_a_pool_lets_pass_reach_its_router_and_roll_nothing() -> None:
+    changed = with_(SIMULATOR, "router.allowedRequestFields", ["priority", "my_field"])
+    told = json.loads(children(changed)["ConfigMap", "chat-router"]["data"]["router.json"])
+    assert told["allowedRequestFields"] == ["priority", "my_field"]
+    assert not rolls(SIMULATOR, changed, "router")
+
+
 def test_engine_agent_and_router_take_their_files(tmp_path: Path) -> None:
     made = children()
     files = made["ConfigMap", "chat-engine"]["data"] | made["ConfigMap", "chat-router"]["data"]

@@ -54,6 +54,21 @@ class TestRawCompletions:
 
 
 class TestWhatTheTemplateSees:
+    @pytest.mark.parametrize(
+        ("fields", "seen"),
+        [
+            ({"reasoning_content": "old"}, "old"),
+            ({"reasoning": "new", "reasoning_content": "old"}, "new"),
+            ({"reasoning": None, "reasoning_content": "old"}, "old"),
+        ],
+    )
+    def test_an_older_name_of_the_reasoning_is_read_where_the_newer_one_is_absent(
+        self, fields: dict[str, Any], seen: str
+    ) -> None:
+        messages = [HELLO, {"role": "assistant", "content": "x", **fields}]
+        text = renderer("{{ messages[1].reasoning }} {{ messages[1].reasoning_content }}")
+        assert text.render_text({"messages": messages}) == f"{seen} {seen}"
+
     def test_the_clock_is_the_one_given(self) -> None:
         assert rendered("{{ strftime_now('%d %b %Y') }}") == "01 May 2030"
 

@@ -38,12 +38,14 @@ SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 # What is white space to one engine of regular expressions and not to another: written out, for verdicts must agree.
 SPACES = r"\s\v\x{85}\pZ"
 KEY = r"^[-._a-zA-Z0-9]+$"
+REQUEST_FIELD = r"^[A-Za-z_][A-Za-z0-9_]*$"
 PATH = r"^/[^\x00]*$"
 # What a pattern asks for: a person should not have to read a regular expression.
 WORDS = {
     LABEL: "lowercase letters, digits and '-', beginning and ending with a letter or digit",
     SUBDOMAIN: "lowercase letters, digits, '-' and '.', beginning and ending with a letter or digit",
     KEY: "letters, digits, '-', '_' and '.'",
+    REQUEST_FIELD: "letters, digits and '_', beginning with a letter or '_'",
     PATH: "an absolute path",
 }
 
@@ -51,6 +53,7 @@ Label = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL)]
 Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)]
 Key = Annotated[str, Field(min_length=1, max_length=253, pattern=KEY)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
+RequestField = Annotated[str, Field(min_length=1, max_length=64, pattern=REQUEST_FIELD)]
 Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=PATH)]
 KEY_LENGTH = 317  # characters: a prefix of 253, a slash, a name of 63
 MapKey = Annotated[str, Field(max_length=KEY_LENGTH)]

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from plumage import defaults
 from plumage.api.v1alpha1.cel import entries_differ
-from plumage.api.v1alpha1.fields import Label, ObjectRef
+from plumage.api.v1alpha1.fields import Label, ObjectRef, RequestField
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ServedName
 from plumage.api.v1alpha1.pods import Resources
@@ -122,6 +122,12 @@ class InferenceGatewaySpec(Placement):
         "nothing is named.",
     )
     flow_control: FlowControlSpec = Field(FlowControlSpec(), description="The most that the gateway takes on.")
+    allowed_request_fields: tuple[RequestField, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        description="Fields of requests that pass though routers refuse them: dangerous or unknown ones.",
+    )
     rules: ClassVar = (
         Rule(
             at="listeners",

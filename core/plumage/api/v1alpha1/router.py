@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage import defaults
 from plumage.api.v1alpha1.exposure import HTTPRouteSpec, IngressSpec
-from plumage.api.v1alpha1.fields import Memory, ObjectRef, Seconds, SecretKeyRef, StringMap
+from plumage.api.v1alpha1.fields import Memory, ObjectRef, RequestField, Seconds, SecretKeyRef, StringMap
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.scheduling import Placement
@@ -124,6 +124,7 @@ _OWN = (
     "resources",
     "limits",
     "timeouts",
+    "allowed_request_fields",
 )
 _GATEWAY_ALONE = "!has(self.gatewayRef) || !(" + " || ".join(f"has(self.{to_camel(name)})" for name in _OWN) + ")"
 
@@ -156,6 +157,12 @@ class RouterSpec(Placement):
     )
     limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
+    allowed_request_fields: tuple[RequestField, ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        description="Fields of requests that pass though the router refuses them: dangerous or unknown ones.",
+    )
     rules: ClassVar = (
         Rule(
             at="gatewayRef",

@@ -1,0 +1,49 @@
+"""Which request fields pass: OpenAI's own, those that docs/requests.md names as refused, and what clients send back."""
+
+from __future__ import annotations
+
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types import completion_create_params as of_completion
+from openai.types.chat import completion_create_params as of_chat
+
+from plumage_router.errors import RequestError
+from plumage_router.fields import CHAT, COMPLETION, check_fields
+from plumage_router.forbidden import FORBIDDEN, TEMPLATE_OPTIONS
+
+PAGE = (Path(__file__).parents[2] / "docs/requests.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("known", "params"),
+    [
+        (CHAT, of_chat.CompletionCreateParamsStreaming),
+        (COMPLETION, of_completion.CompletionCreateParamsStreaming),
+    ],
+)
+def test_every_field_of_openais_client_passes(known: Any, params: Any) -> None:
+    fields = set(typing.get_type_hints(params))
+    assert {"model", "stream", "temperature"} < fields
+    assert fields - known.keys() == set()
+
+
+def test_no_field_is_both_known_and_refused() -> None:
+    assert FORBIDDEN.keys() & (CHAT.keys() | COMPLETION.keys()) == set()
+
+
+def test_the_page_has_each_refused_field_with_the_reason_that_clients_read() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE, re.M))
+    assert rows == dict(FORBIDDEN)
+    for name, reason in rows.items():
+        with pytest.raises(RequestError) as refused:
+            check_fields({name: 1}, CHAT)
+        assert refused.value.message == f"{name}: this field may not be sent: {reason}."
+        assert (refused.value.status, refused.value.code, refused.value.param) == (400, "field_not_allowed", name)
+
+
+def test_the_page_has_each_template_option_that_is_refused() -> None:
+    assert set(re.findall(r"`(\w+)`", PAGE)) >= TEMPLATE_OPTIONS.keys()

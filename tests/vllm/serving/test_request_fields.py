@@ -1,0 +1,17 @@
+"""vLLM's own request models: each of their fields is known to the router, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+from plumage_router.fields import CHAT, COMPLETION
+from plumage_router.forbidden import FORBIDDEN
+
+
+@pytest.mark.parametrize(("model", "known"), [(ChatCompletionRequest, CHAT), (CompletionRequest, COMPLETION)])
+def test_every_field_is_known_or_refused_with_a_reason(model: Any, known: Any) -> None:
+    assert set(model.model_fields) - known.keys() - FORBIDDEN.keys() == set()
