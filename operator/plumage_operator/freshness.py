@@ -15,12 +15,12 @@ from typing import Final
 
 from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
 from plumage_operator.cluster.api import Api
-from plumage_operator.errors import ApiError
+from plumage_operator.errors import ApiError, GoneError
 from plumage_operator.liveness import Heartbeats
 from plumage_operator.observed import Object, meta
 from plumage_operator.store import PoolKey, Store
 
-__all__ = ["EVERY", "HEARTBEAT", "Freshness", "fill"]
+__all__ = ["EVERY", "HEARTBEAT", "Freshness", "fill", "missing_kinds"]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,17 @@ _KINDS: Final = (
     ("Pod", "v1", "pods", OURS_SELECTOR),
 )
 Version = tuple[str, str, str, int]
+
+
+async def missing_kinds(api: Api, namespaces: Sequence[str]) -> list[str]:
+    """Names of our definitions that the cluster does not have."""
+    missing = []
+    for plural in ("inferencegateways", "inferencepools"):
+        try:
+            await api.versions(f"{GROUP}/{VERSION}", plural, (namespaces or (None,))[0], "")
+        except GoneError:
+            missing.append(f"{plural}.{GROUP}")
+    return missing
 
 
 async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:

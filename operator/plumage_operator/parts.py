@@ -187,9 +187,10 @@ def progress_fact(observed: Observed, scene: Scene) -> Fact:
         return Fact(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
     cause = _cause(observed, scene, "engine")
     if cause is not None and not cause.passes:
-        if found.total == found.updated and _was_rolled_out(_deployment(observed, scene, "engine")):
+        if found.total == found.updated:
+            rolled_out = _was_rolled_out(_deployment(observed, scene, "engine"))
             told = f"{found.ready} of {wanted} replicas are ready, all as the spec says. {cause.message}"
-            return Fact(Type.PROGRESSING, "False", Reason.DEGRADED, told)
+            return Fact(Type.PROGRESSING, "False", Reason.DEGRADED if rolled_out else cause.reason, told)
         return _halted(found, cause)
     if found.total > found.updated:
         return _rolling(observed, scene, replaced)
@@ -213,8 +214,8 @@ def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:
 
 
 def _halted(found: Counts, cause: Cause) -> Fact:
-    old = found.total - found.updated
-    serving = f"the {old} replicas of before serve on" if old else f"{found.ready} replicas are ready"
+    """Replicas of before are there, so that there is a rollout to halt: a new pool has none."""
+    serving = f"the {found.total - found.updated} replicas of before serve on"
     told = f"new replicas do not become ready; {serving}. {cause.message}"
     return Fact(Type.PROGRESSING, "False", Reason.ROLLOUT_HALTED, told)
 

@@ -31,7 +31,7 @@ from plumage_operator.external_metrics.front_proxy import read_front_proxy
 from plumage_operator.external_metrics.metrics import samples_of
 from plumage_operator.external_metrics.plain import add_pool_figures
 from plumage_operator.external_metrics.server import ExternalMetrics
-from plumage_operator.freshness import Freshness, fill
+from plumage_operator.freshness import Freshness, fill, missing_kinds
 from plumage_operator.liveness import Heartbeats, Progress
 from plumage_operator.metrics import Metrics
 from plumage_operator.options import Options
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 _LOOP = "event loop"
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
 _REFUSALS = 5  # half a minute of them; who lacks a right for longer ends, and its pod shows it
+_DEFINE = "apply them (kubectl apply --server-side -f crds/), or install the chart with crds.enabled=true"
 _PULSE = 5.0  # seconds between two beats of what must always move
 
 
@@ -62,6 +63,7 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats(time.monotonic)
+        self.lacking = ""  # what keeps it from its work, in words; empty while nothing does
         self._steady = steady_clock()  # one for all figures, whose ages are compared
 
     async def run(self, stopped: asyncio.Event) -> None:
@@ -97,7 +99,7 @@ class Operator:
         figures = metrics_app(self._page)
         add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), asked=autoscaling.asked, clock=self._steady)
         for app, port in (
-            (health_app(self.heartbeats), self._options.health_port),
+            (health_app(self.heartbeats, lambda: self.lacking), self._options.health_port),
             (figures, self._options.metrics_port),
         ):
             stack.push_async_callback((await serve(app, port)).cleanup)
@@ -162,6 +164,7 @@ class Operator:
         wait, refusals = _FIRST_WAIT, 0
         while True:
             try:
+                await self._kinds_there(api)
                 await fill(api, self.store, kinds, self._options.namespaces)
                 break
             except (RefusedError, UnavailableError) as error:
@@ -174,6 +177,18 @@ class Operator:
                 wait = min(2 * wait, _LONGEST_WAIT)
         for pool in self.store.pools():
             self._changed(pool)
+
+    async def _kinds_there(self, api: Api) -> None:
+        """Waits until the cluster knows our kinds, and is not ready meanwhile. Without them a watch sees nothing: the
+        operator would look healthy and do nothing."""
+        wait = _FIRST_WAIT
+        while missing := await missing_kinds(api, self._options.namespaces):
+            self.lacking = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
+            log.error("%s; asking again in %g s", self.lacking, wait)
+            self.heartbeats.beat(_LOOP)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        self.lacking = ""
 
     async def _kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
         """kopf takes the signals for itself; without one it ends with an error only."""

@@ -14,16 +14,17 @@ __all__ = ["health_app", "metrics_app", "serve"]
 _CLOSES = 2.0  # seconds that a scrape in flight may take at the end
 
 
-def health_app(heartbeats: Heartbeats) -> web.Application:
-    """`/healthz`: 200, or 503 with what fell silent. `/readyz`: the process serves; one that waits for the Lease is as
-    ready as the active one."""
+def health_app(heartbeats: Heartbeats, lacking: Callable[[], str] = lambda: "") -> web.Application:
+    """`/healthz`: 200, or 503 with what fell silent. `/readyz`: 200, or 503 with what the operator lacks here. One that
+    waits for the Lease is as ready as the active one."""
 
     async def healthz(_: web.Request) -> web.Response:
         stale = heartbeats.stale()
         return web.Response(text="\n".join(stale) or "ok", status=503 if stale else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ok")
+        lack = lacking()
+        return web.Response(text=lack or "ok", status=503 if lack else 200)
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)

@@ -45,9 +45,15 @@ class Fleet:
         done = self.server.kubectl("-n", namespace, "get", *what, "-o", "json", check=False)
         return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
-    def install(self) -> None:
+    def define(self) -> None:
+        """The CRDs."""
         self.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
         self.server.established()
+
+    def install(self, *, define: bool = True) -> None:
+        """The operator's account with its rights, and the CRDs unless `define` says no."""
+        if define:
+            self.define()
         self.kubectl("create", "namespace", SYSTEM)
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([*_rights(), *_bounds()]))
 

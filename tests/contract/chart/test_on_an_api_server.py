@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from cluster.programs import NODES, found
 from cryptography import x509
-from support.charts import CHART, pod_specs
+from support.charts import CHART, ROOT, pod_specs
 from support.needs import missing
 
 from plumage_operator.integrations import INTEGRATIONS
@@ -123,6 +124,54 @@ def test_a_pool_that_is_there_survives_uninstall_and_a_new_install_takes_it_up(
     assert "inferencepool" in server.kubectl("get", "inferencepools", "-n", "team-a", "-o", "name").stdout
     release.install(CHART, "plumage")  # the CRDs still carry this release's name
     server.kubectl("delete", "inferencepools", "--all", "-n", "team-a", "--timeout=30s")  # nothing holds it
+
+
+REINSTALL = "Install again under another name or namespace"
+
+
+def test_another_release_takes_the_kept_definitions_over_as_the_manual_says(
+    server: ApiServer, release: Any, helm: Any
+) -> None:
+    release.install(CHART, "plumage")
+    release.uninstall("plumage")
+    with pytest.raises(helm.HelmError, match="invalid ownership metadata"):
+        release.install(CHART, "other", namespace="team-a")
+    told = _annotate_words()
+    words = told.replace("NEW-NAMESPACE", "team-a").replace("NEW", "other").split()
+    server.kubectl(*words[1:])
+    release.install(CHART, "other", namespace="team-a")
+    try:
+        owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-namespace}"
+        assert server.kubectl("get", "crd", f"inferencepools.{GROUP}", "-o", owner).stdout == "team-a"
+    finally:
+        with helm.Config(kubeconfig_path=server.kubeconfig, namespace="team-a") as config:
+            config.uninstall("other")
+
+
+def _annotate_words() -> str:
+    """The manual's own command, on one line."""
+    page = (ROOT / "docs" / "install.md").read_text().partition(REINSTALL)[2]
+    command = page.partition("kubectl annotate")[2].partition("# or leave")[0]
+    return "kubectl annotate" + command.replace("\\\n", " ")
+
+
+@pytest.mark.usefixtures("release")
+def test_helm_takes_ownership_of_the_kept_definitions(server: ApiServer) -> None:
+    program = next(found(one) for one in NODES if one.name == "helm")
+    if program is None:
+        missing("a helm program", "make cluster-programs")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(program), "--kubeconfig", str(server.kubeconfig), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert run("install", "one", str(CHART), "--namespace", "team-a").returncode == 0
+    assert run("uninstall", "one", "--namespace", "team-a").returncode == 0
+    there = ("other", "--namespace", "team-b")
+    assert "invalid ownership metadata" in run("install", *there, str(CHART)).stderr
+    taken = run("install", *there, str(CHART), "--take-ownership")
+    assert taken.returncode == 0, taken.stderr
+    assert run("uninstall", *there).returncode == 0
 
 
 def test_held_to_namespaces(server: ApiServer, release: Any) -> None:
@@ -235,7 +284,7 @@ def _described(server: ApiServer) -> bool:
 
 def _everything(server: ApiServer) -> set[str]:
     """What a release could leave, by name; not what controllers make of it and take away a moment later."""
-    kinds = "crd,clusterrole,clusterrolebinding,apiservice"
+    kinds = "crd,clusterrole,clusterrolebinding,apiservice,validatingadmissionpolicy,validatingadmissionpolicybinding"
     named = server.kubectl("get", kinds, "-o", "name", "-l", "app.kubernetes.io/part-of=plumage").stdout
     in_spaces = "deployment,service,serviceaccount,configmap,secret,role,rolebinding,networkpolicy,pdb"
     template = "{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{'\\n'}{end}"

@@ -166,6 +166,22 @@ def test_a_refusal_of_an_older_replica_set_is_not_told() -> None:
         assert diagnose([], deployment(present), []) is None
 
 
+def test_a_new_pool_that_cannot_start_names_the_cause_instead_of_a_halted_rollout() -> None:
+    world = World()
+    world.do(world.plan())
+    deployment = world.objects["Deployment", "chat-engine"]
+    deployment["status"] = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 0}
+    for name in ("chat-engine-1", "chat-engine-2"):
+        world.add_pod(name, deployment["spec"]["template"], ready=False)
+        world.pods[name]["status"] = unscheduled('persistentvolumeclaim "models" not found.')
+    world.do(world.plan())
+    found = world.condition("Progressing")
+    assert (found["status"], found["reason"]) == ("False", "MissingVolumeClaim")
+    assert found["message"].startswith("0 of 2 replicas are ready")
+    assert "PersistentVolumeClaim models" in found["message"]
+    assert "RolloutHalted" not in {one.reason for one in world.told}
+
+
 def test_hard_causes_come_before_what_may_pass() -> None:
     first_crash = pod_object(name="a", **ended(1, restarts=1) | {"containerStatuses": [
         {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}},

@@ -1,0 +1,46 @@
+"""An operator that starts before its CRDs says so, is not ready, and goes to work once they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.kube import served
+from support.operator_fleet import Fleet, made, pool
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Fleet]:
+    """A cluster of its own without the CRDs, and an operator in it."""
+    with served() as server:
+        fleet = Fleet(server, tmp_path)
+        fleet.install(define=False)
+        fleet.start()
+        yield fleet
+        for name in list(fleet.operators):
+            fleet.stop(name, kill=True)
+
+
+def answer(fleet: Fleet, path: str) -> tuple[int, str]:
+    """Status and text; 0 while the operator starts."""
+    try:
+        found = httpx.get(f"http://127.0.0.1:{fleet.ports['first'][0]}{path}", timeout=10.0)
+    except httpx.TransportError:
+        return 0, ""
+    return found.status_code, found.text
+
+
+def test_an_operator_without_its_definitions_is_not_ready_and_says_what_to_apply(bare: Fleet) -> None:
+    bare.until(lambda: answer(bare, "/readyz")[0] == 503)
+    for told in (answer(bare, "/readyz")[1], bare.log()):
+        assert "no definition of inferencegateways.inference.plumage.dev and inferencepools" in told
+        assert "kubectl apply --server-side -f crds/" in told
+    assert answer(bare, "/healthz")[0] == 200, "a restart would cure nothing"
+
+    bare.define()
+    bare.kubectl("create", "namespace", "late")
+    bare.kubectl("-n", "late", "apply", "-f", "-", stdin=pool())
+    bare.until(lambda: answer(bare, "/readyz") == (200, "ok"))
+    assert made(bare, "late")
