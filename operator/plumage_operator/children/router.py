@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
@@ -66,7 +68,7 @@ def build_service(scene: Scene) -> Child:
 
 def build_deployment(scene: Scene) -> Child:
     """What it takes from a changed file while it runs restarts nothing."""
-    restarts = [without(settings.router(scene), LIVE_ROUTER_SETTINGS)]
+    restarts = [without(settings.router(scene), tuple(map(to_camel, LIVE_ROUTER_SETTINGS)))]
     replicas = scene.pool.spec.router.replicas
     return deployment(scene, "router", _pod(scene), replicas=replicas, strategy=ROLLING, restarts=restarts)
 
