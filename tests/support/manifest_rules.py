@@ -126,7 +126,7 @@ RULES: list[tuple[Mutation, str]] = [
     ),
     (
         put("spec.router.limits", {"bodyMemory": "63Mi"}),
-        "spec.router.limits.bodyMemory: must be at least 4 times maxBodyBytes, got 63Mi",
+        "spec.router.limits.bodyMemory: must be at least 4 times maxBodyBytes, got '63Mi'",
     ),
     (
         put("spec.directory", {"managed": {}, "redisRef": {"url": "redis://host:6379"}}),
