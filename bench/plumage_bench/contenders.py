@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plumage.api.v1alpha1.cache import EvictionSpec
-from plumage.api.v1alpha1.router import RouterSpec
 from plumage.routing import RoutingPolicy, make_policy
-from plumage.settings import policies
+from plumage_bench.ours import Ours
 from plumage_engine.simulator.device import GPU
 
 __all__ = [
@@ -62,9 +60,9 @@ class Contender:
 
 def _ours() -> Contender:
     """What the default manifest deploys: its policy, the options it passes, its eviction."""
-    router, eviction = RouterSpec(), EvictionSpec()
-    options = policies.lbgr(router.policy, router.lbgr)
-    return Contender(router.policy, router.policy, policies.eviction(eviction, block_tokens=16)["policy"], options)
+    ours = Ours()
+    policy, options = ours.routing()
+    return Contender(policy, policy, ours.engine().eviction, options)
 
 
 OURS = _ours()

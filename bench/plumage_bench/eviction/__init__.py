@@ -114,6 +114,10 @@ def _report(
         "rlt_area": area["Rlt"],
         "lru_area": area["Lru"],
         "hotness_over_lru": min(ratios["Hotness"] / ratios["Lru"] for ratios in main.values()),
+        # The target names no size, so the worst of all that were played counts too; where all fits no policy evicts.
+        "hotness_over_lru_any_room": min(
+            ratios["Hotness"] / ratios["Lru"] for room, of in suites.items() if room < 1 for ratios in of.values()
+        ),
         "hotness_over_textbook": means["Hotness"] / max(means[policy] for policy in TEXTBOOK),
         "multiturn_hotness": turns["Hotness"] / turns["Lru"],
         "multiturn_rlt": turns["Rlt"] / turns["Lru"],

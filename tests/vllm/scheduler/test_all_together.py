@@ -1,4 +1,4 @@
-"""Every feature at once, as `PLUMAGE_VLLM='{}'` and the host tier switch them on: vLLM's answers, and nothing left."""
+"""Every feature at once, the bandit, a sorted batch and the host tier too: vLLM's answers, and nothing left."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def prompts(count: int = 90) -> list[Prompt]:
 def test_answers_are_vllms_with_every_feature_on(start_engine: Callable[..., Engine]) -> None:
     few = {"num_gpu_blocks_override": 36, "max_model_len": 512, "max_num_seqs": 6}
     expected = start_engine(**few).serve(prompts()).answers
-    settings = {"hostTier": {"minFrequency": 2}, "seed": 3}
+    settings = {"feather": {"policy": "Bandit", "orderBatch": True}, "hostTier": {"minFrequency": 2}, "seed": 3}
     engine = start_engine(**few, **host_tier_arguments(4096), **plugin_arguments(settings))
     plumage = engine.scheduler.plumage
-    assert set(plumage.guards) >= {"feather", "eviction", "batchLimit", "hostTier", "promotion"}
+    assert set(plumage.guards) >= {"feather", "batchOrder", "eviction", "batchLimit", "hostTier", "promotion"}
     answers = engine.serve(prompts()).answers
     assert {name: one.tokens for name, one in answers.items()} == {name: one.tokens for name, one in expected.items()}
     assert all(guard.on for guard in plumage.guards.values()), {n: g.reason for n, g in plumage.guards.items()}

@@ -108,6 +108,8 @@ def _cases() -> dict[str, tuple[type, str, set[str]]]:
     return cases
 
 
+_EVERYTHING = {"feather": {"orderBatch": True}}
+"""All that the plugin can do; sorting the batch is not a default."""
 _CASES = _cases()
 
 
@@ -122,7 +124,7 @@ def test_what_needs_it_is_off(tiny_model: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(spec, "GUARD", Guard("hostTier", Counters()))  # the process's
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=f"inproc://{case}")
     tier = host_tier_arguments(16, disk_path=str(tmp_path), disk_bytes_to_use=1 << 24)
-    engine = PretendEngine(tiny_model, blocks=24, kv_events_config=events, **plugin_arguments({}), **tier)
+    engine = PretendEngine(tiny_model, blocks=24, kv_events_config=events, **plugin_arguments(_EVERYTHING), **tier)
     try:
         serves_on(engine)
         status, stats = engine.scheduler.fleet.answer("stats", b"")

@@ -8,7 +8,7 @@ from time import process_time
 from plumage_bench.vllm_engine import Engine, plugin_arguments
 from plumage_bench.vllm_feather import _Bench
 from plumage_bench.vllm_feather_cells import BLOCK, Cell
-from plumage_bench.vllm_feather_contenders import FCFS, LEARNED, OFF, TREE
+from plumage_bench.vllm_feather_contenders import FCFS, LEARNED, OFF, ORDER
 
 
 def test_no_policy_sees_what_warms_the_cache(start_engine: Callable[..., Engine]) -> None:
@@ -16,9 +16,9 @@ def test_no_policy_sees_what_warms_the_cache(start_engine: Callable[..., Engine]
     cell = Cell("two groups", 2, prefix=2 * BLOCK, requests=4, output=2, batch=2)
     few = {"block_size": BLOCK, "num_gpu_blocks_override": cell.blocks, "max_model_len": 1024, "max_num_seqs": 2}
     engine = start_engine(**few, **plugin_arguments(OFF))
-    bench = _Bench(engine, cell, (FCFS, TREE, LEARNED), process_time)
+    bench = _Bench(engine, cell, (FCFS, ORDER, LEARNED), process_time)
     bench.warm()
-    for contender in (TREE, LEARNED):
+    for contender in (ORDER, LEARNED):
         order = bench._parts[contender.label][0].order
         assert order.active == order.queue.active == 0, contender.label
         assert bench.play(contender, 1).tokens == cell.requests * cell.output

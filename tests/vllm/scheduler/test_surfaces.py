@@ -47,6 +47,6 @@ def test_what_another_version_would_refuse_is_named(module: str, old: str, new: 
 
 
 def test_every_feature_is_on(start_engine: Callable[..., Engine]) -> None:
-    guards = start_engine(**plugin_arguments({})).scheduler.plumage.guards
-    assert {"feather", "batchLimit"} <= set(guards)
+    guards = start_engine(**plugin_arguments({"feather": {"orderBatch": True}})).scheduler.plumage.guards
+    assert {"feather", "batchLimit", "batchOrder"} <= set(guards)
     assert all(guard.on for guard in guards.values()), {name: guard.reason for name, guard in guards.items()}

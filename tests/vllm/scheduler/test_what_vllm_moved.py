@@ -23,6 +23,8 @@ from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import ENVIRONMENT
 
+_SORTED = {"feather": {"orderBatch": True}}
+"""Sorting the batch is not a default."""
 _HIDDEN = {
     "feather": "vllm.v1.core.sched.request_queue.RequestQueue",
     "eviction": "vllm.v1.core.kv_cache_utils.FreeKVCacheBlockQueue",
@@ -52,7 +54,7 @@ gc.freeze()
 gc.collect = gc.unfreeze = lambda *_: 0  # of an engine's start and end: four fifths of their time, as in conftest.py
 
 def told(prompts):
-    with running(Path(sys.argv[1]), **plugin_arguments({}), **tier) as engine:
+    with running(Path(sys.argv[1]), **plugin_arguments({"feather": {"orderBatch": True}}), **tier) as engine:
         answers = engine.serve(prompts).answers
         guards = engine.scheduler.plumage.guards
         return {
@@ -166,7 +168,7 @@ def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: py
 
     monkeypatch.setattr(spec, "GUARD", Guard("hostTier", Counters()))
     monkeypatch.setattr(SelectiveManager if stock else CPUOffloadingManager, "__init__", moved)
-    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16))
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments(_SORTED), **host_tier_arguments(16))
     guard = engine.scheduler.plumage.guards["hostTier"]
     assert (guard.on, guard.reason) == (False, "TypeError: takes no num_chunks")
     manager = type(engine.scheduler.connector.connector_scheduler.manager).__name__
@@ -182,7 +184,7 @@ def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
         monkeypatch.delattr(f"plumage_engine.vllm.{package}.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.manager", None)
     disk = {"disk_path": str(tmp_path), "disk_bytes_to_use": 1 << 24}
-    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16, **disk))
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments(_SORTED), **host_tier_arguments(16, **disk))
     plumage = engine.scheduler.plumage
     assert {name for name, guard in plumage.guards.items() if not guard.on} == {"disk"}
     assert "tiering" in plumage.guards["disk"].reason
@@ -197,7 +199,7 @@ def test_an_installation_that_raises(tiny_model: Path, monkeypatch: pytest.Monke
         raise AttributeError("made to fail")
 
     monkeypatch.setattr(_INSTALLED[feature], fail)
-    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments({}), **host_tier_arguments(16))
+    engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments(_SORTED), **host_tier_arguments(16))
     plumage = engine.scheduler.plumage
     assert {name for name, guard in plumage.guards.items() if not guard.on} == {feature}
     assert plumage.guards[feature].reason == "AttributeError: made to fail"
@@ -224,7 +226,7 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
         raise RuntimeError("made to fail")
 
     monkeypatch.setattr(batch_order, "rank_rows", fail)
-    engine = start_engine(**plugin_arguments({}))
+    engine = start_engine(**plugin_arguments(_SORTED))
     assert engine.scheduler.plumage.guards["batchOrder"].on
     assert answers(engine) == wanted
     assert engine.scheduler.plumage.guards["batchOrder"].reason == "RuntimeError: made to fail"
@@ -237,7 +239,7 @@ def test_the_entry_point_lets_vllm_go_on(monkeypatch: pytest.MonkeyPatch, caplog
     from vllm.config import SchedulerConfig
 
     monkeypatch.setattr(plugin, "GUARD", Guard("scheduler", Counters()))
-    monkeypatch.setenv(ENVIRONMENT, "{}")
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(_SORTED))
     monkeypatch.delattr(SchedulerConfig, "get_scheduler_cls")
     monkeypatch.delitem(sys.modules, "plumage_engine.vllm.compat.worker", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.worker.worker_base", None)
