@@ -28,7 +28,7 @@ from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["Ours"]
 
-_MEETING = Meeting("ipc:///run/plumage/events", "ipc:///run/plumage/replay", "/run/plumage/token")
+_MEETING = Meeting("ipc:///run/plumage/events", "ipc:///run/plumage/replay", "/run/plumage/token", "/run/plumage/key")
 _FOLDER = "builtin://tiny-chat"
 
 
@@ -85,6 +85,7 @@ class Ours:
             port=port,
             membership={},
             auth={},
+            secrets=None,
         )
         return {**told, "directoryUrl": directory_url, **own}
 

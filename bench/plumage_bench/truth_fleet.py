@@ -131,7 +131,7 @@ def fleet(setting: Setting, model: Path, folder: Path) -> Iterator[Fleet]:
         )
         agent = _launch(stack, "plumage_engine.agent", _agent(setting, model, folder, directory.url, ports), folder)
         key = secrets.token_hex()
-        (folder / "admin").write_text(key)
+        (folder / "admin").write_text(key + "\n")
         (folder / "members").write_text(json.dumps(_members(ports)))
         _launch(stack, "plumage_router", _router(setting, model, folder, directory.url, ports[2]), folder)
         url = f"http://127.0.0.1:{ports[2]}"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plumage_operator.observed import ChildKey, Object
 
-__all__ = ["Action", "Annotate", "Apply", "Delete", "Tell", "WriteStatus"]
+__all__ = ["Action", "Annotate", "Apply", "Delete", "MakeSecret", "Tell", "WriteStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,14 @@ class Apply:
 
     child: Object
     known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSecret:
+    """Create a Secret with a random token under each of these entries, unless there is one of its name."""
+
+    secret: Object
+    entries: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +62,4 @@ class WriteStatus:
     status: Mapping[str, Any]
 
 
-Action = Apply | Delete | Annotate | Tell | WriteStatus
+Action = Apply | MakeSecret | Delete | Annotate | Tell | WriteStatus

@@ -1,8 +1,8 @@
 """What the operator may do in a cluster: the one list that the chart's roles are made from and tests run it under.
 
-It has no verb on Secrets, ever: pods mount them. A child is first made by `create`, so that an object of somebody
-else's is never taken over; `get` is asked before it is changed, by server-side apply, which is `patch`; `list` and
-`watch` keep the operator's picture.
+Of Secrets it may create new ones, for a pool's own keys, and has no other verb on them: pods mount them. A child is
+first made by `create`, so that an object of somebody else's is never taken over; `get` is asked before it is changed,
+by server-side apply, which is `patch`; `list` and `watch` keep the operator's picture.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ IN_POOLS: Final = (
     Rule(GROUP, ("inferencegateways", "inferencepools"), ("list", "watch")),
     Rule(GROUP, ("inferencegateways/status", "inferencepools/status"), ("patch",)),
     Rule("", ("configmaps", "serviceaccounts", "services"), _CHILD),
+    Rule("", ("secrets",), ("create",)),
     Rule("apps", ("deployments",), _CHILD),
     Rule("gateway.networking.k8s.io", ("httproutes",), _CHILD),
     Rule("monitoring.coreos.com", ("podmonitors",), _CHILD),

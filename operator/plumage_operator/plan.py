@@ -12,9 +12,20 @@ from typing import Any, Final
 from plumage.api.v1alpha1 import InferencePool, parse_kept
 from plumage.cluster import CORDON, PAUSE, child_name
 from plumage.errors import ManifestError
-from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
-from plumage_operator.children import APPLIED, KINDS, Child, Scene, build_children, model_mistakes, with_cordons
+from plumage_operator.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
+from plumage_operator.children import (
+    APPLIED,
+    KINDS,
+    Child,
+    Scene,
+    build_children,
+    build_keys,
+    model_mistakes,
+    with_cordons,
+)
+from plumage_operator.children.keys import ENTRIES
 from plumage_operator.conditions import Fact, Reason, Type
+from plumage_operator.diagnosis import stuck_pods
 from plumage_operator.drift import drift
 from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta, own_child, owner_uid
 from plumage_operator.parts import part_of
@@ -29,6 +40,7 @@ __all__ = [
     "is_paused",
     "plan",
     "plan_changes",
+    "plan_keys",
     "plan_words",
     "read_pool",
     "removed",
@@ -55,6 +67,21 @@ def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
     if scene is None or mistakes:
         return ()
     return tuple(_cordons(observed, scene) if is_paused(observed.pool) else _changes(observed, scene))
+
+
+def plan_keys(observed: Observed, site: Site, *, recently: bool = False) -> tuple[Action, ...]:
+    """The Secret with the pool's own keys, where it may be missing: before the first engines are made, and while pods
+    wait for their volumes. The operator can't read Secrets, so nothing tells whether it is there. recently: it was made
+    or found a moment ago, so pods wait for something else."""
+    if goes(observed.pool) or is_paused(observed.pool):
+        return ()
+    engines = own_child(observed, ("Deployment", child_name(str(meta(observed.pool).get("name")), "engine")))
+    if engines is not None and (recently or not stuck_pods((*observed.pods, *observed.gateway_pods))):
+        return ()
+    scene, mistakes = _read(observed, site)
+    if scene is None or mistakes or scene.pool.spec.keys_ref is not None:
+        return ()
+    return (MakeSecret(build_keys(scene), ENTRIES),)
 
 
 def plan_words(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:

@@ -19,7 +19,7 @@ from plumage_operator.gateways import gateway_changes, gateway_words
 from plumage_operator.log_limit import cause
 from plumage_operator.metrics import Metrics
 from plumage_operator.observed import Object, Observed, Refusal, Scaling, Trouble, meta
-from plumage_operator.plan import plan_changes, plan_words
+from plumage_operator.plan import plan_changes, plan_keys, plan_words
 from plumage_operator.queue import WorkQueue
 from plumage_operator.site import Site
 from plumage_operator.store import PoolKey, Store
@@ -67,6 +67,7 @@ class Reconciler:
         self._clock = clock
         self._unchanged = Unchanged()
         self._refused: dict[Key, tuple[Refusal, ...]] = {}
+        self._keyed: dict[PoolKey, tuple[object, float]] = {}  # whose Secret was made last, by uid, and when
         self._said: dict[Key, tuple[object, Mapping[str, Any]]] = {}  # statuses that were refused, and whose: a uid
 
     async def work(self) -> None:
@@ -110,11 +111,12 @@ class Reconciler:
         if observed is None:
             self._queue.forget(("InferencePool", *key))
             self._unchanged.forget(key)
+            self._keyed.pop(key, None)
             self._forget(("InferencePool", *key))
             return None
         scaling = self._word(key, observed)
         observed = replace(observed, scaling=scaling)
-        refusals = await self._changes(key, observed)
+        refusals = await self._keys(key, observed) + await self._changes(key, observed)
         stuck = stuck_pods(observed.pods)
         troubles = await self._troubles_of(key[0], stuck)
         now = self._store.observe(key)
@@ -125,6 +127,17 @@ class Reconciler:
         refusals += await self._say(("InferencePool", *key), now, plan_words(now, self._site, self._clock()))
         self._log(("InferencePool", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
+
+    async def _keys(self, key: PoolKey, observed: Observed) -> tuple[Refusal, ...]:
+        """Not at each look at pods that start: the request says only that the Secret is there."""
+        uid, now = meta(observed.pool).get("uid"), self._clock()
+        whose, when = self._keyed.get(key, (None, 0.0))
+        recently = whose == uid and 0 <= now - when < _STUCK_AGAIN
+        actions = plan_keys(observed, self._site, recently=recently)
+        refusals = await self._do(observed, actions)
+        if actions and not refusals:
+            self._keyed[key] = (uid, now)
+        return refusals
 
     async def _changes(self, key: PoolKey, observed: Observed) -> tuple[Refusal, ...]:
         mark = mark_of(observed)

@@ -7,8 +7,9 @@ A kept connection that the engine closed in the same moment says nothing about t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from plumage_router.clock import monotonic
 from plumage_router.decide import Decider, Decision
@@ -20,6 +21,7 @@ from plumage_router.usage import JsonTail, StreamFilter
 __all__ = ["Attempt", "Cause", "Course"]
 
 _EVENTS = b"text/event-stream"
+_MOST_KEYS: Final = 3  # tried on one engine for one request
 
 
 class Cause(Enum):
@@ -48,6 +50,14 @@ class Course(Protocol):
         """Head and body to send."""
         ...
 
+    def key_of(self, replica: Replica) -> bytes | None:
+        """The key that `request_for` sends."""
+        ...
+
+    def other_key(self, replica: Replica, tried: Sequence[bytes]) -> bool:
+        """The engine took none of `tried`: whether `request_for` has another one."""
+        ...
+
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
         """The first body bytes, with what came before them."""
         ...
@@ -71,9 +81,11 @@ class Attempt:
         "_course",
         "_fresh",
         "_headers",
+        "_key",
         "_over",
         "_paused",
         "_reader",
+        "_refused",
         "_status",
         "charged",
         "decision",
@@ -90,6 +102,8 @@ class Attempt:
         self._reader: StreamFilter | JsonTail | None = None
         self._headers: dict[bytes, bytes] = {}
         self._status = 0
+        self._key: bytes | None = None
+        self._refused: list[bytes] = []
         self._fresh = False
         self._over = False
         self._paused = False
@@ -144,6 +158,7 @@ class Attempt:
             self.replica.pool.release(connection)
             return
         self._connection = connection
+        self._key = self._course.key_of(self.replica)
         head, body = self._course.request_for(self.replica)
         connection.send(self, head, body)
 
@@ -156,6 +171,8 @@ class Attempt:
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         if status >= 500:
             self._fail(f"it answered {status}", Cause.BUSY if status == 503 else Cause.DOUBT)
+        elif status == 401 and self._tries_other_key():
+            return
         elif status in (401, 403):
             self._fail("it does not accept this router's key", Cause.REPLICA)
         else:
@@ -192,6 +209,19 @@ class Attempt:
         self._fail(reason, Cause.DOUBT)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _tries_other_key(self) -> bool:
+        """An engine that refuses its key may have another one, while keys are changed: whether that one is tried."""
+        if self._key is None or len(self._refused) + 1 >= _MOST_KEYS:
+            return False
+        self._refused.append(self._key)
+        if not self._course.other_key(self.replica, self._refused):
+            return False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+        self.replica.pool.send(self, fresh=True)
+        return True
 
     def _pass_on(self, data: bytes) -> None:
         if self.started:

@@ -2,41 +2,41 @@
 
 The keys file has one `TENANT KEY` a line (or a key alone, whose tenant is then a digest of it); `#` first or after a
 blank starts a comment. The admin file holds one key. Keys are kept and looked up as digests, so that neither a dump of
-memory nor the time a comparison takes tells anything about them. A tenant's cache salt is derived from its name alone:
-every router of a pool must set the same.
+memory nor the time a comparison takes tells anything about them. A tenant's cache salt is the pool's business
+(`engine_keys.py`), since several pools may share one file of keys.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import logging
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plumage.errors import ConfigurationError, RefusedError
 from plumage_router.config import AuthConfig
+from plumage_router.secret_file import SecretFile, one_line
 
 if TYPE_CHECKING:
     from plumage.incluster.callers import Callers
 
-__all__ = ["Auth", "KeyFile", "Tenant", "bearer", "read_secret"]
+__all__ = ["Auth", "KeyFile", "Tenant", "bearer"]
 
 log = logging.getLogger(__name__)
 
 _SCHEME = b"bearer "
 _COMMENT = re.compile(r"(?:^|\s)#")
+_ADMIN = "the admin key"
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`salt` goes into the tenant's cache blocks and chunk chains; "" when everybody shares."""
+    """Whose key a request carries; "" where no keys are in use, and all clients share."""
 
     name: str
-    salt: str = field(repr=False)
 
 
 def bearer(header: bytes | None) -> bytes | None:
@@ -46,33 +46,21 @@ def bearer(header: bytes | None) -> bytes | None:
     return header[7:].strip()
 
 
-def read_secret(path: Path, what: str) -> bytes:
-    """The one line of a secret's file."""
-    try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {what} from {path}: {error.strerror}") from error
-    if not secret or b"\n" in secret:
-        raise ConfigurationError(f"{path} must hold {what} on a single line")
-    return secret
-
-
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _salt(tenant: str) -> str:
-    digest = hashlib.sha256(b"plumage tenant salt\0" + tenant.encode()).digest()
-    return base64.urlsafe_b64encode(digest[:18]).decode()
-
-
 class KeyFile:
-    """Tenants by key. A file that became unreadable or wrong leaves the keys as they were."""
+    """Tenants by key. A file that is unreadable, wrong, empty or half written leaves the keys as they were."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._stamp()
-        self._tenants = self._load()
+        self._file = SecretFile(path, "API keys (a line each: `TENANT KEY`)")
+        self._tenants = _parse(self._file.read(), path)
+
+    @property
+    def error(self) -> str | None:
+        """Why the file's keys are not in force; None while they are."""
+        return self._file.error
 
     def find(self, key: bytes) -> Tenant | None:
         digest = _digest(key)
@@ -81,40 +69,35 @@ class KeyFile:
 
     def refresh(self) -> None:
         try:
-            stamp = self._stamp()
-            if stamp != self._seen:
-                self._seen = stamp
-                self._tenants = self._load()
+            content = self._file.poll()
+            if content is not None:
+                self._tenants = _parse(content, self._file.path)
+                self._file.keep(None)
                 log.info("API keys read again: %d", len(self._tenants))
         except ConfigurationError as error:
-            log.warning("%s; keeping the keys known before", error)
+            self._file.keep(error)
 
-    def _stamp(self) -> tuple[int, int]:
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read API keys from {self._path}: {error.strerror}") from error
-        return stat.st_mtime_ns, stat.st_ino
 
-    def _load(self) -> dict[bytes, tuple[bytes, Tenant]]:
-        try:
-            lines = self._path.read_text().splitlines()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read API keys from {self._path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"{self._path} is not UTF-8 text: it must hold lines of `TENANT KEY`") from error
-        keys: dict[bytes, tuple[bytes, Tenant]] = {}
-        for number, line in enumerate(lines, 1):
-            words = _COMMENT.split(line, maxsplit=1)[0].split()
-            if len(words) > 2:
-                raise ConfigurationError(f"{self._path} line {number}: it must be `TENANT KEY` or a key alone")
-            if words:
-                digest = _digest(words[-1].encode())
-                if digest in keys:
-                    raise ConfigurationError(f"{self._path} line {number}: this key stands on an earlier line too")
-                name = words[0] if len(words) == 2 else digest.hex()[:12]
-                keys[digest] = (digest, Tenant(name, _salt(name)))
-        return keys
+def _parse(content: bytes, path: Path) -> dict[bytes, tuple[bytes, Tenant]]:
+    """Tenants by the digests of their keys. ConfigurationError names the line that is wrong, or says that no line
+    holds a key: to revoke all keys, replace them with one that nobody has."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8 text: it must hold lines of `TENANT KEY`") from error
+    keys: dict[bytes, tuple[bytes, Tenant]] = {}
+    for number, line in enumerate(lines, 1):
+        words = _COMMENT.split(line, maxsplit=1)[0].split()
+        if len(words) > 2:
+            raise ConfigurationError(f"{path} line {number}: it must be `TENANT KEY` or a key alone")
+        if words:
+            digest = _digest(words[-1].encode())
+            if digest in keys:
+                raise ConfigurationError(f"{path} line {number}: this key stands on an earlier line too")
+            keys[digest] = (digest, Tenant(words[0] if len(words) == 2 else digest.hex()[:12]))
+    if not keys:
+        raise ConfigurationError(f"{path} holds no key: with it in force every request would be refused")
+    return keys
 
 
 class Auth:
@@ -124,13 +107,19 @@ class Auth:
     def __init__(self, config: AuthConfig, callers: Callers | None = None) -> None:
         self._callers = callers
         self._keys = KeyFile(config.api_keys_file) if config.api_keys_file else None
-        self._admin_file = config.admin_key_file
-        self._admin = _digest(read_secret(config.admin_key_file, "the admin key")) if config.admin_key_file else None
-        self._nobody = Tenant("", "")
+        self._admin_file = SecretFile(config.admin_key_file, _ADMIN) if config.admin_key_file else None
+        self._admin = None if self._admin_file is None else _admin_digest(self._admin_file, self._admin_file.read())
+        self._nobody = Tenant("")
 
     @property
     def enabled(self) -> bool:
         return self._keys is not None
+
+    @property
+    def error(self) -> str | None:
+        """Why a file of keys is not in force; None while all are."""
+        files = (self._keys, self._admin_file)
+        return "; ".join(file.error for file in files if file is not None and file.error) or None
 
     def tenant(self, headers: dict[bytes, bytes]) -> Tenant | None:
         """Who sent these headers; None when no key of theirs is known."""
@@ -167,6 +156,13 @@ class Auth:
             self._keys.refresh()
         if self._admin_file is not None:
             try:
-                self._admin = _digest(read_secret(self._admin_file, "the admin key"))
+                content = self._admin_file.poll()
+                if content is not None:
+                    self._admin = _admin_digest(self._admin_file, content)
+                    self._admin_file.keep(None)
             except ConfigurationError as error:
-                log.warning("%s; keeping the key known before", error)
+                self._admin_file.keep(error)
+
+
+def _admin_digest(file: SecretFile, content: bytes) -> bytes:
+    return _digest(one_line(content, file.path, _ADMIN))

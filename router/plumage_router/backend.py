@@ -14,12 +14,13 @@ from plumage.options import refuse_given
 from plumage.routing import make_policy
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.app import make_app
-from plumage_router.auth import Auth, read_secret
+from plumage_router.auth import Auth
 from plumage_router.background import Background
 from plumage_router.breaker import Breaker
 from plumage_router.config import PolicyConfig, PoolConfig
 from plumage_router.decide import Decider
 from plumage_router.directory import DirectoryLink
+from plumage_router.engine_keys import SecretLine
 from plumage_router.gateway import Gateway
 from plumage_router.hottest import Hottest
 from plumage_router.incluster import find_members
@@ -94,11 +95,22 @@ class Backend:
         )
         self._prober = Prober(self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe)
         self._background = Background(self.gateway.metrics)
+        self._engine_key = SecretLine(config.engine_api_key_file, "the engines' API key")
+        self._previous_key = SecretLine(
+            config.previous_engine_api_key_file, "the engines' previous API key", needed=False
+        )
+        self._salt_key = SecretLine(config.salt_key_file, "the pool's salt key")
+        if auth.enabled and config.salt_key_file is None:
+            raise ConfigurationError(
+                f"pool {config.pool}: auth.apiKeysFile needs saltKeyFile, which sets tenants apart"
+            )
 
     def prepare(self) -> None:
-        """What can be known before a task runs: the engines' key (ConfigurationError without its file), the members in
-        a file."""
-        self._read_engine_key()
+        """What can be known before a task runs: the pool's secrets (ConfigurationError without their files), the
+        members in a file."""
+        for secret in (self._engine_key, self._previous_key, self._salt_key):
+            secret.read()
+        self._use_secrets()
         self.directory.start()
         self.membership.poll()
 
@@ -120,11 +132,13 @@ class Backend:
             replica.breaker.use(config.breaker)
 
     def rotate(self) -> None:
-        """Reads the engines' key again."""
-        try:
-            self._read_engine_key()
-        except ConfigurationError as error:
-            log.warning("%s; keeping the key known before", error)
+        """Reads the pool's secrets again."""
+        secrets = (self._engine_key, self._previous_key, self._salt_key)
+        changed = [secret.refresh() for secret in secrets]
+        if any(changed):
+            log.info("pool %s: keys read again", self.config.pool)
+            self._use_secrets()
+        self.gateway.secret_error = "; ".join(secret.error for secret in secrets if secret.error) or None
 
     async def close(self) -> None:
         """Follows nobody any more; connections to replicas are closed."""
@@ -136,11 +150,9 @@ class Backend:
         if not came:
             self.gateway.policy.forget(replica.slot)
 
-    def _read_engine_key(self) -> None:
-        path = self.config.engine_api_key_file
-        key = read_secret(path, "the engines' API key") if path else None
-        if key != self.gateway.engine_key:
-            self.gateway.use_engine_key(key)
+    def _use_secrets(self) -> None:
+        self.gateway.use_engine_keys(self._engine_key.value, self._previous_key.value)
+        self.gateway.salts.use(self._salt_key.value)
 
 
 def _make_policy(config: PoolConfig) -> RoutingPolicy:

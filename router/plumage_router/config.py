@@ -192,7 +192,10 @@ class QuarantineConfig(Section):
 class PoolConfig(Section):
     """What a router must know of a pool. Exactly one of membership_file and membership. `directory_url` null means
     degraded on purpose: no cache knowledge but this router's own; its user, its password (read at each connection) and
-    the CA to trust may be named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`."""
+    the CA to trust may be named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`.
+    engine_api_key_file: the key that engines ask for; previous_engine_api_key_file: the one that engines which were not
+    restarted since may still have, and the file may be missing; salt_key_file: what tenants' cache salts are made with,
+    needed where there is `auth.api_keys_file`."""
 
     pool: str = Field(min_length=1)
     model: ModelConfig
@@ -213,6 +216,8 @@ class PoolConfig(Section):
         default=(), description="fields that pass though they are forbidden or unknown (`forbidden.py`)"
     )
     engine_api_key_file: Path | None = None
+    previous_engine_api_key_file: Path | None = None
+    salt_key_file: Path | None = None
     seed: int | None = Field(default=defaults.SEED, description="seed of the policy's randomness; null draws one")
     audit_size: Count = 4_096
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plumage_router.attempt import Attempt, Cause
@@ -189,6 +189,12 @@ class Exchange:
         forwarded = _lines(_FORWARDED, self._request.headers)
         return identified % (head, self._request_id.encode(), forwarded, len(payload)), payload
 
+    def key_of(self, replica: Replica) -> bytes | None:
+        return self._gateway.engine_keys.of(replica.member.url)
+
+    def other_key(self, replica: Replica, tried: Sequence[bytes]) -> bool:
+        return self._gateway.engine_keys.refused(replica.member.url, tried) is not None
+
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
         kind = headers.get(b"content-type", JSON)
         self._events = kind.startswith(b"text/event-stream")
@@ -254,7 +260,8 @@ class Exchange:
         gateway.check_load()
         gateway.check_media_type(request)
         path, body, self._body = request.target.partition(b"?")[0], self._body, None
-        self._prompt = gateway.reader.read(path, request.body, body, salt=tenant.salt, tenant=gateway.auth.enabled)
+        salt = gateway.salts.of(tenant)
+        self._prompt = gateway.reader.read(path, request.body, body, salt=salt, tenant=gateway.auth.enabled)
         gateway.check_quarantine(self._prompt)
 
     def _try(self) -> None:

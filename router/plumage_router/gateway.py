@@ -24,6 +24,7 @@ from plumage_router.clock import monotonic, wall
 from plumage_router.config import PoolConfig
 from plumage_router.decide import Decider, Decision
 from plumage_router.directory import DirectoryLink
+from plumage_router.engine_keys import EngineKeys, Salts
 from plumage_router.entrance import Entrance, is_completion
 from plumage_router.errors import overloaded, quarantined
 from plumage_router.exchange import Exchange
@@ -79,8 +80,10 @@ class Gateway(Entrance):
         self.membership = membership
         self.directory = directory
         self.flights: set[Exchange] = set()
-        self.engine_key: bytes | None = None
-        self._heads: dict[tuple[bytes, str], bytes] = {}
+        self.engine_keys = EngineKeys()
+        self.salts = Salts()
+        self.secret_error: str | None = None
+        self._heads: dict[tuple[bytes, str, bytes | None], bytes] = {}
         self.application = application(self)
 
     @property
@@ -150,25 +153,26 @@ class Gateway(Entrance):
 
     def upstream_head(self, path: bytes, replica: Replica) -> bytes:
         """The lines of a request that are the same for every request to this replica."""
-        key = (path, replica.member.url)
+        secret = self.engine_keys.of(replica.member.url)
+        key = (path, replica.member.url, secret)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) > 4 * max(64, len(self.fleet)):
                 self._heads.clear()
-            head = self._heads[key] = self._make_head(path, replica)
+            head = self._heads[key] = self._make_head(path, replica, secret)
         return head
 
-    def _make_head(self, path: bytes, replica: Replica) -> bytes:
+    def _make_head(self, path: bytes, replica: Replica, secret: bytes | None) -> bytes:
         host, port = replica.member.address()
         name = f"[{host}]" if ":" in host else host
-        secret = b"authorization: Bearer %b\r\n" % self.engine_key if self.engine_key else b""
+        authorization = b"authorization: Bearer %b\r\n" % secret if secret else b""
         return b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\n%b" % (
-            path, name.encode(), port, secret,
+            path, name.encode(), port, authorization,
         )  # fmt: skip
 
-    def use_engine_key(self, key: bytes | None) -> None:
-        """The engines' key changed."""
-        self.engine_key = key
+    def use_engine_keys(self, present: bytes | None, previous: bytes | None) -> None:
+        """The engines' keys changed."""
+        self.engine_keys.use(present, previous)
         self._heads.clear()
 
     def note(self, decision: Decision, request_id: str, tenant: Tenant | None) -> Record:

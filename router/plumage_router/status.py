@@ -46,6 +46,7 @@ def status_document(gateway: Gateway, *, decisions: int) -> dict[str, Any]:
         "directory": "Degraded" if gateway.degraded else "Fresh",
         "membershipError": gateway.membership.error,
         "configError": gateway.config_error,
+        "keysError": keys_error(gateway),
         "held": len(gateway.hold),
         "wanting": gateway.hold.wanting(now),
         "replicas": [_replica(replica, now) for replica in gateway.fleet],
@@ -53,6 +54,11 @@ def status_document(gateway: Gateway, *, decisions: int) -> dict[str, Any]:
         "hottest": gateway.hottest.top(HOTTEST),
         "totals": _totals(gateway),
     }
+
+
+def keys_error(gateway: Gateway) -> str | None:
+    """Why a file of keys or a secret is not in force; None while all are."""
+    return "; ".join(error for error in (gateway.auth.error, gateway.secret_error) if error) or None
 
 
 def _replica(replica: Replica, now: float) -> dict[str, Any]:
@@ -155,6 +161,9 @@ def _held(gateway: Gateway) -> Iterator[str]:
     )
     yield from gauge(
         prefix + "config_stale", "1 while the file asks for more than is in force.", bool(gateway.config_error)
+    )
+    yield from gauge(
+        prefix + "keys_stale", "1 while a file of keys changed and can't be used.", keys_error(gateway) is not None
     )
     yield from gauge(
         prefix + "config_ignored_fields", "Settings of a newer operator, passed over.", gateway.config_ignored

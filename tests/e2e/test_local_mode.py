@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import openai
+import psutil
 import pytest
 from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
 
@@ -98,6 +99,29 @@ async def test_kill_minus_nine_of_the_parent_leaves_nothing(pool: Pool) -> None:
         again.process.kill()
         again.finish()
     assert not again.folder.exists()
+
+
+async def test_engines_answer_their_own_router_only(pool: Pool) -> None:
+    """Probes and scrapes stay open; the key is in no settings file and no list of processes."""
+    view = pool.view()
+    key = (pool.folder / "engine-key").read_text().strip()
+    body = {"model": "tiny-chat", "prompt": "Hello", "max_tokens": 2}
+    async with httpx.AsyncClient(timeout=30.0) as client:
+        for replica in view["replicas"]:
+            for headers in ({}, {"Authorization": "Bearer any"}):
+                reply = await client.post(f"{replica['url']}/v1/completions", json=body, headers=headers)
+                assert reply.status_code == 401
+            reply = await client.post(
+                f"{replica['url']}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"}
+            )
+            assert reply.status_code == 200
+            for path in ("/health", "/metrics"):
+                assert (await client.get(f"{replica['url']}{path}")).status_code == 200
+        assert (await client.post(f"{pool.url}/v1/completions", json=body)).status_code == 200
+    told = "".join(path.read_text() for path in pool.folder.glob("*.json"))
+    told += "".join(" ".join(psutil.Process(pid).cmdline()) for pid in pool.pids().values())
+    assert key not in told
+    assert {path.stat().st_mode & 0o777 for path in pool.folder.glob("*-key")} == {0o600}
 
 
 async def test_status_explain_and_doctor_find_the_pool(pool: Pool) -> None:

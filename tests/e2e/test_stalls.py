@@ -52,7 +52,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         self.server = self._exits.enter_context(LocalServer())
         self._exits.callback(self._end)
-        (self.folder / "admin.key").write_text("admin")
+        (self.folder / "admin.key").write_text("admin\n")
         for name in self.names:
             self._start(f"engine-{name}", "plumage_engine.simulator", self._engine(name))
             self._start(f"agent-{name}", "plumage_engine.agent", self._agent(name))

@@ -24,10 +24,10 @@ RULES: list[tuple[Mutation, str]] = [
     *(
         (
             put("spec.engine.env", [{"name": name, "value": "{}"}]),
-            "spec.engine.env: may not set what Plumage sets itself (PLUMAGE_VLLM, POD_NAME): feather, eviction, "
-            "hostMemory and batchLimit say what its plugin does, got 1 entry",
+            "spec.engine.env: may not set what Plumage sets itself (PLUMAGE_VLLM, POD_NAME, VLLM_API_KEY): feather, "
+            "eviction, hostMemory and batchLimit say what its plugin does, keysRef which key it asks for, got 1 entry",
         )
-        for name in ("PLUMAGE_VLLM", "POD_NAME")
+        for name in ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
     ),
     *(
         (

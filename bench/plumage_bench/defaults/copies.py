@@ -19,7 +19,7 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.batching import make_queue
 from plumage.eviction.factory import make_policy as make_eviction
 from plumage.routing import make_policy as make_routing
-from plumage.settings import Meeting, agent_settings, plugin_settings, router_settings, simulator_settings
+from plumage.settings import Meeting, SecretFiles, agent_settings, plugin_settings, router_settings, simulator_settings
 from plumage_bench.defaults.manifests import put
 from plumage_bench.defaults.state import state_of
 from plumage_engine.agent.config import AgentConfig
@@ -121,7 +121,7 @@ def _pool(spec: Mapping[str, Any]) -> InferencePool:
 def _files(pool: InferencePool, other: bool) -> Iterator[File]:
     """Of each process. other: with other paths, ports and names, which are arguments and no manifest's."""
     mark = "-b" if other else "-a"
-    meeting = Meeting(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}")
+    meeting = Meeting(f"ipc:///events{mark}", f"ipc:///replay{mark}", f"/token{mark}", f"/key{mark}")
     host, port = ("::1", 2) if other else ("127.0.0.1", 1)
     place: dict[str, Any] = {"host": host, "port": port}
     folder, directory = f"/models{mark}", f"redis://host{mark}"
@@ -140,7 +140,7 @@ def _files(pool: InferencePool, other: bool) -> Iterator[File]:
     yield "agent", AgentConfig, {**agent, "replica": f"chat{mark}"}
     router = router_settings(
         named, model_folder=folder, directory_url=directory, membership={"membershipFile": f"/members{mark}"},
-        auth={"adminKeyFile": f"/admin{mark}"}, **place,
+        auth={"adminKeyFile": f"/admin{mark}"}, secrets=SecretFiles.in_folder(f"/keys{mark}"), **place,
     )  # fmt: skip
     yield "router", RouterConfig, router
     yield "plugin", PluginSettings, plugin_settings(named, meeting.token, seed=1 if other else 0)

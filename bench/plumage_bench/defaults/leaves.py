@@ -23,6 +23,7 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "engine.simulator.device.timeScalePercent": (50,),
     "directory.redisRef.url": ("rediss://other:6379",),
     "router.gatewayRef.name": ("back",),
+    "keysRef.name": ("mine",),
     "models.pools.poolRef.name": ("other",),
     "models.pools.weight": (0, 1),
     "autoscaling.metrics.type": ("QueueWait", "CacheHitRatio", "TotalTokensPerSecond"),

@@ -78,7 +78,7 @@ class Rig:
     def __enter__(self) -> Rig:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._admin_key.write_text(secrets.token_hex())
+        self._admin_key.write_text(secrets.token_hex() + "\n")
         return self
 
     def __exit__(
@@ -144,7 +144,7 @@ class Rig:
     def status(self) -> dict[str, Any]:
         """The LBGR router's own account."""
         url = f"http://127.0.0.1:{self._ports['router']}/plumage/v1/status"
-        asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text()})
+        asked = urllib.request.Request(url, headers={"X-Plumage-Admin-Key": self._admin_key.read_text().strip()})
         with urllib.request.urlopen(asked, timeout=10) as answer:
             document: dict[str, Any] = json.load(answer)
         return document

@@ -17,7 +17,14 @@ from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.directory.ledger import capacity_within
 from plumage.errors import ManifestError
-from plumage.settings import VLLM_READY_SECONDS, Meeting, agent_settings, router_settings, simulator_settings
+from plumage.settings import (
+    VLLM_READY_SECONDS,
+    Meeting,
+    SecretFiles,
+    agent_settings,
+    router_settings,
+    simulator_settings,
+)
 from plumage_cli.local import vllm
 
 __all__ = [
@@ -112,7 +119,13 @@ class Site:
 
     def meeting(self, index: int) -> Meeting:
         """Where the engine and the agent of replica `index` meet."""
-        return Meeting(f"ipc://{self.folder}/events-{index}", f"ipc://{self.folder}/replay-{index}", str(self.token))
+        events, replay = (f"ipc://{self.folder}/{name}-{index}" for name in ("events", "replay"))
+        return Meeting(events, replay, str(self.token), self.secrets.engine_key)
+
+    @property
+    def secrets(self) -> SecretFiles:
+        """The keys of the pool itself."""
+        return SecretFiles.in_folder(str(self.folder))
 
     @property
     def admin_key(self) -> Path:
@@ -152,6 +165,8 @@ def refuse_what_needs_a_cluster(pool: InferencePool, source: str) -> None:
         mistakes.append("spec.router.gatewayRef: may not be set in local mode: a pool brings its own router here")
     if spec.router.auth.api_keys_ref is not None or spec.router.auth.admin_key_ref is not None:
         mistakes.append("spec.router.auth: may not refer to Secrets in local mode; use plumage up --api-keys FILE")
+    if spec.keys_ref is not None:
+        mistakes.append("spec.keysRef: may not refer to a Secret in local mode: plumage up makes the pool's keys")
     if spec.directory.redis_ref is not None:
         secrets = (("passwordRef", spec.directory.redis_ref.password_ref), ("caRef", spec.directory.redis_ref.ca_ref))
         mistakes += [
@@ -263,6 +278,7 @@ def plan_router(
         port=port,
         membership={"membershipFile": str(site.membership)},
         auth=auth,
+        secrets=site.secrets,
     )
     url = f"http://{_reached_at(host)}:{port}"
     return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")

@@ -23,6 +23,7 @@ import httpx
 from plumage.api.v1alpha1 import InferencePool
 from plumage.membership import MemberState, pack_members
 from plumage.models import resolve
+from plumage.settings import ENGINE_KEY, SALT_KEY
 from plumage_cli.errors import CliError, ProcessFailedError
 from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.directory import WatchedDirectory
@@ -97,7 +98,8 @@ class Supervisor:
         """Everything up and ready; CliError says what did not come up, and why. Call `stop` in any case."""
         require_free(*self._listen)
         self._token = self.folder.secret("fleet.token").read_text().strip()
-        self.folder.secret("admin.key")
+        for name in ("admin.key", ENGINE_KEY, SALT_KEY):
+            self.folder.secret(name)
         self._site = await self._make_site()
         self._members.start()
         self._add_replicas(range(self.pool.spec.initial_replicas))

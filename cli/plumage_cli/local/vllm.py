@@ -110,6 +110,7 @@ def settings(
     eager = ("--enforce-eager", "--gpu-memory-utilization=0.4") if site.cpu else ()
     return {
         "port": port,
+        "apiKeyFile": meeting.api_key,
         "command": [site.python, "-m", "vllm.entrypoints.openai.api_server", *flags[:own], *eager, *flags[own:]],
         "environment": {
             **_platform(site),

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 __all__ = ["main"]
 
@@ -43,7 +43,7 @@ def main() -> None:
         return
     process = subprocess.Popen(
         settings["command"],
-        env={**os.environ, **settings["environment"]},
+        env={**os.environ, **settings["environment"], **_api_key(settings)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,6 +56,12 @@ def main() -> None:
     copy.join(_COPY_SECONDS)
     sys.stdout.flush()
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _api_key(settings: dict[str, Any]) -> dict[str, str]:
+    """By the environment, since every user of the machine can read a command line."""
+    file = settings.get("apiKeyFile")
+    return {"VLLM_API_KEY": Path(file).read_text().strip()} if file else {}
 
 
 def _copy(source: IO[bytes]) -> None:

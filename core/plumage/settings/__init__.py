@@ -8,6 +8,7 @@ from plumage.settings.agent import agent_settings
 from plumage.settings.effect import without_effect
 from plumage.settings.meeting import Meeting
 from plumage.settings.router import ROUTER_MEMORY, body_memory, router_settings
+from plumage.settings.secrets import ENGINE_KEY, PREVIOUS_ENGINE_KEY, SALT_KEY, SecretFiles
 from plumage.settings.simulator import simulator_settings
 from plumage.settings.vllm import (
     VLLM_READY_SECONDS,
@@ -18,9 +19,13 @@ from plumage.settings.vllm import (
 )
 
 __all__ = [
+    "ENGINE_KEY",
+    "PREVIOUS_ENGINE_KEY",
     "ROUTER_MEMORY",
+    "SALT_KEY",
     "VLLM_READY_SECONDS",
     "Meeting",
+    "SecretFiles",
     "agent_settings",
     "body_memory",
     "events_config",

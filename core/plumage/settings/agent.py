@@ -33,6 +33,7 @@ def agent_settings(
         "modelFolder": model_folder,
         "engineUrl": engine_url,
         "engineTokenFile": meeting.token,
+        "engineApiKeyFile": meeting.api_key,
         "eventsEndpoint": meeting.events,
         "replayEndpoint": meeting.replay,
         "directoryUrl": directory_url,

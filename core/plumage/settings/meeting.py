@@ -9,8 +9,10 @@ __all__ = ["Meeting"]
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """events, replay: `ipc://` endpoints that the engine binds; token: the file with the bearer token of both."""
+    """events, replay: `ipc://` endpoints that the engine binds; token: the file with the bearer token of both's own
+    routes; api_key: the file with the key of the engine's `/v1`."""
 
     events: str
     replay: str
     token: str
+    api_key: str

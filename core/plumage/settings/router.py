@@ -10,6 +10,7 @@ from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import policies
+from plumage.settings.secrets import SecretFiles
 
 __all__ = ["ROUTER_MEMORY", "body_memory", "router_settings"]
 
@@ -26,8 +27,10 @@ def router_settings(
     port: int,
     membership: Mapping[str, Any],
     auth: Mapping[str, Any],
+    secrets: SecretFiles | None,
 ) -> dict[str, Any]:
-    """For `python -m plumage_router`. membership: where it reads who exists; auth: the files with keys."""
+    """For `python -m plumage_router`. membership: where it reads who exists; auth: the files with keys of clients and
+    of the admin; secrets: those of the pool itself, None where engines ask for no key and there are no tenants."""
     spec, model = pool.spec.router, pool.spec.model
     return {
         "listen": {"host": host, "port": port},
@@ -44,6 +47,7 @@ def router_settings(
         "directoryUrl": directory_url,
         "policy": {"name": spec.policy, "lbgr": policies.lbgr(spec.policy, spec.lbgr)},
         "auth": dict(auth),
+        **({} if secrets is None else _files(secrets)),
         "limits": {
             "maxBodyBytes": int(spec.limits.max_body_bytes),
             "maxBufferedBytes": body_memory(spec.limits, spec.resources),
@@ -77,3 +81,11 @@ def _cache(pool: InferencePool) -> dict[str, int]:
         return {}
     simulator = pool.spec.engine.simulator
     return {"cacheTokens": simulator.cache_blocks * simulator.block_size}
+
+
+def _files(secrets: SecretFiles) -> dict[str, str]:
+    return {
+        "engineApiKeyFile": secrets.engine_key,
+        "previousEngineApiKeyFile": secrets.previous_engine_key,
+        "saltKeyFile": secrets.salt_key,
+    }

@@ -26,6 +26,7 @@ def simulator_settings(
         "eventsEndpoint": meeting.events,
         "replayEndpoint": meeting.replay,
         "adminTokenFile": meeting.token,
+        "apiKeyFile": meeting.api_key,
         "seed": seed,
         "device": {
             "preset": simulator.device.preset.lower(),

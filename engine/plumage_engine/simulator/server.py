@@ -2,10 +2,10 @@
 
 In `dev_mode` also vLLM's `POST /reset_prefix_cache?reset_running_requests=&reset_external=`.
 
-`/v1/…` wants the API key where one is set, `/v1/plumage/…` its own token; `/health` and `/metrics` are open, as in
-vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST drain`, `GET
-tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns nothing), `POST
-feather` (another batching policy, as the configuration says it).
+`/v1…` wants the API key where one is set, as vLLM's does, `/v1/plumage/…` its own token; `/health` and `/metrics` are
+open, as in vLLM. The fleet's routes: `GET snapshot` (what is cached, with token ids, msgpack), `GET stats`, `POST
+drain`, `GET tables` and `POST tables` (what the stop policy has learned, `LearnedTable` as JSON; 404 where it learns
+nothing), `POST feather` (another batching policy, as the configuration says it).
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ __all__ = ["make_app"]
 log = logging.getLogger(__name__)
 
 _FLEET = "/v1/plumage/"
+_GUARDED = ("/v1", "/v2", "/inference", "/cohere")  # vLLM's GUARDED_PREFIX
 _LONGEST_DRAIN = 3600.0
 
 
 class _Guard:
-    """Lets a request through if it carries the token that its path asks for."""
+    """Lets a request through if it carries the token that its path asks for. Of `/v1` it does what vLLM 0.32 does
+    (`entrypoints/serve/middleware/authenticate.py`): no key for OPTIONS, any case of `Bearer`, and a plain refusal."""
 
     def __init__(
         self, app: Callable[[Scope, Receive, Send], Awaitable[None]], api_key: SecretStr | None, token: SecretStr | None
@@ -56,19 +58,27 @@ class _Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._allowed(scope):
-            error = ApiError(401, "missing or wrong bearer token", kind="Unauthorized")
-            await respond(send, 401, error.body(), (b"www-authenticate", b"Bearer"))
-            return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"].startswith(_FLEET):
+            if _carries(scope, self._token):
+                await self._app(scope, receive, send)
+            else:
+                error = ApiError(401, "missing or wrong bearer token", kind="Unauthorized")
+                await respond(send, 401, error.body(), (b"www-authenticate", b"Bearer"))
+        elif scope["path"].startswith(_GUARDED) and scope["method"] != "OPTIONS" and not _carries(scope, self._api_key):
+            await respond(send, 401, b'{"error":"Unauthorized"}')
+        else:
+            await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        path = scope["path"]
-        wanted = self._token if path.startswith(_FLEET) else self._api_key if path.startswith("/v1/") else None
-        if wanted is None:
-            return True
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + wanted.get_secret_value().encode())
+
+def _carries(scope: Scope, wanted: SecretStr | None) -> bool:
+    """Whether the request brings this secret; true where there is none to bring."""
+    if wanted is None:
+        return True
+    given = dict(scope["headers"]).get(b"authorization", b"")
+    scheme, _, secret = given.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(secret, wanted.get_secret_value().encode())
 
 
 class _Fleet:

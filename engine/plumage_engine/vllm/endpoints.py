@@ -11,7 +11,8 @@
 | POST /v1/plumage/feather | another batching policy: what the settings have as `feather`; null for order of arrival   |
 
 They stand outside of vLLM's own middleware: `--api-key` and its CORS rules are for clients, these routes have a token
-of their own. Without one only this machine is answered.
+of their own. Without one only this machine is answered. Where vLLM has an API key, every route that is not read with
+GET asks for it: vLLM's own check leaves out `/invocations`, `/tokenize`, `/pause` and others.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ _ANSWER_SECONDS: Mapping[str, float] = {"snapshot": 60.0}
 _QUICK_SECONDS = 5.0
 _SCRAPE_SECONDS = 1.0
 _LONGEST_DRAIN = 3600.0
+_READ = ("GET", "HEAD", "OPTIONS")
+_CHECKED = ("/v1", "/v2", "/inference", "/cohere")  # by vLLM itself: entrypoints/serve/middleware/authenticate.py
 _LOOK = 0.1  # seconds between looks at what is in flight
 
 Scope = MutableMapping[str, Any]
@@ -83,6 +86,7 @@ class FleetRoutes:
         self.ask: Ask | None = None
         self.absent: Guard | None = None
         self.token: SecretStr | None = None
+        self.api_keys: tuple[str, ...] = ()
         self.metrics = PluginMetrics()
         self.draining = False
         self.in_flight = 0
@@ -108,12 +112,20 @@ class FleetRoutes:
         elif path.startswith(_PREFIX):
             answer = await self._answer(Request(scope, receive), path.removeprefix(_PREFIX))
             await answer(scope, receive, send)
+        elif scope["method"] not in _READ and not path.startswith(_CHECKED) and not self._has_api_key(Request(scope)):
+            await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
         elif scope["method"] == "POST":
             await self._pass(scope, receive, send)
         else:
             if path == "/metrics":
                 await self._refresh()
             await self.app(scope, receive, send)
+
+    def _has_api_key(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        secret = given.encode(errors="replace")
+        known = [hmac.compare_digest(secret, key.encode()) for key in self.api_keys]
+        return not known or (scheme.lower() == "bearer" and any(known))
 
     async def _pass(self, scope: Scope, receive: Any, send: Any) -> None:
         """What a drain waits for."""
@@ -259,6 +271,8 @@ class PlumageEndpoints:
         settings = read_settings(getattr(config, "additional_config", None), os.environ)
         file = settings.fleet.admin_token_file if settings is not None else None
         self.routes.token = read_secret(file or _path(os.environ.get(TOKEN_FILE)))
+        told = getattr(args, "api_key", None) or [os.environ.get("VLLM_API_KEY")]
+        self.routes.api_keys = tuple(key for key in told if key)
         scheduler = getattr(config, "scheduler_config", None)
         if settings is None and config is not None and getattr(scheduler, "scheduler_cls", None) != plugin.SCHEDULER:
             return

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from plumage_operator.children import access, directory, engine, exposure, gateway, router
+from plumage_operator.children.keys import build_keys
 from plumage_operator.children.models import model_mistakes
 from plumage_operator.children.router import with_cordons
 from plumage_operator.children.scene import APPLIED, CONFIG_HASH, Child, GatewayScene, Owner, Scene, Served
@@ -14,6 +15,7 @@ __all__ = [
     "APPLIED",
     "CONFIG_HASH",
     "KINDS",
+    "MADE_ONCE",
     "Child",
     "GatewayScene",
     "Owner",
@@ -21,6 +23,7 @@ __all__ = [
     "Served",
     "build_children",
     "build_gateway_children",
+    "build_keys",
     "model_mistakes",
     "with_cordons",
 ]
@@ -38,6 +41,10 @@ KINDS: Final = {
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
 }
 """Every kind that a child can have: its apiVersion, and its resource's name in paths."""
+
+
+MADE_ONCE: Final = {"Secret": ("v1", "secrets")}
+"""What is created and never read, changed or removed: its owner reference lets it be collected."""
 
 
 def build_children(scene: Scene, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:

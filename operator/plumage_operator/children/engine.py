@@ -13,6 +13,7 @@ from typing import Any, Final
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
 from plumage.newer import marked
 from plumage_operator.children import settings
+from plumage_operator.children.keys import keys_mount, keys_volume
 from plumage_operator.children.models import tokenizer_place, weights_place
 from plumage_operator.children.placement import placed
 from plumage_operator.children.pods import (
@@ -118,7 +119,7 @@ def _agent(scene: Scene) -> dict[str, Any]:
         "livenessProbe": http_probe("/healthz", AGENT_PORT, period=10, failures=6, timeout=5),
         "resources": filled(scene.pool.spec.engine.agent_resources, AGENT),
         "volumeMounts": [
-            _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT,
+            _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT, keys_mount(scene),
             *tokenizer_place(scene).mounts, *settings.directory_mounts(scene),
         ],
         "securityContext": container_security(),
@@ -153,7 +154,7 @@ def _simulator(scene: Scene) -> dict[str, Any]:
         "args": [f"--config={CONFIG_FOLDER}/engine.json"],
         "env": [POD_NAME, *given],
         "resources": filled(scene.pool.spec.engine.resources, SIMULATOR),
-        "volumeMounts": [CONFIG_MOUNT, *tokenizer_place(scene).mounts],
+        "volumeMounts": [CONFIG_MOUNT, keys_mount(scene), *tokenizer_place(scene).mounts],
     }
 
 
@@ -165,7 +166,7 @@ def _image(scene: Scene) -> str:
 def _volumes(scene: Scene) -> list[dict[str, Any]]:
     volumes = [
         memory_volume("run", "64Mi"), config_volume(scene.name("engine")), identity_volume(), api_volume(),
-        scratch_volume(), *tokenizer_place(scene).volumes, *settings.directory_volumes(scene),
+        scratch_volume(), keys_volume(scene), *tokenizer_place(scene).volumes, *settings.directory_volumes(scene),
     ]  # fmt: skip
     vllm = vllm_volumes(scene) if scene.pool.spec.engine.runtime == "VLLM" else []
     named = {volume["name"]: volume for volume in [*volumes, *vllm]}  # weights and tokenizer may share one

@@ -13,6 +13,7 @@ from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
 from plumage.newer import marked
 from plumage_operator.children import settings
+from plumage_operator.children.keys import keys_mount, keys_volume
 from plumage_operator.children.models import tokenizer_place
 from plumage_operator.children.placement import placed
 from plumage_operator.children.pods import (
@@ -95,9 +96,10 @@ def build_pod(
     keys = _keys(spec.auth)
     key_mounts = [{"name": volume, "mountPath": folder, "readOnly": True} for volume, folder, *_ in keys]
     mounts = [mount for place in places for mount in place.mounts]
-    mounts += [mount for scene in pools for mount in settings.directory_mounts(scene)]
+    mounts += [mount for scene in pools for mount in (keys_mount(scene), *settings.directory_mounts(scene))]
     volumes = [volume for place in places for volume in place.volumes]
     volumes += [volume for scene in pools for volume in settings.directory_volumes(scene)]
+    volumes += [keys_volume(scene, optional=component == "gateway") for scene in pools]
     pull = {"imagePullSecrets": [{"name": name} for name in site.pull_secrets]} if site.pull_secrets else {}
     return {
         "serviceAccountName": owner.name(component),

@@ -19,6 +19,7 @@ from plumage.cluster import (
     TOKEN_FOLDER,
 )
 from plumage.directory.ledger import capacity_within
+from plumage_operator.children.keys import key_files
 from plumage_operator.children.models import tokenizer_place
 from plumage_operator.children.pods import secret_volume
 from plumage_operator.children.scene import GatewayScene, Scene, Served
@@ -34,7 +35,6 @@ __all__ = [
     "ENGINE_LIVE",
     "KEYS_FOLDER",
     "LEAVE_SECONDS",
-    "MEETING",
     "PLUGIN_KEY",
     "agent",
     "cordoned_file",
@@ -44,6 +44,7 @@ __all__ = [
     "engine_key",
     "gateway",
     "longest_drain",
+    "meeting",
     "restarts_engine",
     "router",
     "simulator",
@@ -51,7 +52,6 @@ __all__ = [
 ]
 
 ANYWHERE: Final = "0.0.0.0"
-MEETING: Final = settings.Meeting(f"ipc://{RUN_FOLDER}/events", f"ipc://{RUN_FOLDER}/replay", f"{RUN_FOLDER}/token")
 DIRECTORY_FOLDER: Final = "/etc/plumage-directory"
 KEYS_FOLDER: Final = "/etc/plumage-keys"
 ADMIN_FOLDER: Final = "/etc/plumage-admin"
@@ -68,6 +68,12 @@ ENGINE_LIVE: Final = ("feather",)
 AGENT_LIVE: Final = ("share", "maxChunks")
 
 
+def meeting(scene: Scene) -> settings.Meeting:
+    """Where engine and agent of one pod meet."""
+    events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
+    return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(scene).engine_key)
+
+
 def engine_account(scene: Scene) -> str:
     """The service account of engine pods."""
     return scene.pool.spec.engine.service_account_name or scene.name("engine")
@@ -81,7 +87,7 @@ def engine_key(scene: Scene) -> str:
 def simulator(scene: Scene) -> dict[str, Any]:
     return settings.simulator_settings(
         scene.pool,
-        MEETING,
+        meeting(scene),
         model_folder=tokenizer_place(scene).path,
         host=ANYWHERE,
         port=ENGINE_PORT,
@@ -90,14 +96,14 @@ def simulator(scene: Scene) -> dict[str, Any]:
 
 
 def vllm_plugin(scene: Scene) -> dict[str, Any]:
-    return settings.plugin_settings(scene.pool, MEETING.token, seed=0)
+    return settings.plugin_settings(scene.pool, meeting(scene).token, seed=0)
 
 
 def agent(scene: Scene) -> dict[str, Any]:
     peers = f"{scene.name('engine')}.{scene.namespace}.svc"
     told = settings.agent_settings(
         scene.pool,
-        MEETING,
+        meeting(scene),
         model_folder=tokenizer_place(scene).path,
         engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
         directory_url=_directory_url(scene),
@@ -124,6 +130,7 @@ def router(scene: Scene, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
         port=ROUTER_PORT,
         membership={"membership": {"endpointSlices": slices}},
         auth=_router_auth(scene.site, spec.auth),
+        secrets=key_files(scene),
     )
     told["timeouts"]["leave"] = LEAVE_SECONDS
     hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}

@@ -10,11 +10,12 @@ from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import ENGINE_PORT
 from plumage.settings.vllm import ROUTES
+from plumage_operator.children.keys import engine_variable
 from plumage_operator.children.models import adapter_places, hub_variables, weights_place
 from plumage_operator.children.pods import memory_volume, scratch_volume
 from plumage_operator.children.resources import Defaults, filled
 from plumage_operator.children.scene import Scene
-from plumage_operator.children.settings import ANYWHERE, MEETING, PLUGIN_KEY
+from plumage_operator.children.settings import ANYWHERE, PLUGIN_KEY, meeting
 
 __all__ = ["SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
 
@@ -56,7 +57,7 @@ def _flags(scene: Scene) -> list[str]:
     model = scene.pool.spec.model
     flags = settings.vllm_flags(
         scene.pool,
-        MEETING,
+        meeting(scene),
         model=weights_place(scene).path,
         host=ANYWHERE,
         port=ENGINE_PORT,
@@ -90,7 +91,8 @@ def _environment(scene: Scene) -> list[dict[str, Any]]:
     theirs = {one.name for one in scene.pool.spec.engine.env}
     own = [{"name": name, "value": value} for name, value in folders.items() if name not in theirs]
     given = [one.model_dump(exclude_none=True, by_alias=True) for one in scene.pool.spec.engine.env]
-    return [*own, {"name": "PLUMAGE_VLLM", "valueFrom": plugin}, *hub_variables(scene, token_only=True), *given]
+    ours = [{"name": "PLUMAGE_VLLM", "valueFrom": plugin}, engine_variable(scene)]
+    return [*own, *ours, *hub_variables(scene, token_only=True), *given]
 
 
 def _adapter_mounts(scene: Scene) -> list[dict[str, Any]]:

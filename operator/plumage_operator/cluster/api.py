@@ -16,13 +16,14 @@ import msgspec
 from kubernetes.aio.client.api_client import ApiClient
 
 from plumage.cluster import MANAGED_BY
-from plumage_operator.children import KINDS
+from plumage_operator.children import KINDS, MADE_ONCE
 from plumage_operator.errors import ApiError, ConflictError, GoneError, RefusedError, UnavailableError
 from plumage_operator.observed import Object, meta
 
 __all__ = ["Api", "path_of"]
 
 TIMEOUT: Final = 20.0  # seconds for one answer
+_CREATED: Final = {**KINDS, **MADE_ONCE}
 _AT_ONCE: Final = 16  # requests in flight: the API server's own fairness does the rest
 _PAGE: Final = 200  # a pod of ours is 12 KB of JSON, and 60 KB once it is parsed
 _JSON: Final = "application/json"
@@ -50,7 +51,7 @@ class Api:
     async def create(self, child: Object) -> dict[str, Any]:
         """A new object. ConflictError where there is one of its name, whoever's it is. A field that the API server does
         not know is refused, as it is when it is applied."""
-        path = path_of(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
+        path = path_of(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
         return await self.request("POST", path, query=query, body=child)
 

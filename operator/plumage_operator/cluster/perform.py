@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
 from plumage.cluster import MANAGED_BY
-from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
 from plumage_operator.children import APPLIED, KINDS
 from plumage_operator.cluster.api import Api, path_of
 from plumage_operator.cluster.events import Recorder
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _NEWEST: Final = "provenReplicas"
 """The field of a pool's status that this operator writes and the definition of before it does not know."""
+
+_SECRET_BYTES: Final = 32
 
 _ON_REQUEST: Final = {one.kind: one for one in INTEGRATIONS}
 
@@ -61,6 +64,8 @@ class Performer:
         match action:
             case Apply(child, known):
                 self._store.put(await self._brought_about(pool, child, known=known))
+            case MakeSecret(secret, entries):
+                await self._make_secret(secret, entries)
             case Delete(kind, name, uid):
                 await self._api.delete(kind, namespace, name, uid)
             case Annotate(pod, annotations):
@@ -69,6 +74,15 @@ class Performer:
                 await self._recorder.tell(pool, action)
             case WriteStatus(status):
                 await self._write_status(pool, status)
+
+    async def _make_secret(self, secret: Object, entries: Iterable[str]) -> None:
+        """What the API server answers holds the entries too, and is kept nowhere."""
+        content = {entry: secrets.token_urlsafe(_SECRET_BYTES) for entry in entries}
+        try:
+            await self._api.create({**secret, "stringData": content})
+        except ConflictError as error:
+            if error.reason != "AlreadyExists":  # such as a quota that changed meanwhile
+                raise
 
     async def _brought_about(self, pool: Object, child: Object, *, known: bool) -> Object:
         """Nothing of somebody else's is taken over, though server-side apply would: what is not known is created, which
@@ -186,7 +200,7 @@ def _remedy(kind: str, action: Action, error: RefusedError) -> str:
 
 def _about(pool: Object, action: Action) -> tuple[str, str]:
     match action:
-        case Apply(child, _):
+        case Apply(child, _) | MakeSecret(child, _):
             return key_of(child)
         case Delete(kind, name, _):
             return kind, name

@@ -71,6 +71,7 @@ def _add_admin(app: FastAPI, front: Front) -> None:
             "router": front.name,
             "serving": front.serving,
             "configError": front.config_error,
+            "keysError": front.auth.error,
             "models": dict(sorted(front.names.items())),
             "pools": sorted(front.gateways),
             "broken": front.broken,

@@ -62,6 +62,7 @@ def _port(front: Front) -> Iterator[str]:
         ("pools", "Pools that are served.", len(front.gateways)),
         ("pools_broken", "Pools of the configuration that can't be served.", len(front.broken)),
         ("config_stale", "1 while the file asks for more than is in force.", bool(front.config_error)),
+        ("keys_stale", "1 while a file of keys changed and can't be used.", front.auth.error is not None),
         ("config_ignored_fields", "Settings of a newer operator, passed over.", front.config_ignored),
     )
     for name, text, value in single:

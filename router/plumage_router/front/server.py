@@ -35,6 +35,7 @@ __all__ = ["FrontRouter"]
 
 log = logging.getLogger(__name__)
 
+_AGAIN: Final = 10.0  # seconds between tries of a pool that can't be served: its Secret may come
 _LIVE: Final = ("limits", "timeouts", "pools")
 """What is taken from a changed file."""
 _LIVE_OF_POOL: Final = (*LIVE_ROUTER_SETTINGS, "names")
@@ -62,6 +63,7 @@ class FrontRouter:
         self._listening = Listening(config.listen, lambda: ClientConnection(self.front, loop), loop)
         self._background = Background(self.front.metrics)
         self._endings: set[asyncio.Task[None]] = set()
+        self._again = 0.0
 
     @property
     def addresses(self) -> list[str]:
@@ -100,8 +102,8 @@ class FrontRouter:
         self.config = config
         self.front.limits, self.front.timeouts = config.limits, config.timeouts
         self.front.room.use(config.limits.max_buffered_bytes)
-        self.front.broken = {}
         wanted = {pool.pool for pool in config.pools}
+        self.front.broken = {name: why for name, why in self.front.broken.items() if name in wanted}
         for name in [name for name in self.backends if name not in wanted]:
             self._end(name)
         self.front.names = {name: pool for name, pool in self.front.names.items() if pool in wanted}
@@ -114,8 +116,12 @@ class FrontRouter:
             if not self._adapt(pool):
                 await self._begin(pool)
         except ConfigurationError as error:
-            log.warning("pool %s is not served: %s", pool.pool, error)
+            if self.front.broken.get(pool.pool) != str(error):
+                log.warning("pool %s is not served: %s", pool.pool, error)
             self.front.broken[pool.pool] = str(error)
+            self._again = self._loop.time() + _AGAIN
+        else:
+            self.front.broken.pop(pool.pool, None)
 
     def _adapt(self, pool: FrontPool) -> bool:
         """Whether the parts there are can serve the pool as it is wanted now."""
@@ -184,8 +190,15 @@ class FrontRouter:
             await asyncio.sleep(ROTATION)
             self.front.auth.refresh()
             await self._look()
+            if self.front.broken and self._loop.time() >= self._again:
+                await self._mend()
             for backend in self.backends.values():
                 backend.rotate()
+
+    async def _mend(self) -> None:
+        """Tries those again that can't be served; what was wrong may stand in no file that is watched."""
+        for pool in [pool for pool in self.config.pools if pool.pool in self.front.broken]:
+            await self._bring(pool)
 
     async def _look(self) -> None:
         """Takes the file in if it changed."""

@@ -289,8 +289,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         members = folder / "members.json"
         write_members(members, started, {})
         model = {"name": "tiny", "modelFolder": "builtin://tiny-chat", **config.pop("model", {})}
+        (folder / "salt-key").write_text("salts\n")
         settings = {"pool": "chat", "model": model, "membershipFile": str(members), "listen": {"port": 0}, "seed": 1,
-                    "policy": {"name": "RoundRobin"}, **config}  # fmt: skip
+                    "saltKeyFile": str(folder / "salt-key"), "policy": {"name": "RoundRobin"}, **config}  # fmt: skip
         router = Router(RouterConfig.model_validate(settings))
         await router.start()
         running.append(Running(router, started, members, folder))

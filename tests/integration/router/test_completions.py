@@ -319,3 +319,69 @@ async def test_a_target_may_name_the_host_too(start: Any, kit: Any, address: str
     assert (await running.send(b"GET http://router/health HTTP/1.1\r\nhost: x\r\n\r\n")).status == 200
     for wrong in (b"http://router", b"ftp://router/health", b"http://router?/health"):
         assert (await running.send(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % wrong)).status in (400, 404)
+
+
+async def test_requests_go_on_while_the_engines_key_changes(start: Any, kit: Any, tmp_path: Any) -> None:
+    """First the routers learn the new key, then each engine is restarted with it; at no time is a request refused."""
+    key, previous = tmp_path / "key", tmp_path / "previous"
+    key.write_text("old\n")
+    running = await start(engines=2, engineApiKeyFile=str(key), previousEngineApiKeyFile=str(previous))
+    asked = {engine.name: "old" for engine in running.engines}
+    for engine in running.engines:
+        engine.answer = _guarded(engine, asked)
+
+    async def served() -> None:
+        for _ in range(4):
+            assert (await running.post(kit.chat())).status == 200
+
+    await served()
+    key.write_text("new\n")
+    for _ in range(2):
+        running.router.backend.rotate()
+    await served()
+    asked["chat-0"] = "new"
+    await served()
+    asked["chat-1"] = "new"
+    await served()
+    assert {engine.seen[-1].headers["authorization"] for engine in running.engines} == {"Bearer new"}
+    assert all(replica.breaker.state.value == "Closed" for replica in running.router.fleet)
+
+
+async def test_a_router_that_starts_meanwhile_has_the_previous_key_from_its_file(
+    start: Any, kit: Any, tmp_path: Any
+) -> None:
+    key, previous = tmp_path / "key", tmp_path / "previous"
+    key.write_text("new\n")
+    previous.write_text("old\n")
+    running = await start(engines=1, engineApiKeyFile=str(key), previousEngineApiKeyFile=str(previous))
+    asked = {"chat-0": "old"}
+    running.engines[0].answer = _guarded(running.engines[0], asked)
+    assert (await running.post(kit.chat())).status == 200
+    assert [seen.headers["authorization"] for seen in running.engines[0].seen] == ["Bearer new", "Bearer old"]
+    assert (await running.post(kit.chat())).status == 200
+    assert len(running.engines[0].seen) == 3, "it is known which key the engine has"
+
+
+async def test_an_engine_with_a_third_key_is_left_for_another(start: Any, kit: Any, tmp_path: Any) -> None:
+    key = tmp_path / "key"
+    key.write_text("ours\n")
+    running = await start(engines=2, engineApiKeyFile=str(key))
+    asked = {"chat-0": "theirs", "chat-1": "ours"}
+    for engine in running.engines:
+        engine.answer = _guarded(engine, asked)
+    for _ in range(2):
+        answer = await running.post(kit.chat())
+        assert (answer.status, "chat-1" in answer.body.decode()) == (200, True)
+
+
+def _guarded(engine: Any, asked: dict[str, str]) -> Any:
+    """Answers as vLLM does to a key that it does not know."""
+
+    async def answer(seen: Any, writer: Any) -> None:
+        if seen.headers.get("authorization") == f"Bearer {asked[engine.name]}":
+            await engine.normally(seen, writer)
+        else:
+            body = b'{"error":"Unauthorized"}'
+            writer.write(b"HTTP/1.1 401 x\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n" + body)
+
+    return answer

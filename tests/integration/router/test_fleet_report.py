@@ -10,7 +10,7 @@ from plumage.fleet_report import FLEET_PATH, read_router_report
 
 async def test_counters_histograms_and_the_curve_of_the_traffic(start: Any, kit: Any, tmp_path: Path) -> None:
     key = tmp_path / "admin.key"
-    key.write_text("secret")
+    key.write_text("secret\n")
     running = await start(engines=2, auth={"adminKeyFile": str(key)})
     text = "the same long question " * 100
     for index in range(6):

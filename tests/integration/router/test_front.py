@@ -44,7 +44,7 @@ class Fronted:
         self.folder = folder
         self.pools: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
-        (folder / "admin").write_text("admin-key")
+        (folder / "admin").write_text("admin-key\n")
 
     def add(self, pool: str, engines: dict[str, str], *names: str, model: str = "", **more: Any) -> None:
         """A pool whose engines, by id, have these addresses. names: that clients use; the model's own if none."""
@@ -228,8 +228,9 @@ async def test_a_name_nobody_serves_is_told_which_there_are(front: Fronted, engi
 async def test_what_no_pool_gets_is_refused_as_one_pools_router_would(front: Fronted, engines: list[Any]) -> None:
     keys = front.folder / "keys"
     keys.write_text("acme key-a\n")
+    (front.folder / "salt").write_text("salt-key\n")
     front.settings["auth"] = {"apiKeysFile": str(keys)}
-    front.add("chat", at(engines[0]))
+    front.add("chat", at(engines[0]), saltKeyFile=str(front.folder / "salt"))
     await front.start()
     path, key = "/v1/chat/completions", {"authorization": "Bearer key-a", "content-type": "application/json"}
 
@@ -350,3 +351,22 @@ async def test_figures_of_each_pool_and_of_the_port(front: Fronted, engines: lis
     assert "chat, code" in without.json()["error"]["message"]
     status = (await front.http.get("/plumage/v1/status", params={"pool": "chat"}, headers=ADMIN)).json()
     assert (status["pool"], status["totals"]["requests"]) == ("chat", 1)
+
+
+async def test_a_pool_whose_secret_comes_later_is_served_then(
+    front: Fronted, engines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its volume is optional for a gateway's pods, so that one pool's Secret keeps nobody from the others."""
+    monkeypatch.setattr("plumage_router.front.server._AGAIN", 0.0)
+    monkeypatch.setattr("plumage_router.front.server.ROTATION", 0.05)
+    key = front.folder / "engine-key"
+    front.add("chat", at(engines[0]), engineApiKeyFile=str(key))
+    front.add("code", at(engines[1]))
+    await front.start()
+    assert (await front.chat("code")).status_code == 200
+    assert (await front.chat("chat")).json()["error"]["code"] == "pool_unavailable"
+    key.write_text("engines-secret\n")
+    async with asyncio.timeout(30):
+        while (await front.chat("chat")).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert engines[0].seen[0].headers["authorization"] == "Bearer engines-secret"

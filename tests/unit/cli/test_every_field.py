@@ -42,7 +42,7 @@ ELSEWHERE = {
 }
 REFUSED = {
     "engine.runtime", "engine.args", "engine.tensor_parallel_size", "router.gateway_ref", "router.auth.api_keys_ref",
-    "router.auth.admin_key_ref",
+    "router.auth.admin_key_ref", "keys_ref.name",
     "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
 # Under which other settings a field counts; its description says so.
@@ -85,6 +85,7 @@ SAMPLES: dict[str, Any] = {
     "engine.feather.bandit.exploration": "0.5",
     "engine.feather.heuristic.loss_threshold": 3,
     "router.gateway_ref": {"name": "front"},
+    "keys_ref.name": "mine",
     "router.auth.api_keys_ref": SECRET,
     "router.auth.admin_key_ref": SECRET,
     "router.limits.max_body_bytes": "2Mi",

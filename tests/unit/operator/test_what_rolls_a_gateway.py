@@ -55,11 +55,20 @@ def test_keys_roll_the_routers() -> None:
     ("pool", "rolls"),
     [
         (POOL, False),
+        ({**POOL, "engine": {**POOL["engine"], "batchLimit": "Static"}}, False),
         ({**POOL, "rollout": {"drainTimeoutSeconds": 60}}, False),
         ({**POOL, "rollout": {"drainTimeoutSeconds": 900}}, True),
         ({**POOL, "model": {"uri": "pvc://claim/model"}, "engine": {}}, True),
+        ({**POOL, "keysRef": {"name": "mine"}}, True),
     ],
-    ids=["as the first", "less patient", "more patient", "of a claim"],
+    ids=["the same", "another engine", "less patient", "more patient", "of a claim", "another Secret"],
 )
-def test_a_pool_rolls_them_where_their_pods_need_something_for_it(pool: dict[str, Any], rolls: bool) -> None:
-    assert (template({}, POOL, pool) != template({}, POOL)) is rolls
+def test_a_changed_pool_rolls_them_where_their_pods_need_something_for_it(pool: dict[str, Any], rolls: bool) -> None:
+    assert (template({}, POOL, pool) != template({}, POOL, POOL)) is rolls
+
+
+def test_a_pool_that_comes_rolls_them_since_they_mount_its_keys() -> None:
+    """The volume is optional: a pool whose Secret is missing keeps nobody from the other pools."""
+    alone, both = template({}, POOL), template({}, POOL, POOL)
+    volumes = [volume for volume in both["spec"]["volumes"] if volume not in alone["spec"]["volumes"]]
+    assert [(one["name"], one["secret"]["optional"]) for one in volumes] == [("keys-of-pool-pool-1", True)]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.auth import Auth, read_secret
+from plumage_router.auth import Auth
 from plumage_router.breaker import Breaker
 from plumage_router.config import AuthConfig, BreakerConfig, load_config
+from plumage_router.engine_keys import SecretLine
 from plumage_router.hottest import Hottest
 from plumage_router.membership import parse_members
 from plumage_router.replicas import Fleet, Member, MemberState
@@ -119,17 +120,16 @@ def test_keys_and_their_tenants(tmp_path: Path) -> None:
     tenants = [auth.tenant({b"authorization": b"bearer " + key}) for key in (b"k1", b"k2", b"k3", b"k4")]
     assert tenants[0] == tenants[1]
     assert tenants[3] is None
-    assert "k" not in repr(tenants[0]).replace("acme", ""), "a salt is not shown"
     with pytest.raises(ConfigurationError, match="cannot read"):
         Auth(AuthConfig(api_keys_file=tmp_path / "none"))
 
 
 def test_a_secret_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    for text in ("", "\n", "a\nb"):
+    for text, said in (("", "is empty"), ("\n", "is empty"), ("a\nb\n", "single line"), ("a", "line break")):
         file.write_text(text)
-        with pytest.raises(ConfigurationError, match="single line"):
-            read_secret(file, "a key")
+        with pytest.raises(ConfigurationError, match=said):
+            SecretLine(file, "a key").read()
 
 
 def test_the_hottest_stay_and_memory_is_bounded() -> None:

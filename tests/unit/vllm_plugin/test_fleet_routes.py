@@ -72,6 +72,21 @@ async def test_a_token_is_asked_of_everybody(given: str | None) -> None:
         assert (await http.get("/v1/plumage/stats", headers={"authorization": "Bearer secret"})).status_code == 200
 
 
+async def test_vllms_key_is_asked_for_where_vllm_does_not_ask() -> None:
+    """Its own check covers /v1, /v2, /inference and /cohere: /invocations runs a completion beside it."""
+    routes = made(stats)
+    routes.api_keys = ("one", "two")
+    routes.app.go.set()  # type: ignore[attr-defined]
+    async with client(routes) as http:
+        for path in ("/invocations", "/tokenize", "/pause"):
+            for wrong in ({}, {"authorization": "Bearer three"}, {"authorization": "Basic one"}):
+                assert (await http.post(path, headers=wrong)).status_code == 401
+            assert (await http.post(path, headers={"authorization": "bearer two"})).status_code == 200
+        assert [(await http.get(path)).status_code for path in ("/health", "/metrics")] == [200, 200]
+        assert (await http.post("/v1/completions")).status_code == 200, "vLLM asks there, inside"
+    assert "/pause" in routes.app.seen  # type: ignore[attr-defined]
+
+
 async def test_what_is_not_ours_passes() -> None:
     routes = made(stats, "secret")
     async with client(routes) as http:

@@ -108,6 +108,11 @@ def refuses_strangers(url: str) -> None:
             assert answer.status_code == 401, (name, headers)
             assert "access-control-allow-origin" not in answer.headers
     assert httpx.get(f"{url}/v1/models", timeout=30).status_code == 401  # vLLM's own key is still asked for
+    for path in ("/invocations", "/tokenize"):  # and where vLLM does not ask
+        assert httpx.post(f"{url}{path}", json={"model": "tiny", "prompt": [1]}, timeout=30).status_code == 401
+    key = {"Authorization": f"Bearer {CLIENT}"}
+    reply = httpx.post(f"{url}/tokenize", json={"model": "tiny", "prompt": "Hello"}, headers=key, timeout=30)
+    assert reply.status_code == 200
 
 
 def refuses_bad_input(fleet: httpx.Client) -> None:

@@ -27,7 +27,7 @@ OWNED_ARGS = (
     "-tp",
 )  # fmt: skip
 # The same of the environment. All else that Plumage sets there is a default, which a person's own value replaces.
-OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME")
+OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
 VLLM_PLUGIN = "plumage"
 """Among what VLLM_PLUGINS names, for vLLM loads nothing else then."""
 
@@ -159,7 +159,7 @@ class EngineSpec(Placement):
         Rule(
             at="env",
             must=f"may not set what Plumage sets itself ({', '.join(OWNED_ENV)}): feather, eviction, hostMemory and "
-            "batchLimit say what its plugin does",
+            "batchLimit say what its plugin does, keysRef which key it asks for",
             cel=f"!has(self.env) || self.env.all(one, !(one.name in {list(OWNED_ENV)}))",
             reads=("env",),
             holds=lambda engine: not any(variable.name in OWNED_ENV for variable in engine.env),

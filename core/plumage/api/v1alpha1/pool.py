@@ -11,7 +11,7 @@ from plumage.api.v1alpha1.autoscaling import AutoscalingSpec, AutoscalingStatus
 from plumage.api.v1alpha1.directory import DirectorySpec
 from plumage.api.v1alpha1.engine import EngineSpec
 from plumage.api.v1alpha1.exposure import MonitoringSpec, NetworkPolicySpec
-from plumage.api.v1alpha1.fields import IntOrPercent, Percent, Seconds
+from plumage.api.v1alpha1.fields import IntOrPercent, ObjectRef, Percent, Seconds
 from plumage.api.v1alpha1.metadata import NAMES_SERVICES, Condition, Generation, ObjectMeta, Tally
 from plumage.api.v1alpha1.model import ModelSpec
 from plumage.api.v1alpha1.router import RouterSpec
@@ -58,6 +58,12 @@ class InferencePoolSpec(Struct):
     autoscaling: AutoscalingSpec | None = Field(None, description="Let the number of replicas follow the load.")
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
     directory: DirectorySpec = Field(DirectorySpec(), description="Where replicas tell what they hold.")
+    keys_ref: ObjectRef | None = Field(
+        None,
+        description="A Secret with the pool's own keys: engine-key, which engines ask of routers; salt-key, which "
+        "keeps tenants' caches apart; previous-engine-key, while the first is being changed. The operator makes one "
+        "when absent.",
+    )
     rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
     network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Who may reach the pool's pods.")
     monitoring: MonitoringSpec = Field(MonitoringSpec(), description="PodMonitors for the Prometheus operator.")

@@ -1,0 +1,86 @@
+"""The keys of a pool's engines while they change, and the salts of its tenants."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_router.auth import Tenant
+from plumage_router.engine_keys import EngineKeys, Salts, SecretLine
+
+OLD, NEW = b"old", b"new"
+
+
+def test_an_engine_gets_the_key_that_it_took_last() -> None:
+    keys = EngineKeys()
+    keys.use(NEW, OLD)
+    assert keys.of("a") == NEW
+    assert keys.refused("a", [NEW]) == OLD
+    assert (keys.of("a"), keys.of("b")) == (OLD, NEW)
+    assert keys.refused("a", [OLD]) == NEW, "it was restarted"
+    assert keys.of("a") == NEW
+    assert keys.refused("a", [NEW, OLD]) is None
+
+
+def test_the_key_of_before_is_kept_without_a_file_that_names_it() -> None:
+    keys = EngineKeys()
+    keys.use(OLD)
+    keys.use(NEW)
+    assert keys.all == (NEW, OLD)
+    keys.use(NEW, OLD)
+    assert keys.all == (NEW, OLD)
+    keys.use(None)
+    assert keys.all == (NEW,), "engines may ask for it until they are restarted"
+
+
+def test_two_requests_that_meet_one_refusal_end_with_one_key() -> None:
+    keys = EngineKeys()
+    keys.use(NEW, OLD)
+    assert [keys.refused("a", [NEW]), keys.refused("a", [NEW])] == [OLD, OLD]
+    assert keys.of("a") == OLD
+
+
+def test_a_salt_can_not_be_computed_from_the_tenants_name() -> None:
+    salts, others = Salts(), Salts()
+    salts.use(b"k1")
+    others.use(b"k2")
+    acme, beta = Tenant("acme"), Tenant("beta")
+    assert salts.of(acme) == salts.of(Tenant("acme")) != salts.of(beta)
+    assert salts.of(acme) != others.of(acme), "pools differ"
+    by_name = hashlib.sha256(b"plumage tenant salt\0acme").digest()[:18]
+    assert salts.of(acme) != urlsafe_b64encode(by_name).decode()
+    assert salts.of(Tenant("")) == salts.of(None) == ""
+    with pytest.raises(ConfigurationError, match="saltKeyFile"):
+        Salts().of(acme)
+
+
+def test_all_routers_of_a_pool_make_the_same_salt() -> None:
+    """A golden value: routers of two versions serve one pool during an upgrade."""
+    salts = Salts()
+    salts.use(b"secret")
+    assert salts.of(Tenant("acme")) == "V0wwWNQ20Dx7j3oyfJcOxN8V"
+
+
+def test_a_previous_key_may_be_missing_come_and_go(tmp_path: Path) -> None:
+    line = SecretLine(tmp_path / "previous", "a key", needed=False)
+    line.read()
+    assert (line.value, line.refresh()) == (None, False)
+    (tmp_path / "previous").write_text("old\n")
+    assert [line.refresh(), line.refresh(), line.refresh()] == [False, True, False]
+    assert line.value == b"old"
+    (tmp_path / "previous").unlink()
+    assert (line.refresh(), line.value, line.error) == (True, None, None)
+
+
+def test_a_secret_that_went_stays_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("secret\n")
+    line = SecretLine(file, "a key")
+    line.read()
+    file.unlink()
+    assert (line.refresh(), line.value) == (False, b"secret")
+    assert "cannot read a key" in str(line.error)

@@ -1,0 +1,116 @@
+"""A file of keys that is caught half written changes nothing; a whole one counts, at once where it is swapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from plumage.errors import ConfigurationError
+from plumage_router.auth import Auth
+from plumage_router.config import AuthConfig
+from plumage_router.secret_file import SecretFile
+
+
+class _Keys:
+    def __init__(self, file: Path, text: str = "acme key-of-acme\nbeta key-of-beta\n") -> None:
+        self.file = file
+        file.write_text(text)
+        self.auth = Auth(AuthConfig(api_keys_file=file))
+
+    def looks(self, count: int = 2) -> None:
+        for _ in range(count):
+            self.auth.refresh()
+
+    def tenant(self, key: str) -> str | None:
+        found = self.auth.tenant({b"authorization": b"Bearer " + key.encode()})
+        return found.name if found is not None else None
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> _Keys:
+    return _Keys(tmp_path / "keys")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# all keys are gone\n", "acme key-of-ac", "acme new-key\nbeta key-of-b"])
+def test_half_a_file_changes_nothing(keys: _Keys, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    keys.file.write_text(text)
+    keys.looks(4)
+    assert (keys.tenant("key-of-acme"), keys.tenant("key-of-beta")) == ("acme", "beta")
+    assert [keys.tenant(key) for key in ("key-of-ac", "key-of-b", "new-key")] == [None, None, None]
+    assert keys.auth.error is not None
+    assert len(caplog.records) == 1, "it is said once, not at each look"
+    assert "key-of" not in caplog.text
+
+
+def test_the_rest_of_the_file_counts_once_it_is_there(keys: _Keys) -> None:
+    keys.file.write_text("acme new-k")
+    keys.looks()
+    keys.file.write_text("acme new-key\n")
+    keys.looks()
+    assert (keys.tenant("new-key"), keys.tenant("new-k"), keys.tenant("key-of-acme")) == ("acme", None, None)
+    assert keys.auth.error is None
+
+
+def test_a_file_that_still_changes_is_not_read(keys: _Keys) -> None:
+    """Cut at the end of a line it looks whole, and lacks tenants."""
+    keys.file.write_text("acme new-key\n")
+    keys.looks(1)
+    assert keys.tenant("key-of-beta") == "beta"
+    keys.file.write_text("acme new-key\nbeta newer-key\n")
+    keys.looks(1)
+    assert keys.tenant("key-of-beta") == "beta"
+    keys.looks(1)
+    assert (keys.tenant("new-key"), keys.tenant("newer-key"), keys.tenant("key-of-beta")) == ("acme", "beta", None)
+
+
+def test_a_secrets_volume_counts_at_once_and_needs_no_line_break(tmp_path: Path) -> None:
+    """The kubelet's form: `keys` → `..data/keys`, and `..data` is a link that is replaced in one step."""
+    for version, text in (("..1", "acme one"), ("..2", "acme two")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "keys").write_text(text)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "keys").symlink_to("..data/keys")
+    auth = Auth(AuthConfig(api_keys_file=tmp_path / "keys"))
+    (tmp_path / "next").symlink_to("..2")
+    os.replace(tmp_path / "next", tmp_path / "..data")
+    auth.refresh()
+    assert auth.tenant({b"authorization": b"Bearer one"}) is None
+    assert auth.tenant({b"authorization": b"Bearer two"}) is not None
+
+
+def test_a_file_that_was_away_counts_when_it_is_back(keys: _Keys, tmp_path: Path) -> None:
+    os.rename(keys.file, tmp_path / "elsewhere")
+    keys.looks()
+    assert keys.tenant("key-of-acme") == "acme"
+    assert "cannot read" in str(keys.auth.error)
+    os.rename(tmp_path / "elsewhere", keys.file)
+    keys.looks()
+    assert keys.auth.error is None
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "acme key-of-ac"])
+def test_a_router_does_not_start_with_half_a_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        _Keys(tmp_path / "keys", text)
+
+
+def test_half_an_admin_key_is_not_taken(tmp_path: Path) -> None:
+    file = tmp_path / "admin"
+    file.write_text("the-admins-key\n")
+    auth = Auth(AuthConfig(admin_key_file=file))
+    file.write_text("the-adm")
+    for _ in range(3):
+        auth.refresh()
+    assert auth.is_admin({b"x-plumage-admin-key": b"the-admins-key"})
+    assert not auth.is_admin({b"x-plumage-admin-key": b"the-adm"})
+    assert "line break" in str(auth.error)
+
+
+def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "huge"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 30)
+    with pytest.raises(ConfigurationError, match="16 MiB"):
+        SecretFile(file, "keys").read()
