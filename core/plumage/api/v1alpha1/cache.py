@@ -36,17 +36,25 @@ class HotnessFilterSpec(Struct):
     depth_bits: Bits = Field(defaults.FILTER_BITS, description="Width of the depth in the prefix tree.")
 
 
-def _for_paper(at: str, name: str, what: str, default: int | str | HotnessFilterSpec) -> Rule:
-    """A setting of form Paper alone. Defaults may be written out, as an API server does."""
-    values = default.model_dump(mode="json") if isinstance(default, HotnessFilterSpec) else {"": default}
-    same = (f"self.{at}{f'.{part}' if part else ''} == {literal(value)}" for part, value in values.items())
+_EIGHT_BITS = HotnessFilterSpec(frequencyBits=8)  # the default before frequencyBits was 16
+
+
+def _for_paper(at: str, name: str, what: str, *defaults: int | str | HotnessFilterSpec) -> Rule:
+    """A setting of form Paper alone. An API server writes defaults out, and a pool that it stored keeps them:
+    `defaults` are the present one and the earlier ones."""
+    same = " || ".join(f"({_equal(f'self.{at}', default)})" for default in defaults)
     return Rule(
         at=at,
         must=f"may not be changed where form is Adaptive, which has no {what}",
-        cel=f"self.form == 'Paper' || ({' && '.join(same)})",
+        cel=f"self.form == 'Paper' || {same}",
         reads=("form", name),
-        holds=lambda spec: spec.form == "Paper" or getattr(spec, name) == default,
+        holds=lambda spec: spec.form == "Paper" or getattr(spec, name) in defaults,
     )
+
+
+def _equal(place: str, default: int | str | HotnessFilterSpec) -> str:
+    values = default.model_dump(mode="json") if isinstance(default, HotnessFilterSpec) else {"": default}
+    return " && ".join(f"{place}{f'.{part}' if part else ''} == {literal(value)}" for part, value in values.items())
 
 
 class HotnessSpec(Struct):
@@ -72,7 +80,7 @@ class HotnessSpec(Struct):
     rules: ClassVar = (
         _for_paper("priority", "priority", "formula", defaults.PAPER_PRIORITY),
         _for_paper("agingInterval", "aging_interval", "clocks", defaults.AGING_INTERVAL),
-        _for_paper("filter", "filter", "filter", HotnessFilterSpec()),
+        _for_paper("filter", "filter", "filter", HotnessFilterSpec(), _EIGHT_BITS),
     )
 
 
