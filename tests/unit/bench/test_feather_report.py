@@ -1,10 +1,16 @@
-"""What `vllm-feather` says of waits: what an order takes from a request, not what the load does."""
+"""What `vllm-feather` says: what each part of FEATHER brings, and what an order takes from a request that waits."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from plumage_bench.vllm_feather_report import Played, later
+from plumage_bench.vllm_feather_cells import Cell
+from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, FCFS, OFF, ORDER, PRODUCT
+from plumage_bench.vllm_feather_report import Played, later, report
+from plumage_engine.vllm.settings import read_settings
 
 
 def run_of(*waits: float) -> Played:
@@ -28,3 +34,55 @@ def test_the_worst_pair_counts_with_all_others() -> None:
 def test_pairs_are_as_many_here_as_there() -> None:
     with pytest.raises(ValueError, match="shorter"):
         later([run_of(1.0)], [])
+
+
+CELLS = (Cell("8 × 4k", 8), Cell("16 × 4k, open", 16))
+
+
+def runs_at(rate: float, stops: int = 0) -> list[Played]:
+    return [Played(64, 64 / rate, 1.0, (0.1,), (0.01,), 16.0, stops)] * 3
+
+
+def keys_of(played: Mapping[str, Mapping[str, Sequence[Played]]]) -> Mapping[str, float | str | int]:
+    return report(CELLS, CONTENDERS, played, random.Random(1)).keys
+
+
+def test_each_part_is_reported_over_fcfs_and_over_the_order() -> None:
+    rates = {"FCFS": 100.0, "FCFS sorted": 108.0, "order": 200.0, "order sorted": 200.0, "product": 198.0}
+    closed = {label: runs_at(rate) for label, rate in rates.items()} | {"bandit": runs_at(190.0, stops=65)}
+    keys = keys_of({"8 × 4k": closed, "16 × 4k, open": closed})
+    assert keys["FCFS_sorted_over_fcfs"] == pytest.approx(1.08)
+    assert keys["order_over_fcfs"] == pytest.approx(2.0)
+    assert keys["order_sorted_over_order"] == pytest.approx(1.0)
+    assert keys["product_over_order"] == pytest.approx(0.99)
+    assert keys["bandit_over_order"] == pytest.approx(0.95)
+    assert (keys["bandit_stops"], keys["product_stops"]) == (65, 0)
+
+
+def test_bandit_that_loses_in_one_cell_misses_the_target_that_says_everywhere() -> None:
+    closed = {"FCFS": runs_at(100.0), "order": runs_at(200.0), "bandit": runs_at(230.0)}
+    opened = {"FCFS": runs_at(100.0), "order": runs_at(200.0), "bandit": runs_at(190.0)}
+    keys = keys_of({"8 × 4k": closed, "16 × 4k, open": opened})
+    assert keys["bandit_over_order_mean"] > 1
+    assert keys["bandit_over_order_least"] == pytest.approx(0.95)
+    assert keys["bandit_over_order_everywhere"] == "missed"
+    assert keys_of({"8 × 4k": closed, "16 × 4k, open": closed})["bandit_over_order_everywhere"] == "met"
+
+
+@pytest.mark.parametrize("contender", CONTENDERS, ids=lambda one: one.label)
+def test_plugin_takes_the_settings_of_each_contender(contender: object) -> None:
+    assert contender in CONTENDERS
+    settings = read_settings({"plumage": contender.settings()}, {})  # type: ignore[attr-defined]
+    assert settings is not None
+    assert settings.eviction is None
+
+
+def test_contenders_differ_in_what_their_label_says() -> None:
+    by_label = {one.label: one for one in ALWAYS}
+    assert FCFS.settings() == OFF
+    assert OFF["feather"] is None
+    assert [by_label[label].sorts for label in ("FCFS sorted", "order sorted", "order", "product")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert ORDER.settings()["feather"]["maxWaitSeconds"] == 120
+    assert PRODUCT.settings()["feather"]["maxWaitSeconds"] == 10

@@ -33,6 +33,12 @@ def test_override_that_no_manifest_could_say_is_refused() -> None:
         Ours({"engine.feather.polcy": "Bandit"}).pool()
 
 
+def test_router_of_vllm_bounds_no_prompt_by_a_simulated_cache() -> None:
+    simulated, real = (Ours(runtime=runtime).router("", None, 0)["model"] for runtime in ("Simulator", "VLLM"))
+    assert simulated["cacheTokens"] == 200_000
+    assert "cacheTokens" not in real
+
+
 def test_ours_lists_its_overrides() -> None:
     ours = Ours({"engine.simulator.maxNumSeqs": 256})
     assert ours.listed() == {"runtime": "Simulator", "overrides": {"engine.simulator.maxNumSeqs": 256}}
