@@ -1,17 +1,29 @@
-"""Prometheus' text form, version 0.0.4: what a server answers a scraper with.
+"""Prometheus' text form, version 0.0.4, and OpenMetrics 1.0: what a server answers a scraper with.
 
 Contract: a family is its HELP line, its TYPE line and its samples, in this order and without other lines between them.
 Text and values of labels are escaped here, so callers give them as they are. A counter's name gets its `_total` here,
-for no counter may go without. Source: Prometheus, "Exposition formats", text-based format.
+for no counter may go without. Source: Prometheus, "Exposition formats", text-based format; OpenMetrics 1.0.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["CONTENT_TYPE", "counter", "counters", "gauge", "gauges", "histogram", "label_value", "page"]
+__all__ = [
+    "CONTENT_TYPE",
+    "OPENMETRICS_TYPE",
+    "counter",
+    "counters",
+    "gauge",
+    "gauges",
+    "histogram",
+    "label_value",
+    "page",
+    "wanted_page",
+]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TOTAL = "_total"
 _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -21,6 +33,40 @@ _NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 def page(*families: Iterable[str]) -> str:
     """The answer to a scrape: the lines of all families, each with its end of line."""
     return "".join(f"{line}\n" for family in families for line in family)
+
+
+def wanted_page(accept: str, *families: Iterable[str]) -> tuple[str, str]:
+    """The answer in the form that a scraper's Accept header asks for, and its content type."""
+    if not _wants_openmetrics(accept):
+        return page(*families), CONTENT_TYPE
+    lines = _openmetrics(line for family in families for line in family)
+    return "".join(f"{line}\n" for line in lines) + "# EOF\n", OPENMETRICS_TYPE
+
+
+def _wants_openmetrics(accept: str) -> bool:
+    for offer in accept.split(","):
+        kind, *parameters = (part.strip().replace(" ", "") for part in offer.split(";"))
+        if kind.lower() == "application/openmetrics-text":
+            return not any(parameter in ("q=0", "q=0.0") for parameter in parameters)
+    return False
+
+
+def _openmetrics(lines: Iterable[str]) -> Iterator[str]:
+    """There a counter's family has no `_total`, its samples do; and a histogram of values that may be negative has
+    neither a sum nor a count."""
+    negative: set[str] = set()
+    for line in lines:
+        if not line.startswith("# "):
+            name = line.partition("{")[0].partition(" ")[0]
+            if 'le="-' in line:
+                negative.add(name.removesuffix("_bucket"))
+            if name.removesuffix("_sum").removesuffix("_count") not in negative:
+                yield line
+            continue
+        mark, kind, name, rest = line.split(" ", 3)
+        if kind == "HELP" or rest == "counter":
+            name = name.removesuffix(_TOTAL)
+        yield " ".join((mark, kind, name, rest))
 
 
 def counter(name: str, text: str, value: float) -> Iterator[str]:

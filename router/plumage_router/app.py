@@ -16,11 +16,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from plumage.errors import RefusedError
-from plumage.exposition import CONTENT_TYPE
 from plumage.fleet_report import FLEET_PATH
 from plumage_router.entrance import NEEDS_KEY, Entrance
-from plumage_router.errors import error_object
+from plumage_router.errors import RequestError, error_object, unknown_model
 from plumage_router.gateway import Gateway
+from plumage_router.paths import path_class, unserved_body
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.report import fleet_report
 from plumage_router.status import metrics_page, status_document
@@ -30,6 +30,9 @@ __all__ = ["bare_app", "make_app", "model_entry", "need_admin", "need_key"]
 CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
 
 
+_NOTHING = (
+    "There is nothing at this path. Served are POST /v1/chat/completions, POST /v1/completions and GET /v1/models."
+)
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -50,17 +53,17 @@ class _ByPostAlone:
 
 def make_app(gateway: Gateway) -> FastAPI:
     """The application for one gateway."""
-    app = bare_app()
+    app = bare_app(gateway)
     _add_public(app, gateway)
     _add_admin(app, gateway)
     return app
 
 
-def bare_app() -> FastAPI:
+def bare_app(entrance: Entrance) -> FastAPI:
     """What every control surface begins with."""
     # A redirect to the path without its last slash would go to whatever host the client named.
     app = FastAPI(title="Plumage router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    _add_errors(app)
+    _add_errors(app, entrance)
     for path in (CHAT_PATH, COMPLETION_PATH):
         app.router.routes.append(Route(path.decode(), _ByPostAlone()))
 
@@ -91,17 +94,33 @@ def need_admin(entrance: Entrance) -> Any:
     return Depends(admin)
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, entrance: Entrance) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def plain(request: Request, error: StarletteHTTPException) -> Response:
+        if error.status_code == 404 and "endpoint" not in request.scope:
+            return _no_route(request, entrance)
         code = error.code if isinstance(error, _Unauthorized) else _CODES.get(error.status_code)
         return _error(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+
+    @app.exception_handler(RequestError)
+    async def told(request: Request, error: RequestError) -> Response:
+        return Response(error.body(), status_code=error.status, media_type="application/json")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         param = ".".join(map(str, first["loc"][1:]))
         return _error(400, f"{param}: {first['msg']}", code="invalid_type", param=param)
+
+
+def _no_route(request: Request, entrance: Entrance) -> Response:
+    """Counted by class: the path itself is the client's word."""
+    path = request.url.path
+    entrance.metrics.not_found[path_class(path)] += 1
+    body = unserved_body(path)
+    if body is None:
+        return _error(404, _NOTHING, code="not_found")
+    return Response(body, status_code=404, media_type="application/json")
 
 
 def _add_public(app: FastAPI, gateway: Gateway) -> None:
@@ -119,8 +138,9 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
         )
 
     @app.get("/metrics", summary="Prometheus metrics")
-    async def metrics() -> Response:
-        return Response(metrics_page(gateway), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        content, kind = metrics_page(gateway, request.headers.get("accept", ""))
+        return Response(content, media_type=kind)
 
     @app.get("/v1/models", dependencies=[key])
     async def models() -> dict[str, Any]:
@@ -130,7 +150,7 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models/{name:path}", dependencies=[key])
     async def one_model(name: str) -> dict[str, Any]:
         if name not in (model.name, *model.aliases, *model.adapters):
-            raise HTTPException(404, f"The model {name[:128]!r} does not exist here.")
+            raise unknown_model(name[:128], model.name)
         return model_entry(name)
 
 

@@ -70,6 +70,7 @@ class Metrics:
         self.responses: Counter[int] = Counter()
         self.errors: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
+        self.not_found: Counter[str] = Counter()
         self.aborted = 0
         self.truncated = 0
         self.usage_missing = 0
@@ -117,6 +118,7 @@ class Metrics:
         return (
             ("responses", "Responses by status.", "status", responses),
             ("errors", "Errors the router answered itself.", "code", self.errors),
+            ("not_found", "Requests for paths that are not served, by class.", "path", self.not_found),
             ("retries", "Attempts that failed and were followed by another.", "reason", self.retries),
         )
 

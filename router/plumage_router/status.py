@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeAlias
 
-from plumage.exposition import counter, counters, gauge, gauges, page
+from plumage.exposition import counter, counters, gauge, gauges, wanted_page
 from plumage_router.breaker import BreakerState
 from plumage_router.clock import monotonic
 from plumage_router.gateway import Gateway
+from plumage_router.process import process_lines
 from plumage_router.replicas import Replica
 
 __all__ = ["metric_lines", "metrics_page", "status_document"]
@@ -108,9 +109,9 @@ def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def metrics_page(gateway: Gateway) -> str:
-    """Everything in Prometheus' text form."""
-    return page(metric_lines(gateway))
+def metrics_page(gateway: Gateway, accept: str) -> tuple[str, str]:
+    """Everything in the form that a scraper accepts, and its content type."""
+    return wanted_page(accept, metric_lines(gateway), process_lines())
 
 
 def metric_lines(gateway: Gateway) -> Iterator[str]:

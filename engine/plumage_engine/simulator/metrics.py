@@ -80,8 +80,9 @@ class Metrics:
         yield self._gauge("vllm:num_requests_waiting", "Requests that wait.", load.waiting)
         text = "Requests that wait, by reason."
         # Deferred are those that wait for a load: here a load's blocks are usable in the step that copies them.
-        for reason, value in (("capacity", load.waiting), ("deferred", 0)):
-            yield self._gauge("vllm:num_requests_waiting_by_reason", text, value, reason=reason)
+        by_reason = self._gauge("vllm:num_requests_waiting_by_reason", text, load.waiting, reason="capacity")
+        by_reason.add_metric([*self._labels.values(), "deferred"], 0)
+        yield by_reason
         held_back = load.waiting if engine.stopped else 0
         text = "Settings of a newer operator, passed over."
         yield self._gauge("plumage_engine_config_ignored_fields", text, self._ignored)
@@ -156,7 +157,7 @@ class Metrics:
         family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
         return family
 
-    def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
+    def _gauge(self, name: str, text: str, value: float, **labels: str) -> GaugeMetricFamily:
         labels = {**self._labels, **labels}
         family = GaugeMetricFamily(name, text, labels=list(labels))
         family.add_metric(list(labels.values()), value)

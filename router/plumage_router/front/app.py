@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import FastAPI, HTTPException, Request, Response
 
-from plumage.exposition import CONTENT_TYPE
 from plumage.fleet_report import FLEET_PATH
 from plumage_router.app import bare_app, model_entry, need_admin, need_key
 from plumage_router.front.host import Front
@@ -21,7 +20,7 @@ __all__ = ["make_front_app"]
 
 def make_front_app(front: Front) -> FastAPI:
     """The application for one front."""
-    app = bare_app()
+    app = bare_app(front)
     _add_public(app, front)
     _add_models(app, front)
     _add_admin(app, front)
@@ -37,8 +36,9 @@ def _add_public(app: FastAPI, front: Front) -> None:
         return Response(status_code=503, media_type="text/plain", content=why)
 
     @app.get("/metrics", summary="Prometheus metrics; `pool` names a pool, without it they are the port's")
-    async def metrics() -> Response:
-        return Response(front_metrics(front), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        content, kind = front_metrics(front, request.headers.get("accept", ""))
+        return Response(content, media_type=kind)
 
 
 def _add_models(app: FastAPI, front: Front) -> None:
@@ -51,7 +51,7 @@ def _add_models(app: FastAPI, front: Front) -> None:
     @app.get("/v1/models/{name:path}", dependencies=[key])
     async def one_model(name: str) -> dict[str, Any]:
         if name not in front.served:
-            raise HTTPException(404, front.unknown(name).message)
+            raise front.unknown(name)
         return model_entry(name)
 
 

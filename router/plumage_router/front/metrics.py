@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from plumage import exposition
 from plumage_router.front.host import Front
+from plumage_router.process import process_lines
 from plumage_router.status import metric_lines
 
 __all__ = ["front_metrics", "merge_families"]
@@ -19,11 +20,11 @@ _OF_THE_PORT = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffere
 """Families of which a pool behind a front has nothing to tell."""
 
 
-def front_metrics(front: Front) -> str:
-    """Everything in Prometheus' text form."""
-    pages = [("", [*front.metrics.lines(), *_port(front)])]
+def front_metrics(front: Front, accept: str) -> tuple[str, str]:
+    """Everything in the form that a scraper accepts, and its content type."""
+    pages = [("", [*front.metrics.lines(), *_port(front), *process_lines()])]
     pages += [(pool, [*metric_lines(gateway)]) for pool, gateway in front.gateways.items()]
-    return exposition.page(merge_families(pages))
+    return exposition.wanted_page(accept, merge_families(pages))
 
 
 def merge_families(pages: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:

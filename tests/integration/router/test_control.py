@@ -149,7 +149,7 @@ async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:
     answer = await running.send(get("/metrics"))
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     text = answer.body.decode()
-    assert {name.partition("_router_")[0] for name in families(text)} == {"plumage"}
+    assert {name.partition("_")[0] for name in families(text)} == {"plumage", "process"}
     assert 'plumage_router_responses_total{status="200"} 1' in text
     assert 'plumage_router_errors_total{code="invalid_json"} 1' in text
     assert 'plumage_router_decision_seconds_bucket{le="+Inf"} 1' in text

@@ -131,12 +131,14 @@ async def test_settings_of_a_newer_operator_are_passed_over_and_counted(start: A
     await router.start()
     other = type(running)(router, running.engines, running.members, running.folder)
     try:
-        assert "plumage_router_config_ignored_fields 1" in metrics_page(router.gateway).splitlines()
+        assert "plumage_router_config_ignored_fields 1" in metrics_page(router.gateway, "")[0].splitlines()
         assert (await other.post(kit.chat())).status == 200
         write({**operators, "novelty": 1, "policy": {"name": "Lbgr", "lbgr": {"novelty": 1, "forgetting": 0.9}}})
         await kit.until(lambda: router.gateway.policy.name == "Lbgr")
         assert router.gateway.config_error is None
-        await kit.until(lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.gateway).splitlines())
+        await kit.until(
+            lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.gateway, "")[0].splitlines()
+        )
         assert (await other.post(kit.chat())).status == 200
     finally:
         await other.close()

@@ -377,3 +377,12 @@ def test_a_bad_configuration_says_what_to_change(tmp_path: Path, config: str, na
     assert done.returncode == 2
     assert names in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_each_family_of_the_metrics_has_one_help_and_one_type(engine: Engine) -> None:
+    lines = engine.client.get("/metrics").text.splitlines()
+    for kind in ("HELP", "TYPE"):
+        named = [line.split()[2] for line in lines if line.startswith(f"# {kind} ")]
+        assert sorted(set(named)) == sorted(named)
+    waiting = [line for line in lines if line.startswith("vllm:num_requests_waiting_by_reason{")]
+    assert ['reason="capacity"' in line or 'reason="deferred"' in line for line in waiting] == [True, True]
