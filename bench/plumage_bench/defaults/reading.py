@@ -1,13 +1,12 @@
 """Which fields of the API change something: each is given another value, and all that a manifest makes is compared.
 
 What a manifest makes: the operator's objects, local mode's processes with their files, and the autoscaler's decisions
-on one load. A field counts as read where one of them differs. A field whose reader is none of these stands in
-`ELSEWHERE` together with that reader, a function which is called with both manifests.
+on one load. A field counts as read where one of them differs: no list says of a field that it is read elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,17 +25,15 @@ from plumage_operator.observed import Attached, Observed, ObservedGateway
 from plumage_operator.serving import serving_of
 from plumage_operator.site import Site
 
-__all__ = ["ELSEWHERE", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
+__all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
 
+NOT_SET: Final = "(or it is not set in defaults/manifests.py)"
+"""Of a field that no manifest here sets: whoever adds one puts it there."""
 _SITE: Final = Site(image="plumage:1", engine_image="engine:1")
 _LOCAL: Final = LocalSite(
     Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmSite("python")
 )
 _META: Final = {"namespace": "default", "uid": "uid", "generation": 1}
-
-Reader = Callable[[InferencePool], Any]
-ELSEWHERE: Final[Mapping[str, Reader]] = {}
-"""Fields of a pool whose reader is not among what `pool_makes` compares."""
 
 
 def pool_makes(spec: Mapping[str, Any]) -> Any:
@@ -78,17 +75,12 @@ def unread() -> list[str]:
 
 def unread_of_pool(struct: type[Struct] = InferencePoolSpec, makes: Callable[[Any], Any] = pool_makes) -> list[str]:
     """Those of a pool. struct, makes: its models and what is made of it; a test has a field more."""
-    return [f"InferencePool spec.{path}" for path in _unread(struct, POOLS, makes) if path not in _read_elsewhere()]
+    return [f"InferencePool spec.{path}" for path in _unread(struct, POOLS, makes)]
 
 
 def unread_of_gateway() -> list[str]:
     """Those of a gateway."""
     return [f"InferenceGateway spec.{path}" for path in _unread(InferenceGatewaySpec, {"": GATEWAY}, gateway_makes)]
-
-
-def _read_elsewhere() -> set[str]:
-    """The fields whose reader makes something else of another value."""
-    return set(ELSEWHERE)
 
 
 def _unread(struct: type[Struct], bases: Mapping[str, Mapping[str, Any]], makes: Callable[[Any], Any]) -> Iterator[str]:
@@ -101,7 +93,11 @@ def _unread(struct: type[Struct], bases: Mapping[str, Mapping[str, Any]], makes:
             for other in others(path, field, field.default if value is None else value)
         )
         if not any(_differs(makes, spec, made[name]) for name, spec in tried):
-            yield path
+            yield path if _is_set(bases.values(), path) else f"{path} {NOT_SET}"
+
+
+def _is_set(specs: Iterable[Mapping[str, Any]], path: str) -> bool:
+    return any(value is not None for spec in specs for _, value in _places(spec, path))
 
 
 def _differs(makes: Callable[[Any], Any], spec: Any, before: Any) -> bool:
