@@ -111,7 +111,8 @@ def _with_plugin(folder: Path) -> tuple[tuple[str, ...], Mapping[str, str], Mapp
         (folder / name).write_text(secret + "\n")
     environment = {
         **_ROUTES,
-        "PLUMAGE_VLLM": '{"hostTier": {"minFrequency": 10}}',  # what a test asks twice stays where it is
+        # A learner, for its tables; and what a test asks twice stays where it is.
+        "PLUMAGE_VLLM": '{"feather": {"policy": "Bandit"}, "hostTier": {"minFrequency": 10}}',
         "PLUMAGE_ADMIN_TOKEN_FILE": str(folder / "admin"),
         "VLLM_SERVER_DEV_MODE": "1",
     }

@@ -202,7 +202,8 @@ def test_the_running_batch_stands_by_prefix(start_engine: Callable[..., Engine])
     rng = random.Random(7)
     shared = [tuple(rng.choices(range(256), k=BLOCK * 4)) for _ in range(3)]
     wanted = [Prompt(f"{number}", (*shared[number % 3], number), 30, step=number // 4) for number in range(12)]
-    engine = start_engine(max_num_seqs=12, **feather("Fcfs"))
+    sorting = {"feather": {"policy": "Fcfs", "orderBatch": True}, "eviction": None, "batchLimit": "Static"}
+    engine = start_engine(max_num_seqs=12, **plugin_arguments(sorting))
     runner = engine.core.model_executor.driver_worker.worker.model_runner
     orders: list[list[int]] = []
     own = runner._prepare_inputs
