@@ -49,7 +49,7 @@ def _routing(name: str, summary: str, also_omits: str = "") -> Benchmark:
         options=(
             ("sweep", "1: also run the ranges of the setting (minutes)"),
             ("workers", "4 or 16, or 4,16: the fleet sizes whose highest rates are searched"),
-            ("devices", "stated, quadratic, mixed, or several by commas: likewise"),
+            ("devices", "stated, quadratic, mixed, windowed, measured, or several by commas: likewise"),
             ("pairs", "seeds of the first round, five"),
         ),
     )
@@ -169,6 +169,13 @@ _ALL = (
         "CPU time a request in vLLM's engine core with FEATHER, beside stock, at 2,000 and 20,000 queued requests",
         quick_budget=120,
         quick_omits="15 of 20 rounds of each load",
+        needs_vllm=True,
+    ),
+    Benchmark(
+        "vllm-steps",
+        "CPU time of real vLLM's steps by tokens, context and batch: the table of the simulator's measured device",
+        quick_budget=120,
+        quick_omits="prompts above 128 tokens, contexts above 1k, batches above 4",
         needs_vllm=True,
     ),
     Benchmark(

@@ -199,14 +199,15 @@ def verdict(ratio: PairedRatio, again: PairedRatio) -> str:
 
 
 def equal_keys(rates: Rates) -> dict[str, float | str]:
-    """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells, with its bounds. aa:
-    ours ÷ ours on other seeds in that cell. rank_verdict: see `verdict`; a tie counts as 1."""
+    """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells; the lowest bound of
+    any, and that ratio's upper one. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see `verdict`; a tie
+    counts as 1."""
     ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
     least, cell = min(ratios, key=lambda one: one[0].ratio)
     again = rates.again(cell)
     return {
         "rank_equal": least.ratio,
-        "rank_equal_low": least.low,
+        "rank_equal_low": min(ratio.low for ratio, _ in ratios),
         "rank_equal_high": least.high,
         "aa": again.ratio,
         "aa_low": again.low,

@@ -3,15 +3,21 @@
 Devices: `stated`, the simulator's `gpu` preset (KVRouting's machine, an L40 with 8B); `quadratic`, attention so dear
 that half of an 8,192-token prompt's time goes there, on a device so much faster that such a prompt takes as long as on
 the stated one (or no rate would keep P95 under 2 s where a twentieth of the prompts are long and cold); `mixed`,
-workers of four speeds. LBGR's latency form, linear and in tokens, matches neither of the last two.
+workers of four speeds; `windowed`, attention as dear as on the quadratic one, but half of the layers look back 2,048
+tokens at most, and rows are paid for in waves of 512; `measured`, step times of real vLLM on a CPU, by a table. The
+last two are scaled like the quadratic one. Lbgr's form of a prefill, c·m·(1 + κ·(h + m/2)), has the stated and the
+quadratic device exactly and the last two not (decision 0202).
 """
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf, sqrt
+from pathlib import Path
 
 from plumage_bench.contenders import Contender
 from plumage_bench.fleet import FleetRun, run_fleet
@@ -32,14 +38,16 @@ from plumage_bench.workloads import (
     gsp_prompts,
     longdoc_prompts,
 )
-from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, make_device
+from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
+from plumage_engine.simulator.measured import MeasuredDevice, WindowedDevice
 from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 
 Shape = GspShape | LongdocShape | FewshotShape | MultiturnShape | ArticleShape
 
-DEVICES = ("stated", "quadratic", "mixed")
+DEVICES = ("stated", "quadratic", "mixed", "windowed", "measured")
+"""windowed and measured: their prefill has not the form that Lbgr learns (decision 0202)."""
 WORKER = {"engine.feather.policy": "Fcfs", "engine.batchLimit": "Static"}
 """What benchmarks of routing set of every engine, ours and the rivals', so that routing alone differs."""
 _LONG = 8192
@@ -96,7 +104,29 @@ class Scenario:
         return replace(self, rate=rate)
 
 
+_COLD = _LONG  # tokens of the prompt that takes as long on the measured and the windowed device as on the stated one
+_WAVE, _WINDOW, _WINDOWED_ATTENTION = 512, 2048, QUADRATIC_ATTENTION
+_MEASURED = Path(__file__).parent / "measured" / "vllm_cpu.json"
+
+
+@cache
+def _measured() -> Device:
+    return MeasuredDevice.of(json.loads(_MEASURED.read_text(encoding="utf-8"))["data"], GPU, _COLD)
+
+
+@cache
+def _windowed() -> Device:
+    pair = GPU.pair * _WINDOWED_ATTENTION
+    device = WindowedDevice(**{**vars(GPU), "pair": pair}, wave=_WAVE, window=_WINDOW)
+    cold = StepShape(prefill_tokens=_COLD, prefill_pairs=_COLD * _COLD / 2)
+    return replace(device, time_scale=GPU.seconds(cold) / device.seconds(cold))
+
+
 def _device(name: str, slot: int) -> Device:
+    if name == "measured":
+        return _measured()
+    if name == "windowed":
+        return _windowed()
     if name == "quadratic":
         return make_device("gpu", attention=QUADRATIC_ATTENTION, time_scale=_QUADRATIC_SCALE)
     return make_device("gpu", time_scale=_MIXED_SPEEDS[slot % len(_MIXED_SPEEDS)] if name == "mixed" else 1.0)

@@ -83,7 +83,7 @@ class LbgrSettings:
     stale_seconds: float = 30.0
     considered: int = defaults.CONSIDERED_REPLICAS
     loyalty: float = 0.2
-    long_queue: float = 2.0
+    long_queue: float = 0.5
     foresight: float = 20.0
 
     def __post_init__(self) -> None:
