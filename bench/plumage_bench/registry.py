@@ -4,6 +4,7 @@ and needs nothing that a benchmark needs.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -258,7 +259,9 @@ NAMES = tuple(BENCHMARKS)
 def describe(name: str) -> Benchmark:
     """What the benchmark called `name` is; ConfigurationError names the known ones."""
     if name not in BENCHMARKS:
-        raise ConfigurationError(f"no benchmark named {name!r}; there are: {', '.join(NAMES)}")
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        guess = f"did you mean {near[0]}? There are" if near else "there are"
+        raise ConfigurationError(f"no benchmark named {name!r}; {guess}: {', '.join(NAMES)}")
     return BENCHMARKS[name]
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from plumage.api.v1alpha1.router import RouterLimits
 from plumage.errors import PlumageError
 from plumage.open_files import files_of_router
+from plumage.plural import counted
 from plumage_cli.errors import how_to_install
 from plumage_cli.local.folder import MIN_FREE_BYTES, base_folder, stale_pools
 from plumage_cli.local.plan import HOST
@@ -107,9 +108,9 @@ def _process(name: str, process: Mapping[str, Any], folder: Path) -> Iterator[Fi
         if role == "agent":
             remedy = f"the replica serves on; nobody knows its cache; {remedy}"
         verdict = Verdict.BAD if role == "router" else Verdict.WARNING
-        yield Finding(verdict, f"{who} is down, {process['restarts']} time(s) by now{how}", remedy)
+        yield Finding(verdict, f"{who} is down, {counted(process['restarts'], 'time')} by now{how}", remedy)
     elif process["restarts"]:
-        yield Finding(Verdict.WARNING, f"{who} was started again {process['restarts']} time(s){how}", remedy)
+        yield Finding(Verdict.WARNING, f"{who} was started again {counted(process['restarts'], 'time')}{how}", remedy)
 
 
 def _see(folder: Path, process: str) -> str:

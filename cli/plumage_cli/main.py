@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from plumage.errors import PlumageError
+from plumage_cli.lean import spare_check, spare_checks
 
 __all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
@@ -44,14 +46,19 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.commands_by_name:
             return None
         module = importlib.import_module(f"plumage_cli.commands.{cmd_name}")
-        return typer.main.get_command(module.app)
+        return spare_checks(typer.main.get_command(module.app))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """A misspelt command is answered with the one that was probably meant."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in self.commands_by_name:
+            near = difflib.get_close_matches(name, self.commands_by_name, n=1)
+            guess = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(self.commands_by_name)}."
+            ctx.fail(f"No such command {name!r}. {guess}")
+        return super().resolve_command(ctx, args)
 
     def get_help_option(self, ctx: Any) -> Any:
-        """typer imports pydantic to check an option whose value is None: a tenth of a second before any help."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
+        return spare_check(super().get_help_option(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

@@ -9,6 +9,8 @@ PlumageError
 
 from __future__ import annotations
 
+from plumage.plural import counted
+
 __all__ = ["ConfigurationError", "ManifestError", "PlumageError", "RefusedError", "StateError"]
 
 
@@ -26,7 +28,9 @@ class ManifestError(ConfigurationError):
     def __init__(self, source: str, mistakes: list[str]) -> None:
         self.source = source
         self.mistakes = mistakes
-        super().__init__(f"{source}: {len(mistakes)} mistake(s)\n" + "\n".join(f"  - {line}" for line in mistakes))
+        super().__init__(
+            f"{source}: {counted(len(mistakes), 'mistake')}\n" + "\n".join(f"  - {line}" for line in mistakes)
+        )
 
 
 class RefusedError(PlumageError):

@@ -43,8 +43,8 @@ async def test_scaling_under_load_loses_nothing(pool: Pool) -> None:
     outcomes, said = await asyncio.gather(load(pool, sessions), scale())
     assert lost(outcomes) == []
     assert sum(outcome.cut for outcome in outcomes) == 0, "a drained replica ends what it began"
-    assert said[0].startswith("pool chat has 4 replica(s)")
-    assert said[1].startswith("pool chat has 1 replica(s)")
+    assert said[0].startswith("pool chat has 4 replicas")
+    assert said[1].startswith("pool chat has 1 replica")
     await pool.until(whole(1))
     assert len(json.loads((pool.folder / "membership.json").read_text())["replicas"]) == 1
 

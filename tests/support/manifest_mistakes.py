@@ -97,10 +97,20 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (put("spec.replicas", True), "spec.replicas: must be an integer, got true"),
     (put("spec.replicas", -1), "spec.replicas: must be at least 0, got -1"),
     (put("spec.replicas", 1001), "spec.replicas: must be at most 1,000, got 1001"),
-    (put("spec.engine.runtime", "vllm"), "spec.engine.runtime: must be VLLM or Simulator, got 'vllm'"),
+    (
+        put("spec.engine.runtime", "vllm"),
+        "spec.engine.runtime: must be VLLM or Simulator, got 'vllm'; did you mean VLLM?",
+    ),
+    (
+        put("apiVersion", "inference.networking.k8s.io/v1"),
+        "apiVersion: must be inference.plumage.dev/v1alpha1, got 'inference.networking.k8s.io/v1': that InferencePool "
+        "is a kind of the Gateway API Inference Extension, which has the same name and other fields; Plumage's are in "
+        "docs/manifest.md",
+    ),
     (
         put("spec.engine.feather.policy", "bandit"),
-        "spec.engine.feather.policy: must be Bandit, QLearning, Heuristic, ChtOrder or Fcfs, got 'bandit'",
+        "spec.engine.feather.policy: must be Bandit, QLearning, Heuristic, ChtOrder or Fcfs, got 'bandit'; "
+        "did you mean Bandit?",
     ),
     (
         put("spec.engine.feather.maxWaitSeconds", 0),
@@ -177,7 +187,7 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
         "spec.model.tokenRef.key: must be letters, digits, '-', '_' and '.', got 'a key'",
     ),
     (
-        put("spec.engine.hostMemory", {"disk": {"capacity": "1Gi", "path": "var/kv"}}),
+        put("spec.engine.hostMemory", {"capacity": "8Gi", "disk": {"capacity": "1Gi", "path": "var/kv"}}),
         "spec.engine.hostMemory.disk.path: must be an absolute path, got 'var/kv'",
     ),
     (
@@ -225,7 +235,7 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
     (
         put("spec.engine.topologySpreadConstraints", [{**SPREAD, "whenUnsatisfiable": "DoNotSchedul"}]),
         "spec.engine.topologySpreadConstraints[0].whenUnsatisfiable: must be DoNotSchedule or ScheduleAnyway, "
-        "got 'DoNotSchedul'",
+        "got 'DoNotSchedul'; did you mean DoNotSchedule?",
     ),
     (
         put("spec.engine.topologySpreadConstraints", [{**SPREAD, "matchLabelKeys": "pod-template-hash"}]),
@@ -234,6 +244,10 @@ FIELD_MISTAKES: list[tuple[Mutation, str]] = [
 ]  # fmt: skip
 
 GATEWAY_FIELD_MISTAKES: list[tuple[Mutation, str]] = [
+    (
+        put("spec.allowedRequestFields", ["9x"]),
+        "spec.allowedRequestFields[0]: must be letters, digits and '_', not beginning with a digit, got '9x'",
+    ),
     (
         put("spec.resources", {"limits": {"memory": "-1"}}),
         "spec.resources.limits[memory]: must be a quantity from 0 to 1E, got '-1'",

@@ -24,8 +24,8 @@ RULES: list[tuple[Mutation, str]] = [
     *(
         (
             put("spec.engine.env", [{"name": name, "value": "{}"}]),
-            "spec.engine.env: may not set what Plumage sets itself (PLUMAGE_VLLM, POD_NAME, VLLM_API_KEY): feather, "
-            "eviction, hostMemory and batchLimit say what its plugin does, keysRef which key it asks for, got 1 entry",
+            "spec.engine.env[0].name: may not be set: Plumage sets it itself; feather, eviction, hostMemory and "
+            f"batchLimit say what its plugin does, keysRef which key it asks for, got {name!r}",
         )
         for name in ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
     ),
@@ -61,7 +61,7 @@ RULES: list[tuple[Mutation, str]] = [
         "spec.engine.hostMemory.capacity: must be set with runtime VLLM: without it vLLM has no host tier, got nothing",
     ),
     (
-        put("spec.engine.hostMemory", {"minFrequency": 64, "filter": {"frequencyBits": 6}}),
+        put("spec.engine.hostMemory", {"capacity": "8Gi", "minFrequency": 64, "filter": {"frequencyBits": 6}}),
         "spec.engine.hostMemory.minFrequency: must be at most the highest count that filter.frequencyBits has room "
         "for, got 64",
     ),
@@ -185,11 +185,8 @@ RULES += [
     ),
     *(
         (
-            put("spec.engine.args", [wrong]),
-            "spec.engine.args: may not set what Plumage sets itself (--additional-config, --api-key, --download-dir, "
-            "--enable-prompt-tokens-details, --host, --kv-events-config, "
-            "--kv-transfer-config, --model, --port, --revision, --scheduler-cls, --served-model-name, "
-            "--shutdown-timeout, --tensor-parallel-size, --uds, -tp), got 1 entry",
+            put("spec.engine.args", ["--seed=1", wrong, "--max-model-len=4096"]),
+            f"spec.engine.args[1]: may not be set: Plumage sets it itself, got {wrong!r}",
         )
         for wrong in ("--model=x", "--served_model_name", "-tp")
     ),

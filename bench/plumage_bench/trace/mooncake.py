@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plumage.errors import ConfigurationError
+from plumage.plural import counted
 
 __all__ = ["BLOCK", "MOST_REQUESTS", "TracedRequest", "load", "parse"]
 
@@ -77,7 +78,7 @@ def _listed(source: str, mistakes: Sequence[str]) -> str:
     shown = [f"  - {mistake}" for mistake in mistakes[:_MOST_SHOWN]]
     if len(mistakes) > _MOST_SHOWN:
         shown.append(f"  … and {len(mistakes) - _MOST_SHOWN} more")
-    return "\n".join([f"{source}: {len(mistakes)} bad line(s)", *shown])
+    return "\n".join([f"{source}: {counted(len(mistakes), 'bad line')}", *shown])
 
 
 def _request(line: bytes) -> TracedRequest:

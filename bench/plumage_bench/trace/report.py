@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plumage.plural import counted
 from plumage_bench.harness import ResultTable
 from plumage_bench.trace import libcache, routed
 from plumage_bench.trace.hitratios import BOUND, OURS, SHARES, Margin, Ratios
@@ -64,9 +65,9 @@ def routed_tables(rows: Mapping[str, Routed], seeds: int, factor: float, request
     ]
     notes = (
         f"{requests:,} requests at the trace's arrival times × {factor:g} (so that prefill with cold caches would take "
-        f"{routed.COLD_LOAD:.0%} of the workers' time, or less), mean of {seeds} seed(s). Seconds of virtual time on "
-        f"the gpu preset, {routed.CACHE_BLOCKS:,} cache blocks of 512 tokens a worker; the eviction is named after the "
-        "routing. Balance: coefficient of variation of the tokens a worker computed. MUV: deviation in "
+        f"{routed.COLD_LOAD:.0%} of the workers' time, or less), mean of {counted(seeds, 'seed')}. Seconds of virtual "
+        f"time on the gpu preset, {routed.CACHE_BLOCKS:,} cache blocks of 512 tokens a worker; the eviction is named "
+        "after the routing. Balance: coefficient of variation of the tokens a worker computed. MUV: deviation in "
         "time of KV usage, mean over workers."
     )
     title = f"(b) {routed.WORKERS} workers, virtual time"

@@ -12,6 +12,7 @@ from typing import Any
 from plumage.api.crd import FINGERPRINT, definition, definition_name
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.api.v1alpha1.gpus import names_gpu
+from plumage.plural import counted
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.gateways import gateways
@@ -181,7 +182,7 @@ def _gpus(cluster: Cluster, found: Sequence[Mapping[str, Any]]) -> Iterator[Find
     held = [_gpu_count((node.get("status") or {}).get("allocatable") or {}) for node in nodes]
     asked = {f"{one['metadata']['namespace']}/{one['metadata']['name']}": _gpus_of(one) for one in found}
     most = max(asked.values(), default=0)
-    told = f"{sum(held)} GPU(s) on {sum(count > 0 for count in held)} of {len(nodes)} node(s)"
+    told = f"{counted(sum(held), 'GPU')} on {sum(count > 0 for count in held)} of {counted(len(nodes), 'node')}"
     if most > max(held, default=0):
         pool = max(asked, key=lambda name: asked[name])
         what = f"{told}; a replica of {pool} needs {most} on one node"

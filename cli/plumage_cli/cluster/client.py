@@ -94,7 +94,7 @@ def connect(target: Target) -> Cluster:
         load: Any = config.load_kube_config
         load(config_file=file, context=chosen["name"], client_configuration=credentials)
     except (config.ConfigException, OSError, yaml.YAMLError, *_NO_KUBECONFIG) as error:
-        raise CliError(f"no cluster: {_brief(error)}; set KUBECONFIG, or give --kubeconfig") from None
+        raise CliError(f"no cluster: {_brief(error).rstrip('.')}. Set KUBECONFIG, or give --kubeconfig.") from None
     namespace = target.namespace or chosen["context"].get("namespace") or "default"
     return Cluster(credentials, chosen["name"], namespace)
 

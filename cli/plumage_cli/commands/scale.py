@@ -18,8 +18,9 @@ def scale(
     timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Seconds to wait for it.")] = 600.0,
 ) -> None:
     """Change the number of replicas: new ones are warmed first, leaving ones are drained first."""
+    from plumage.plural import counted
     from plumage_cli.local.control import ask, find_pool
 
     view = ask(find_pool(pool), {"do": "scale", "replicas": replicas}, timeout=timeout)
     names = ", ".join(replica["id"] for replica in view["replicas"]) or "none"
-    typer.echo(f"pool {view['pool']} has {len(view['replicas'])} replica(s): {names}")
+    typer.echo(f"pool {view['pool']} has {counted(len(view['replicas']), 'replica')}: {names}")

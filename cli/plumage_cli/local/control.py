@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError, NoPoolError, trouble
 from plumage_cli.local.folder import base_folder, live_pools
-from plumage_cli.local.view import check
 
 if TYPE_CHECKING:  # the commands that only ask need none of what a supervisor does
     from plumage_cli.local.supervisor import Supervisor
@@ -149,6 +148,8 @@ def _read(reply: bytes, pool: str) -> dict[str, Any]:
         raise CliError(f"pool {pool} gave half an answer, or none that is one; it may be ending") from None
     if isinstance(answer, dict) and "error" in answer:
         raise CliError(str(answer["error"]))
+    from plumage_cli.local.view import check  # its msgspec is needed only once a pool answered
+
     check(answer, pool)
     found: dict[str, Any] = answer
     return found

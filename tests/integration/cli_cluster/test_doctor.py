@@ -164,14 +164,14 @@ def test_gpus_of_the_nodes_are_compared_with_what_a_replica_needs(plumage: Pluma
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     kinds.kubectl("create", "-f", "-", stdin=json.dumps(node))
     try:
-        for count, told in ((1, "bad  1 GPU(s) on 1 of "), (2, "ok  2 GPU(s) on 1 of ")):
+        for count, told in ((1, "bad  1 GPU on 1 of "), (2, "ok  2 GPUs on 1 of ")):
             status = json.dumps({"status": {"allocatable": {"nvidia.com/gpu": str(count)}}})
             kinds.kubectl("patch", "node", name, "--subresource=status", "-p", status)
             assert told in plumage("doctor", "two-gpus").stdout
         kinds.kubectl(
             "patch", "node", name, "--subresource=status", "-p", '{"status": {"allocatable": {"nvidia.com/gpu": "0"}}}'
         )
-        assert "ok  0 GPU(s) on 0 of " in plumage("doctor", "no-gpu").stdout
+        assert "ok  0 GPUs on 0 of " in plumage("doctor", "no-gpu").stdout
     finally:
         kinds.kubectl("delete", "node", name)
 
@@ -229,7 +229,7 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(plumage: Plumage, tmp_path: Pat
         done = plumage("get", kubeconfig=path)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
-        assert "set KUBECONFIG, or give --kubeconfig" in done.stderr
+        assert "Set KUBECONFIG, or give --kubeconfig" in done.stderr
 
 
 def changed(kinds: Kinds, folder: Path, change: Any) -> Path:

@@ -109,3 +109,54 @@ def test_any_value_anywhere_is_taken_or_refused_in_words(place: str, value: obje
     for line in mistakes(document):
         assert ": must " in line or ": may not " in line
         assert line.startswith(("spec", "metadata", "status"))
+
+
+# A rule between two parts, and a wrong field of one of the parts that the rule does not read.
+BESIDE = [
+    ("spec.engine.startupTimeoutSeconds", "long", "spec.engine.startupTimeoutSeconds: must be an integer, got 'long'"),
+    ("spec.engine.args", ["--port=1"], "spec.engine.args[0]: may not be set: Plumage sets it itself, got '--port=1'"),
+    (
+        "spec.engine.env",
+        [{"name": "POD_NAME", "value": "x"}],
+        "spec.engine.env[0].name: may not be set: Plumage sets it itself; feather, eviction, hostMemory and batchLimit "
+        "say what its plugin does, keysRef which key it asks for, got 'POD_NAME'",
+    ),
+    ("spec.engine.resources", {"limits": {"cpu": "much"}}, "spec.engine.resources.limits[cpu]: must be a quantity"),
+]
+BUILTIN = "spec.model.uri: may not be a builtin:// model with engine.runtime VLLM"
+
+
+@pytest.mark.parametrize(("path", "value", "message"), BESIDE, ids=[path for path, *_ in BESIDE])
+def test_rule_between_parts_is_reported_beside_a_mistake_in_one_of_them(path: str, value: object, message: str) -> None:
+    document = pool()
+    put("spec.model.uri", "builtin://tiny-chat")(document)
+    put("spec.engine.runtime", "VLLM")(document)
+    put(path, value)(document)
+    found = mistakes(document)
+    assert [line for line in found if line.startswith(message)], found
+    assert [line for line in found if line.startswith(BUILTIN)], found
+    assert len(found) == 2
+
+
+def test_rule_that_reads_a_wrong_field_below_is_left_out() -> None:
+    document = pool()
+    put("spec.model.uri", "builtin://tiny-chat")(document)
+    put("spec.engine.runtime", "vllm")(document)
+    assert mistakes(document) == ["spec.engine.runtime: must be VLLM or Simulator, got 'vllm'; did you mean VLLM?"]
+
+
+def test_rule_about_a_list_is_reported_beside_a_mistake_in_an_entry() -> None:
+    document = pool()
+    put("spec.engine.runtime", "Simulator")(document)
+    put("spec.engine.args", ["--port=1"])(document)
+    assert mistakes(document) == [
+        "spec.engine.args[0]: may not be set: Plumage sets it itself, got '--port=1'",
+        "spec.engine.args: may not be set with runtime Simulator: its settings are under simulator, got 1 entry",
+    ]
+
+
+def test_misspelt_value_is_answered_with_the_nearest_one() -> None:
+    document = pool()
+    put("spec.router.policy", "lbgr")(document)
+    (line,) = mistakes(document)
+    assert line.endswith("got 'lbgr'; did you mean Lbgr?")

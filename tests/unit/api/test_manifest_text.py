@@ -52,8 +52,8 @@ def test_a_name_is_given_once() -> None:
 def test_mistakes_of_all_documents_are_reported() -> None:
     bad = POOL.replace("Simulator", "simulator")
     assert refused(f"{bad}---\n{bad}") == [
-        "document 1: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
-        "document 2: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'",
+        "document 1: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'; did you mean Simulator?",
+        "document 2: spec.engine.runtime: must be VLLM or Simulator, got 'simulator'; did you mean Simulator?",
         "must hold exactly one InferencePool, got 2",
     ]
 

@@ -83,13 +83,60 @@ def test_help_of_every_benchmark_imports_no_benchmark() -> None:
     assert {module for module in loaded if module.startswith("plumage_bench.")} == {"plumage_bench.registry"}
 
 
+@pytest.mark.parametrize("name", ["status", "explain x"])
+def test_command_that_checks_nothing_imports_no_pydantic(tmp_path: Path, name: str) -> None:
+    """typer imports it to check values that are right already, which takes longer than the command."""
+    program = """
+import atexit, sys
+atexit.register(lambda: print("pydantic" in sys.modules))
+from plumage_cli.main import main
+main()
+"""
+    command = [sys.executable, "-c", program, *name.split()]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 1
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("words", [("scale", "many"), ("scale", "2", "--timeout", "0"), ("up", "--port", "none")])
+def test_wrong_option_is_refused_with_its_name(words: tuple[str, ...]) -> None:
+    done = plumage(*words)
+    assert done.returncode == 2
+    assert "Invalid value for" in done.stderr
+
+
+def test_misspelt_command_is_answered_with_the_nearest_one() -> None:
+    done = plumage("scal", "2")
+    assert done.returncode == 2
+    assert "No such command 'scal'. Did you mean scale?" in done.stderr
+    far = plumage("xyzzy")
+    assert "No such command 'xyzzy'. There are: validate, up, " in far.stderr
+
+
+def test_inference_pool_of_another_project_is_called_so(tmp_path: Path) -> None:
+    file = tmp_path / "pool.yaml"
+    file.write_text(LOCAL.read_text().replace("inference.plumage.dev/v1alpha1", "inference.networking.k8s.io/v1"))
+    done = plumage("validate", str(file))
+    assert done.returncode == 1
+    assert "1 mistake\n" in done.stderr
+    assert "a kind of the Gateway API Inference Extension" in done.stderr
+
+
+def test_kubeconfig_that_holds_nothing_is_named_with_what_to_do(tmp_path: Path) -> None:
+    done = plumage("get", KUBECONFIG=str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "Set KUBECONFIG, or give --kubeconfig." in done.stderr
+    assert ".;" not in done.stderr
+
+
 def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("Lbgr", "lbgr"))
     done = plumage("validate", str(LOCAL), str(bad))
     assert done.returncode == 1
     assert done.stdout == f"{LOCAL}: right (InferencePool chat)\n"
-    assert "2 mistake(s)" in done.stderr
+    assert "2 mistakes" in done.stderr
     assert "spec.replicas: must be an integer, got 'four'" in done.stderr
     assert "spec.router.policy: must be Lbgr, " in done.stderr
     missing = plumage("validate", str(tmp_path / "none.yaml"))
@@ -280,7 +327,7 @@ def test_bench_names_and_unknown_names() -> None:
     assert "leaves out" in about.stdout
     unknown = plumage("bench", "chd")
     assert unknown.returncode == 1
-    assert "no benchmark named 'chd'; there are:" in unknown.stderr
+    assert "no benchmark named 'chd'; did you mean cht? There are:" in unknown.stderr
     option = plumage("bench", "cht", "speed=9")
     assert option.returncode == 1
     assert "bench cht has no option speed" in option.stderr

@@ -185,7 +185,7 @@ def test_doctor_says_where_the_log_of_a_lost_process_is(folder: Path, answering:
         json.dumps(VIEW | {"router": CHILD | {"restarts": 2, "lastExit": "ended with status 1"}}).encode() + b"\n"
     )
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
-    told = f"warn  the router was started again 2 time(s): it ended with status 1 → see {folder}/router.log"
+    told = f"warn  the router was started again 2 times: it ended with status 1 → see {folder}/router.log"
     assert told in done.output
 
 

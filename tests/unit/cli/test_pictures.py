@@ -119,8 +119,8 @@ def test_doctor_says_how_a_missing_package_comes(monkeypatch: pytest.MonkeyPatch
 def test_doctor_names_what_is_wrong_with_a_pool() -> None:
     findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC), FOLDER)]
     assert (Verdict.WARNING, "chat-1 is warming") in findings
-    assert (Verdict.WARNING, "the engine of chat-0 was started again 2 time(s): it was ended by SIGKILL") in findings
-    assert (Verdict.WARNING, "the agent of chat-1 is down, 1 time(s) by now: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the engine of chat-0 was started again 2 times: it was ended by SIGKILL") in findings
+    assert (Verdict.WARNING, "the agent of chat-1 is down, 1 time by now: it was ended by SIGKILL") in findings
     assert (Verdict.WARNING, "the router does without the directory") in findings
 
 
@@ -129,14 +129,14 @@ def test_doctor_tells_of_every_process_that_was_lost_and_where_its_log_is() -> N
     lost["replicas"] = [{"id": "chat-2", "state": "Ready", "engine": process(1), "agent": process(4)}]
     ended = "it was ended by SIGKILL"
     assert list(check_pool(lost, FOLDER))[1:] == [
-        Finding(Verdict.WARNING, f"the router was started again 3 time(s): {ended}", "see /run/chat/router.log"),
-        Finding(Verdict.WARNING, "the directory was started again 1 time(s)", "see whether memory ran out"),
+        Finding(Verdict.WARNING, f"the router was started again 3 times: {ended}", "see /run/chat/router.log"),
+        Finding(Verdict.WARNING, "the directory was started again 1 time", "see whether memory ran out"),
         Finding(
-            Verdict.WARNING, f"the engine of chat-2 was started again 1 time(s): {ended}",
+            Verdict.WARNING, f"the engine of chat-2 was started again 1 time: {ended}",
             "see /run/chat/engine-chat-2.log",
         ),
         Finding(
-            Verdict.WARNING, f"the agent of chat-2 was started again 4 time(s): {ended}",
+            Verdict.WARNING, f"the agent of chat-2 was started again 4 times: {ended}",
             "see /run/chat/agent-chat-2.log",
         ),
     ]  # fmt: skip
@@ -147,9 +147,7 @@ def test_doctor_tells_of_what_is_down_and_of_nothing_that_only_starts() -> None:
     assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
     down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"router": process(1, "Waiting"), "replicas": []}
     assert list(check_pool(down, FOLDER))[2:] == [
-        Finding(
-            Verdict.BAD, "the router is down, 1 time(s) by now: it was ended by SIGKILL", "see /run/chat/router.log"
-        ),
+        Finding(Verdict.BAD, "the router is down, 1 time by now: it was ended by SIGKILL", "see /run/chat/router.log"),
         Finding(Verdict.WARNING, "chat-0 gets no requests: Unhealthy", "see /run/chat/engine-chat-0.log"),
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.operator_world import SITE, pool_object
 
-from plumage.api.v1alpha1.engine import OWNED_ENV
+from plumage.api.v1alpha1.pods import OWNED_ENV
 from plumage.errors import ManifestError
 from plumage_operator.children import Scene, build_children
 from plumage_operator.plan import read_pool

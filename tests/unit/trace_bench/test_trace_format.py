@@ -58,7 +58,7 @@ def test_a_bad_line_is_named(bad: bytes, says: str) -> None:
 def test_all_bad_lines_are_told_at_once_but_not_a_thousand() -> None:
     with pytest.raises(ConfigurationError) as error:
         parse([b"{"] * 1000, "t")
-    assert "1000 bad line(s)" in str(error.value)
+    assert "1,000 bad lines" in str(error.value)
     assert "line 10:" in str(error.value)
     assert "line 11:" not in str(error.value)
     assert "990 more" in str(error.value)

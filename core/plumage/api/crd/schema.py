@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from plumage.api.v1alpha1.cel import literal
-from plumage.api.v1alpha1.fields import KEY_LENGTH, WORDS
+from plumage.api.v1alpha1.fields import KEY_LENGTH, STRING_RULES, WORDS
 from plumage.api.v1alpha1.quantity import BOUNDS, LONGEST, Quantity
 from plumage.api.v1alpha1.struct import LIST_KEY, Change, Rule, Struct
 
@@ -138,7 +138,7 @@ def _scalar(schema: Schema, kind: str | None) -> Schema:
     node = {**_described(schema), "type": kind, **_bounds(schema)}
     if kind == "integer":
         node["format"] = "int32" if schema["maximum"] <= _INT32 else "int64"
-    return {**node, **_validations(_in_words(schema))}
+    return {**node, **_validations([*_in_words(schema), *schema.get(STRING_RULES, [])])}
 
 
 def _int_or_string(schema: Schema) -> Schema:

@@ -10,14 +10,14 @@ from plumage import defaults
 from plumage.api.v1alpha1.cache import EvictionSpec, HostMemorySpec
 from plumage.api.v1alpha1.cel import entries_differ
 from plumage.api.v1alpha1.feather import FeatherSpec
-from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, Subdomain, Text
+from plumage.api.v1alpha1.fields import Label, Memory, ObjectRef, Seconds, StringRule, Subdomain, Text
 from plumage.api.v1alpha1.gpus import GPU
-from plumage.api.v1alpha1.pods import EnvVar, Resources
+from plumage.api.v1alpha1.pods import OWNED_ENV, EnvVar, Resources
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.simulator import SimulatorSpec
 from plumage.api.v1alpha1.struct import LIST_KEY, Rule, Struct
 
-__all__ = ["OWNED_ARGS", "OWNED_ENV", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
+__all__ = ["OWNED_ARGS", "VLLM_PLUGIN", "EngineSpec", "ModelCacheSpec"]
 
 # Plumage sets these itself: a second value would break routing, the directory or the drain.
 OWNED_ARGS = (
@@ -26,15 +26,20 @@ OWNED_ARGS = (
     "--revision", "--scheduler-cls", "--served-model-name", "--shutdown-timeout", "--tensor-parallel-size", "--uds",
     "-tp",
 )  # fmt: skip
-# The same of the environment. All else that Plumage sets there is a default, which a person's own value replaces.
-OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
 VLLM_PLUGIN = "plumage"
 """Among what VLLM_PLUGINS names, for vLLM loads nothing else then."""
 
 
-def _owned_args_left_alone(engine: Any) -> bool:
+def _is_free(arg: str) -> bool:
     """vLLM takes underscores for dashes."""
-    return not any(arg.split("=", 1)[0].replace("_", "-") in OWNED_ARGS for arg in engine.args)
+    return arg.split("=", 1)[0].replace("_", "-") not in OWNED_ARGS
+
+
+_FREE = StringRule(
+    must="may not be set: Plumage sets it itself",
+    cel=f"!(self.split('=', 2)[0].replace('_', '-') in {list(OWNED_ARGS)})",
+    holds=_is_free,
+)
 
 
 def _plugin_is_loaded(engine: Any) -> bool:
@@ -85,14 +90,18 @@ class EngineSpec(Placement):
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         "IfNotPresent", description="When the kubelet pulls the image."
     )
-    args: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
-        (), strict=False, max_length=64, description="Further arguments for vLLM; those that Plumage sets are refused."
+    args: tuple[Annotated[str, Field(max_length=1024), _FREE], ...] = Field(
+        (),
+        strict=False,
+        max_length=64,
+        description=f"Further arguments for vLLM; refused are those that Plumage sets itself: {', '.join(OWNED_ARGS)}.",
     )
     env: tuple[EnvVar, ...] = Field(
         (),
         strict=False,
         max_length=64,
-        description="Further environment variables; those that Plumage sets are refused.",
+        description="Further environment variables; refused are those that Plumage sets itself: "
+        f"{', '.join(OWNED_ENV)}.",
         json_schema_extra={LIST_KEY: "name"},
     )
     resources: Resources = Field(
@@ -142,27 +151,11 @@ class EngineSpec(Placement):
     )
     rules: ClassVar = (
         Rule(
-            at="args",
-            must=f"may not set what Plumage sets itself ({', '.join(OWNED_ARGS)})",
-            cel="!has(self.args) || self.args.all(arg, "
-            f"!(arg.split('=', 2)[0].replace('_', '-') in {list(OWNED_ARGS)}))",
-            reads=("args",),
-            holds=_owned_args_left_alone,
-        ),
-        Rule(
             at="env",
             must="may not name a variable twice",
             cel=entries_differ("env", "name"),
             reads=("env",),
             holds=lambda engine: len({variable.name for variable in engine.env}) == len(engine.env),
-        ),
-        Rule(
-            at="env",
-            must=f"may not set what Plumage sets itself ({', '.join(OWNED_ENV)}): feather, eviction, hostMemory and "
-            "batchLimit say what its plugin does, keysRef which key it asks for",
-            cel=f"!has(self.env) || self.env.all(one, !(one.name in {list(OWNED_ENV)}))",
-            reads=("env",),
-            holds=lambda engine: not any(variable.name in OWNED_ENV for variable in engine.env),
         ),
         Rule(
             at="env",

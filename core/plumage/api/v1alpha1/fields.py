@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainValidator, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Struct
@@ -14,6 +17,7 @@ from plumage.api.v1alpha1.struct import Struct
 __all__ = [
     "KEY_LENGTH",
     "SPACES",
+    "STRING_RULES",
     "WORDS",
     "ConfigMapKeyRef",
     "Fraction",
@@ -29,9 +33,37 @@ __all__ = [
     "Seconds",
     "SecretKeyRef",
     "StringMap",
+    "StringRule",
     "Subdomain",
     "Text",
 ]
+
+STRING_RULES = "x-plumage-string-rules"
+"""Of a string's schema: rules for it alone, as an API server has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StringRule:
+    """Metadata for `Annotated[str, StringRule(…)]`: a rule for one string, so that a message names a list's entry.
+
+    must: "must …" or "may not …". cel: the same rule for an API server, `self` being the string.
+    """
+
+    must: str
+    cel: str
+    holds: Callable[[str], bool]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), STRING_RULES: [{"rule": self.cel, "message": self.must}]}
+
+    def _check(self, text: str) -> str:
+        if not self.holds(text):
+            raise PydanticCustomError("broken_rule", "{must}", {"must": self.must})
+        return text
+
 
 LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"

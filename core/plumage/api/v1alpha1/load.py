@@ -30,6 +30,7 @@ __all__ = [
 
 Manifest = InferencePool | InferenceGateway
 GROUP = API_VERSION.partition("/")[0]
+_GATEWAY_API = ("inference.networking.k8s.io/", "inference.networking.x-k8s.io/")
 KINDS: Mapping[str, type[Manifest]] = {"InferencePool": InferencePool, "InferenceGateway": InferenceGateway}
 
 
@@ -127,10 +128,24 @@ def parse_kept(document: Mapping[str, Any], source: str) -> Manifest:
 
 
 def _parse(model: type[Manifest], document: Mapping[str, Any], source: str) -> Manifest:
+    if (other := _of_another_project(document)) is not None:
+        raise ManifestError(source, [other])
     try:
         return model.model_validate(document)
     except ValidationError as error:
         raise ManifestError(source, describe(model, error)) from None
+
+
+def _of_another_project(document: Mapping[str, Any]) -> str | None:
+    """A kind of our name that another project defined: nothing else in it can be right. None for any other document."""
+    version = document.get("apiVersion")
+    if not isinstance(version, str) or not version.startswith(_GATEWAY_API):
+        return None
+    kind = document.get("kind")
+    return (
+        f"apiVersion: must be {API_VERSION}, got {version!r}: that {kind} is a kind of the Gateway API Inference "
+        "Extension, which has the same name and other fields; Plumage's are in docs/manifest.md"
+    )
 
 
 def _not_ours(document: Mapping[str, Any]) -> list[str]:

@@ -49,7 +49,17 @@ def _line(model: type[BaseModel], line: Any) -> str:
         return f"{path}: may not be set: there is no such field{_guess(model, line['loc'])}"
     if line["type"] == "missing":
         return f"{path}: must be set, got nothing"
-    return f"{path}: {_must(line['type'], line['msg'], line.get('ctx', {}))}, got {_got(line['input'])}"
+    must = _must(line["type"], line["msg"], line.get("ctx", {}))
+    return f"{path}: {must}, got {_got(line['input'])}{_nearest(line)}"
+
+
+def _nearest(line: Any) -> str:
+    """The value that was probably meant, of a field with a few allowed ones."""
+    if line["type"] != "literal_error" or not isinstance(line["input"], str):
+        return ""
+    allowed = {value.lower(): value for value in re.findall(r"'([^']*)'", line["ctx"]["expected"])}
+    near = difflib.get_close_matches(line["input"].lower(), allowed, n=1)
+    return f"; did you mean {allowed[near[0]]}?" if near else ""
 
 
 def _is_long_key(line: Any) -> bool:

@@ -10,11 +10,14 @@ from plumage.api.v1alpha1.fields import WORDS, ConfigMapKeyRef, MapKey, SecretKe
 from plumage.api.v1alpha1.quantity import Quantity, between
 from plumage.api.v1alpha1.struct import Rule, Struct
 
-__all__ = ["EnvVar", "EnvVarSource", "Resources", "Toleration"]
+__all__ = ["OWNED_ENV", "EnvVar", "EnvVarSource", "Resources", "Toleration"]
 
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 WORDS[ENV_NAME] = "letters, digits and '_', not beginning with a digit"
 
+
+# Plumage sets these itself. All else that it sets in the environment is a default, which a person's own value replaces.
+OWNED_ENV = ("PLUMAGE_VLLM", "POD_NAME", "VLLM_API_KEY")
 
 Amount = Annotated[Quantity, between("0", "1E")]
 
@@ -50,6 +53,14 @@ class EnvVar(Struct):
             cel="!has(self.value) || !has(self.valueFrom)",
             reads=("value", "value_from"),
             holds=lambda variable: variable.value is None or variable.value_from is None,
+        ),
+        Rule(
+            at="name",
+            must="may not be set: Plumage sets it itself; feather, eviction, hostMemory and batchLimit say what its "
+            "plugin does, keysRef which key it asks for",
+            cel=f"!(self.name in {list(OWNED_ENV)})",
+            reads=("name",),
+            holds=lambda variable: variable.name not in OWNED_ENV,
         ),
     )
 

@@ -2,15 +2,16 @@
 
 pydantic stops before a model's own validators when one of its fields is wrong, so a person would meet the cross-field
 rules only in a second round. Here rules are data (`Rule`), and they run on the fields that are right even when others
-are not; a rule that reads a wrong field is left out, since it could only repeat the complaint or invent one.
+are not, at any depth: a struct with a wrong field is judged by its other fields. A rule that reads a wrong field is
+left out, since it could only repeat the complaint or invent one. A field that merely breaks a rule is not wrong in
+itself, so further rules read it, as an API server has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, TypeAdapter, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -25,6 +26,9 @@ LIST_KEY = "x-plumage-list-key"
 own keys. Whoever applies a part of the list changes that part then."""
 
 _KNOWN = frozenset(get_args(ErrorType))
+_BROKEN: Final = "broken_rule"
+_WRONG: Final = object()
+"""In place of a value that has a mistake of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +86,63 @@ class Struct(BaseModel):
         try:
             whole: Any = handler(data)
         except ValidationError as error:
-            mistakes = [_again(line) for line in error.errors(include_url=False)]
-            whole = _sound_part(cls, data, {str(line["loc"][0]) for line in mistakes})
-        mistakes += [_broken(rule, data) for rule in cls.rules if _readable(rule, whole) and not rule.holds(whole)]
+            lines = error.errors(include_url=False)
+            mistakes = [_again(line) for line in lines]
+            whole = _sound_part(cls, data, [(line["loc"], line["type"]) for line in lines])
+        mistakes += [_broken(rule, data) for rule in cls.rules if _is_broken(rule, whole, bool(mistakes))]
         if mistakes:
             raise ValidationError.from_exception_data(cls.__name__, mistakes, hide_input=True)
         sound: Self = whole
         return sound
 
 
-def _sound_part(struct: type[Struct], data: Mapping[str, Any], wrong: set[str]) -> SimpleNamespace:
-    """The struct's right fields by attribute; a wrong one is absent, which `_readable` notices."""
-    part = SimpleNamespace(model_fields_set=set())
+_Line = tuple[tuple[int | str, ...], str]
+"""Place and type of a mistake, below a struct or a field."""
+
+
+def _sound_part(struct: type[Struct], data: Mapping[str, Any], lines: Sequence[_Line]) -> Struct:
+    """The struct without the fields that are wrong: reading one is an AttributeError."""
+    part = struct.model_construct()
     for name, field in struct.model_fields.items():
         key = field.alias or name
-        if key in wrong:
-            continue
         if key not in data:
-            setattr(part, name, field.get_default(call_default_factory=True, validated_data={}))
-            continue
-        setattr(part, name, _adapter(field).validate_python(data[key], strict=None))
-        part.model_fields_set.add(name)
+            continue  # its default is there, if it has one
+        value = _sound_value(field, data[key], [(loc[1:], kind) for loc, kind in lines if loc and loc[0] == key])
+        if value is _WRONG:
+            part.__dict__.pop(name, None)
+        else:
+            part.__dict__[name] = value
+            part.__pydantic_fields_set__.add(name)
     return part
+
+
+def _sound_value(field: FieldInfo, value: Any, lines: Sequence[_Line]) -> Any:
+    """The value as its struct holds it; `_WRONG` where it has a mistake that more than a rule finds."""
+    wrong = [loc for loc, kind in lines if kind != _BROKEN]
+    struct, listed = _struct_in(field.annotation)
+    if lines and struct is not None and not listed and isinstance(value, Mapping) and () not in wrong:
+        return _sound_part(struct, value, lines)
+    if wrong:
+        return _WRONG
+    if lines and struct is not None and listed:
+        places = enumerate(value)
+        return tuple(
+            _sound_part(struct, one, [(loc[1:], k) for loc, k in lines if loc[:1] == (at,)]) for at, one in places
+        )
+    if any(loc for loc, _ in lines) and isinstance(value, Sequence):
+        return tuple(value)  # of strings, some of which break a rule for one string
+    return _adapter(field).validate_python(value, strict=None)
+
+
+def _struct_in(annotation: Any) -> tuple[type[Struct] | None, bool]:
+    """The struct that a field holds, and whether it holds a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, Struct):
+        return annotation, False
+    for inner in get_args(annotation):
+        struct, listed = _struct_in(inner)
+        if struct is not None:
+            return struct, listed or get_origin(annotation) is tuple
+    return None, False
 
 
 def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
@@ -111,8 +150,16 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     return TypeAdapter(form)
 
 
-def _readable(rule: Rule, part: object) -> bool:
-    return all(hasattr(part, name) for name in rule.reads)
+def _is_broken(rule: Rule, struct: Struct, partial: bool) -> bool:
+    """partial: fields may be missing, and a rule that reads one of those can't be judged."""
+    if not all(hasattr(struct, name) for name in rule.reads):
+        return False
+    try:
+        return not rule.holds(struct)
+    except AttributeError:
+        if partial:
+            return False
+        raise
 
 
 def _again(line: Any) -> InitErrorDetails:
@@ -127,7 +174,7 @@ def _broken(rule: Rule, data: Mapping[str, Any]) -> InitErrorDetails:
     got: Any = data
     for key in loc:
         got = got.get(key) if isinstance(got, Mapping) else None
-    return InitErrorDetails(type=_custom("broken_rule", rule.must), loc=loc, input=got)
+    return InitErrorDetails(type=_custom(_BROKEN, rule.must), loc=loc, input=got)
 
 
 def _custom(kind: str, message: str) -> PydanticCustomError:
