@@ -44,7 +44,7 @@ def secret_text(number: int) -> str:
 
 @pytest.fixture
 def pool(runtime: Path) -> Iterator[Pool]:
-    pool = Pool(runtime, spec__replicas=2)
+    pool = Pool(runtime, spec__replicas=2, spec__engine__feather__policy="Bandit")  # a learner, for its tables
     try:
         pool.wait(whole(2))
         yield pool
