@@ -227,7 +227,8 @@ _ALL = (
         "vllm-feather",
         "FEATHER in real vLLM, end to end, part by part: FCFS, sorted batch, the tree's order, STOP; 8 layers",
         quick_budget=240,
-        quick_omits="all but two cells of short answers, a pair, eighteen of no sharing's, most requests",
+        quick_omits="all but two cells of short answers, a pair, eighteen of no sharing's, most requests, "
+        "ceilings and noise",
         options=(
             (
                 "cells",

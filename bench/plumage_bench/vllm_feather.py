@@ -39,7 +39,7 @@ from plumage_bench.harness import Context, Report
 from plumage_bench.pairs import LEAST_PAIRS
 from plumage_bench.vllm_engine import Engine, plugin_arguments, prepare_environment, running
 from plumage_bench.vllm_feather_cells import BLOCK, CELLS, Cell, prompts
-from plumage_bench.vllm_feather_contenders import ALWAYS, CONTENDERS, FCFS, OFF, Contender
+from plumage_bench.vllm_feather_contenders import AGAIN, ALWAYS, CEILINGS, CONTENDERS, FCFS, OFF, Contender
 from plumage_bench.vllm_feather_kept import NAME, Kept
 from plumage_bench.vllm_feather_report import Played, report, told
 
@@ -201,12 +201,17 @@ def _chosen(context: Context) -> tuple[list[Cell], tuple[Contender, ...], int]:
             Cell("8 × 4k", 8, requests=32, output=32),
             Cell("no sharing, 1k", 0, prefix=1024, requests=24, output=32),
         ]
-        return (quick if wanted is None else cells), _contenders(context.options.get("policies")), rounds
+        return (quick if wanted is None else cells), _quick(contenders), rounds
     return cells, contenders, rounds
 
 
 def _rounds(cell: Cell, rounds: int, quick: bool) -> int:
     return rounds if quick else max(rounds, cell.pairs)
+
+
+def _quick(contenders: Sequence[Contender]) -> tuple[Contender, ...]:
+    """FEATHER's parts and the product; ceilings and noise take a whole run."""
+    return tuple(one for one in contenders if one not in (*CEILINGS, *AGAIN))
 
 
 def _contenders(labels: str | None) -> tuple[Contender, ...]:

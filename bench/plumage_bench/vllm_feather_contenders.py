@@ -13,7 +13,7 @@ from typing import Any
 from plumage.batching.base import MAX_WAIT
 from plumage_bench.ours import Ours
 
-__all__ = ["ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
+__all__ = ["AGAIN", "ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
 
 ENGINE = {"engine.eviction.policy": "Lru", "engine.batchLimit": "Static"}
 """What the experiment sets of every contender."""
