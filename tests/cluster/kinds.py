@@ -40,8 +40,8 @@ POD_MONITORS: Final = Definition(
     "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
 )
 SCALED_OBJECTS: Final = Definition(
-    "github.com/kedacore/keda/v2@v2.20.2",
-    "h1:SR60v8uIcelbveS8n/1jcl8tLdBBIbHMxmdOHw8tKqA=",
+    "github.com/kedacore/keda/v2@v2.21.0",
+    "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=",
     "config/crd/bases/keda.sh_scaledobjects.yaml",
 )
 # To the definition a trigger's metadata is any strings. What they may be is said where KEDA reads them.
