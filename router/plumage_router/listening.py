@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
@@ -83,10 +84,27 @@ def bind(listen: ListenConfig) -> list[socket.socket]:
 
 
 def _wanted(listen: ListenConfig) -> Iterator[Callable[[ListenConfig], socket.socket]]:
-    if listen.port is not None:
+    if listen.fd is not None:
+        yield _take_over
+    elif listen.port is not None:
         yield _bind_port
     if listen.uds is not None:
         yield _bind_path
+
+
+def _take_over(listen: ListenConfig) -> socket.socket:
+    """A socket of the parent's. Closing it here leaves it open there."""
+    assert listen.fd is not None, "asked for because it is set"
+    try:
+        sock = socket.socket(fileno=os.dup(listen.fd))
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or not sock.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        ):
+            sock.close()
+            raise ConfigurationError(f"listen.fd {listen.fd} is no listening TCP socket")
+    except OSError as error:
+        raise ConfigurationError(f"listen.fd {listen.fd} can't be used: {error.strerror}") from error
+    return sock
 
 
 def _bind_port(listen: ListenConfig) -> socket.socket:

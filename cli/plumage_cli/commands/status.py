@@ -45,3 +45,5 @@ def status(
     does = f"serves {view['model']} at {view['endpoint']}/v1" if view["endpoint"] else "is starting"
     console.print(f"pool {view['pool']} {does} (pid {view['pid']})", highlight=False)
     console.print(pool_picture(view), process_table(view), sep="\n")
+    for trouble in view["troubles"]:
+        console.print(trouble, soft_wrap=True)

@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
+from plumage_cli.errors import CliError
 from plumage_cli.local.log import OURS, ChildLog
 from plumage_cli.local.plan import ProcessPlan
 
@@ -35,9 +36,19 @@ def backoff(crashes: int) -> float:
 
 
 class Child:
-    """A process that is kept alive until `stop`. `on_change` is called after each start and end."""
+    """A process that is kept alive until `stop`. `on_change` is called after each start and end. prepare: called before
+    each start; CliError where it can't start yet. fds: what it inherits, under the same numbers."""
 
-    def __init__(self, plan: ProcessPlan, config: Path, log: ChildLog, on_change: Callable[[Child], None]) -> None:
+    def __init__(
+        self,
+        plan: ProcessPlan,
+        config: Path,
+        log: ChildLog,
+        on_change: Callable[[Child], None],
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        fds: Sequence[int] = (),
+    ) -> None:
         self.plan = plan
         self.log = log
         self.state = ChildState.STARTING
@@ -47,6 +58,8 @@ class Child:
         self.refused = False  # its settings, when it ended last
         self._config = config
         self._on_change = on_change
+        self._prepare = prepare
+        self._fds = tuple(fds)
         self._process: asyncio.subprocess.Process | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -80,7 +93,10 @@ class Child:
         while not self._stop.is_set():
             started = time.monotonic()
             try:
+                self._prepare()
                 await self._run_once()
+            except CliError as error:
+                self.last_exit = f"could not be started: {error}"
             except OSError as error:  # no process, no memory, no file descriptor left: as much a crash as any
                 self.last_exit = f"could not be started: {error.strerror}"
             if self._stop.is_set():
@@ -104,6 +120,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            pass_fds=self._fds,
             start_new_session=True,  # Ctrl-C is ours to answer: it would cut the streams that we drain
         )
         self._process = process

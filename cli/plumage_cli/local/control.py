@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from plumage_cli.errors import CliError, NoPoolError, trouble
 from plumage_cli.local.folder import base_folder, live_pools
 
 if TYPE_CHECKING:  # the commands that only ask need none of what a supervisor does
+    from plumage_cli.local.keeper import KeptSocket
     from plumage_cli.local.supervisor import Supervisor
 
 __all__ = ["ControlServer", "ask", "find_pool"]
@@ -47,6 +49,19 @@ class ControlServer:
             self._server = await asyncio.start_unix_server(self._accept, path=path, limit=_LONGEST)
         except OSError as error:
             raise CliError(f"can't make the control socket {trouble(error, path)}") from None
+
+    @property
+    def kept(self) -> KeptSocket:
+        """For whoever keeps the folder whole."""
+        from plumage_cli.local.keeper import KeptSocket
+
+        path = self._supervisor.folder.path / SOCKET
+        return KeptSocket(path, os.getpid, "other commands can't reach the pool", self._again)
+
+    async def _again(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self.start()
 
     async def stop(self) -> None:
         """Requests under way are dropped: a `scale` would have us wait until its replicas are warm."""

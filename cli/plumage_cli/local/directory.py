@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import redis
@@ -21,11 +22,13 @@ _LOOK = 0.1  # seconds between two looks
 
 
 class WatchedDirectory:
-    """A LocalServer that is kept running. `restarts` counts how often it was lost."""
+    """A LocalServer that is kept running. `restarts` counts how often it was lost. orphaned: a command that its guard
+    runs where this process was killed."""
 
-    def __init__(self, folder: Path, max_memory: int) -> None:
-        self._server = LocalServer(folder, max_memory=max_memory)
+    def __init__(self, folder: Path, max_memory: int, orphaned: Sequence[str] = ()) -> None:
+        self._server = LocalServer(folder, max_memory=max_memory, orphaned=orphaned)
         self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
         self.pid: int | None = None
         self.restarts = 0
 
@@ -44,6 +47,27 @@ class WatchedDirectory:
             raise CliError(f"the directory's server did not start: {error}") from None
         self._task = asyncio.create_task(self._watch(), name="keep directory")
 
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self._server.socket
+
+    async def restart(self) -> None:
+        """Another server in place of one that nobody finds any more; agents publish again."""
+        self.restarts += 1
+        await self._started(self._start_anew)
+
+    async def _started(self, start: Callable[[], None]) -> None:
+        async with self._starting:
+            try:
+                await asyncio.to_thread(start)
+            except (PlumageError, OSError, redis.RedisError) as error:
+                log.warning("the directory's server did not start: %s", error)
+
+    def _start_anew(self) -> None:
+        self._server.stop()
+        self._start()
+
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -60,14 +84,11 @@ class WatchedDirectory:
         failures = 0
         while True:
             await asyncio.sleep(_LOOK)
-            if self._server.running:
+            if self._server.running or self._starting.locked():
                 failures = 0
                 continue
             failures += 1
             self.restarts += 1
             log.warning("the directory's server ended; starting it again in %.2g s", backoff(failures))
             await asyncio.sleep(backoff(failures))
-            try:
-                await asyncio.to_thread(self._start)
-            except (PlumageError, OSError, redis.RedisError) as error:
-                log.warning("the directory's server did not start: %s", error)
+            await self._started(self._start)

@@ -56,6 +56,8 @@ class PoolFolder:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
+        self._written: dict[str, str] = {}
+        self._cleaners = _keep_cleaners_out(path)
 
     @classmethod
     def take(cls, pool: str) -> PoolFolder:
@@ -87,9 +89,48 @@ class PoolFolder:
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
         path = self.path / name
         try:
-            return write_atomically(path, text)
+            write_atomically(path, text)
         except OSError as error:
             raise CliError(f"can't write {trouble(error, path)}") from None
+        self._written[name] = text
+        return path
+
+    def restore(self) -> list[str]:
+        """Write again what was written here and is missing, the folder and its lock included; the names. CliError when
+        somebody else has the folder, or there is no room."""
+        self._take_back()
+        missing = [name for name in self._written if not (self.path / name).exists()]
+        for name in missing:
+            self.write(name, self._written[name])
+        return missing
+
+    def forget(self, name: str) -> None:
+        """The file's process is gone for good: it need not be there."""
+        self._written.pop(name, None)
+        with contextlib.suppress(OSError):
+            (self.path / name).unlink(missing_ok=True)
+
+    def touch(self) -> None:
+        """Access times of now, which is what cleaners go by. Modification times tell readers of changes, and stay."""
+        now = time.time_ns()
+        for place in (self.path, *self.path.rglob("*")):
+            with contextlib.suppress(OSError):
+                os.utime(place, ns=(now, place.lstat().st_mtime_ns), follow_symlinks=False)
+
+    def _take_back(self) -> None:
+        """A folder, or a lock, that was removed under us: without a lock others would sweep the folder, or take it."""
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(self._lock), (self.path / _LOCK).stat()):
+                return
+        _make(self.path)
+        lock = _lock(self.path, make=True)
+        if lock is None:
+            raise CliError(f"{self.path} was removed and is another pool's now: end this pool")
+        os.close(self._lock)
+        self._lock = lock
+        if self._cleaners is not None:
+            os.close(self._cleaners)
+        self._cleaners = _keep_cleaners_out(self.path)
 
     def secret(self, name: str) -> Path:
         """A file with a fresh random token."""
@@ -97,7 +138,20 @@ class PoolFolder:
 
     def remove(self) -> None:
         """Leave nothing behind."""
+        if self._cleaners is not None:
+            os.close(self._cleaners)
         _remove(self.path, self._lock)
+
+
+def _keep_cleaners_out(path: Path) -> int | None:
+    """A lock on the folder itself: systemd-tmpfiles(8) leaves a locked folder alone, and all below it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
 
 
 def write_atomically(path: Path, text: str) -> Path:

@@ -87,9 +87,11 @@ async def pool_up(
     folder = PoolFolder.take(pool.metadata.name)
     supervisor = Supervisor(pool, folder, port=port, host=host, api_keys=api_keys, vllm=vllm, say=console.print)
     control = ControlServer(supervisor)
-    with sweeper(folder.path):
+    with sweeper(folder.path) as beside:
+        supervisor.keep_also(beside.renew)
         try:
             await control.start()
+            supervisor.keep(control.kept)
             await _unless_asked(supervisor, signals)
             yield supervisor
         finally:

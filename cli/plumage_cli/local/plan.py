@@ -264,9 +264,9 @@ def _agent(pool: InferencePool, site: Site, replica: str, index: int, engine_por
 
 
 def plan_router(
-    pool: InferencePool, site: Site, port: int, *, host: str = HOST, api_keys: Path | None = None
+    pool: InferencePool, site: Site, port: int, *, host: str = HOST, api_keys: Path | None = None, fd: int | None = None
 ) -> ProcessPlan:
-    """The pool's router, listening for clients on `host`:`port`."""
+    """The pool's router, listening for clients on `host`:`port`. fd: the socket there, where the supervisor has it."""
     auth = {"adminKeyFile": str(site.admin_key)}
     if api_keys is not None:
         auth["apiKeysFile"] = str(api_keys)
@@ -280,6 +280,8 @@ def plan_router(
         auth=auth,
         secrets=site.secrets,
     )
+    if fd is not None:
+        settings["listen"]["fd"] = fd
     url = f"http://{_reached_at(host)}:{port}"
     return ProcessPlan("router", "router", "plumage_router", settings, url, f"{url}/health")
 

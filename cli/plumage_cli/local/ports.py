@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from plumage_cli.errors import CliError, PortTakenError
 from plumage_cli.local.plan import HOST
 
-__all__ = ["free_ports", "require_free"]
+__all__ = ["free_ports", "listen_at", "require_free"]
 
 # Below the range that Linux hands out for outgoing connections: those would take a port between our look and our use.
 _FIRST, _LAST = 20_000, 32_000
+_BACKLOG = 4096  # connections that wait for a router, as far as net.core.somaxconn lets them
 
 
 def require_free(host: str, port: int) -> None:
@@ -24,6 +25,18 @@ def require_free(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortTakenError(f"port {port} is in use{_holder(port)}; choose another one with --port") from None
+        raise CliError(
+            f"can't listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
+        ) from None
+
+
+def listen_at(host: str, port: int) -> socket.socket:
+    """A listening socket that a router takes over. While it is open, connections wait in it for the next router."""
+    require_free(host, port)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
         raise CliError(
             f"can't listen on {host}:{port}: {error.strerror}; choose another with --host and --port"
         ) from None

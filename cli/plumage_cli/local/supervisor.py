@@ -13,8 +13,10 @@ import logging
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,13 @@ from plumage_cli.errors import CliError, ProcessFailedError
 from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.directory import WatchedDirectory
 from plumage_cli.local.folder import PoolFolder
+from plumage_cli.local.keeper import Keeper, KeptSocket
 from plumage_cli.local.log import ChildLog
 from plumage_cli.local.membership import MembershipFile
 from plumage_cli.local.plan import HOST, ProcessPlan, Site, plan_replica, plan_router
-from plumage_cli.local.ports import free_ports, require_free
+from plumage_cli.local.ports import free_ports, listen_at
 from plumage_cli.local.replica import Replica
+from plumage_cli.local.sweeper import sweep_command
 from plumage_cli.local.view import ChildView, DirectoryView, PoolView, ReplicaView
 from plumage_cli.local.vllm import VllmSite, needs_weights, write_tiny_model
 
@@ -45,6 +49,8 @@ _HOPELESS = 4  # crashes in a row, before it ever was ready, after which a start
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _DECISIONS = 20  # last decisions that the view carries
 _TOLD = 10.0  # seconds for a membership file that can't be written to be written all the same, before nobody drains
+_SILENT = 5.0  # seconds without the router's word after which it is not told as if it were new
+CONTROL = "control.sock"
 _NOTICED = 0.3  # seconds in which every router has read the membership file again
 Say = Callable[[str], None]
 
@@ -71,6 +77,7 @@ class Supervisor:
         self.directory: WatchedDirectory | None = None
         self.started = time.time()
         self._listen = (host, port)
+        self._door: socket.socket | None = None  # the clients' port: it outlives any router
         self._api_keys = api_keys
         self._vllm = vllm
         self._say = say
@@ -82,6 +89,9 @@ class Supervisor:
         self._asking: asyncio.Task[None] | None = None
         self._traffic: dict[str, Any] = {}
         self._members = MembershipFile(folder, self._membership, say)
+        self._kept: dict[Path, KeptSocket] = {}
+        self._keeper = Keeper(folder, self._sockets, say)
+        self._heard = 0.0  # when the router answered last, monotonic
 
     @property
     def endpoint(self) -> str:
@@ -96,12 +106,13 @@ class Supervisor:
 
     async def start(self) -> None:
         """Everything up and ready; CliError says what did not come up, and why. Call `stop` in any case."""
-        require_free(*self._listen)
+        self._door = listen_at(*self._listen)
         self._token = self.folder.secret("fleet.token").read_text().strip()
         for name in ("admin.key", ENGINE_KEY, SALT_KEY):
             self.folder.secret(name)
         self._site = await self._make_site()
         self._members.start()
+        self._keeper.start()
         self._add_replicas(range(self.pool.spec.initial_replicas))
         self._start_router()
         await self._until_ready()
@@ -142,7 +153,10 @@ class Supervisor:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
+        await self._keeper.stop()
         await self._members.stop()
+        if self._door is not None:
+            self._door.close()  # the router has its own until it ends: clients that come now are refused
         if self.router is not None:
             await self.router.stop(self.pool.spec.rollout.drain_timeout_seconds + _GRACE)
         await asyncio.gather(*(replica.stop(_GRACE) for replica in self.replicas.values()))
@@ -175,7 +189,9 @@ class Supervisor:
         spec = self.pool.spec.directory
         if spec.redis_ref is not None:
             return spec.redis_ref.url
-        self.directory = WatchedDirectory(self.folder.path / "dir", int(spec.managed.max_memory))
+        self.directory = WatchedDirectory(
+            self.folder.path / "dir", int(spec.managed.max_memory), sweep_command(self.folder.path)
+        )
         await self.directory.start()
         self._say(f"directory ready (pid {self.directory.pid})")
         return self.directory.url
@@ -183,7 +199,8 @@ class Supervisor:
     def _start_router(self) -> None:
         assert self._site is not None, "start() made it"
         host, port = self._listen
-        self.router_plan = plan_router(self.pool, self._site, port, host=host, api_keys=self._api_keys)
+        fd = None if self._door is None else self._door.fileno()
+        self.router_plan = plan_router(self.pool, self._site, port, host=host, api_keys=self._api_keys, fd=fd)
         self.router = self._child(self.router_plan)
         self.router.start()
 
@@ -200,6 +217,8 @@ class Supervisor:
         """They are gone; their numbers and ports may be used again."""
         for replica in replicas:
             del self.replicas[replica.plan.id]
+            for plan in (replica.plan.engine, replica.plan.agent):
+                self.folder.forget(f"{plan.name.replace(' ', '-')}.json")
             self._ports -= {replica.plan.engine.settings["port"], replica.plan.agent.settings["listen"]["port"]}
         self._members.write()
 
@@ -210,9 +229,23 @@ class Supervisor:
         return Replica(plan, self._child(plan.engine), self._child(plan.agent), self._http, self._members.write)
 
     def _child(self, plan: ProcessPlan) -> Child:
+        """Its settings are written before each start: somebody may have removed the file."""
         stem = plan.name.replace(" ", "-")
         config = self.folder.write(f"{stem}.json", plan.settings)
-        return Child(plan, config, ChildLog(self.folder.path / f"{stem}.log"), self._child_changed)
+        return Child(
+            plan,
+            config,
+            ChildLog(self.folder.path / f"{stem}.log"),
+            self._child_changed,
+            prepare=lambda: self._prepare(f"{stem}.json", plan),
+            fds=[self._door.fileno()] if plan.role == "router" and self._door is not None else [],
+        )
+
+    def _prepare(self, name: str, plan: ProcessPlan) -> None:
+        """All files that a process reads at its start. CliError where one is missing and can't be written."""
+        self.folder.restore()
+        if not (self.folder.path / name).exists():
+            self.folder.write(name, plan.settings)
 
     def _child_changed(self, child: Child) -> None:
         for replica in self.replicas.values():
@@ -300,8 +333,51 @@ class Supervisor:
         while True:
             with contextlib.suppress(httpx.HTTPError, ValueError):
                 reply = await self._http.get(url, headers=headers, timeout=1.0)
-                self._traffic = reply.json() if reply.is_success else self._traffic
+                if reply.is_success:
+                    self._traffic, self._heard = reply.json(), time.monotonic()
             await asyncio.sleep(1.0)
+
+    def _traffic_now(self) -> dict[str, Any]:
+        """The router's last words. How fresh the directory is, is not known while the router is silent or the
+        directory's server is away."""
+        silent = time.monotonic() - self._heard > _SILENT
+        away = self.directory is not None and not self.directory.running
+        return {**self._traffic, "directory": "Unknown"} if self._traffic and (silent or away) else self._traffic
+
+    def keep_also(self, look: Callable[[], None]) -> None:
+        """Call this about once a second."""
+        self._keeper.also = look
+
+    def keep(self, socket: KeptSocket) -> None:
+        """A socket of the folder that is not a child's, to be kept there."""
+        self._kept[socket.path] = socket
+
+    def _sockets(self) -> list[KeptSocket]:
+        """The same objects at each look, of those that there are now."""
+        wanted = {path: one for path, one in self._kept.items() if path.name == CONTROL}
+        for one in (*self._directory_socket(), *self._event_sockets()):
+            wanted[one.path] = self._kept.get(one.path, one)
+        self._kept = wanted
+        return list(wanted.values())
+
+    def _directory_socket(self) -> list[KeptSocket]:
+        directory = self.directory
+        if directory is None:
+            return []
+        what = "agents and routers that start can't reach the directory"
+        return [KeptSocket(directory.socket, lambda: _server_pid(directory), what, directory.restart)]
+
+    def _event_sockets(self) -> list[KeptSocket]:
+        return [
+            KeptSocket(
+                self.folder.path / f"{name}-{replica.plan.index}",
+                partial(_pid_of, replica.engine),
+                f"an agent of {replica.plan.id} that starts again will not learn what its engine caches; end the "
+                f"engine (pid {replica.engine.pid}) at a quiet moment, and it is started again",
+            )
+            for replica in self.replicas.values()
+            for name in ("events", "replay")
+        ]
 
     def _membership(self) -> dict[str, Any]:
         return pack_members(self.pool.metadata.name, (replica.member for replica in self.replicas.values()))
@@ -319,8 +395,17 @@ class Supervisor:
             "router": _child_view(self.router) if self.router else None,
             "directory": _directory_view(self.directory) if self.directory else None,
             "replicas": [_replica_view(replica) for replica in self.replicas.values()],
-            "traffic": self._traffic,
+            "traffic": self._traffic_now(),
+            "troubles": self._keeper.troubles,
         }
+
+
+def _server_pid(directory: WatchedDirectory) -> int | None:
+    return directory.pid if directory.running else None
+
+
+def _pid_of(child: Child) -> int | None:
+    return child.pid
 
 
 def _replica_view(replica: Replica) -> ReplicaView:

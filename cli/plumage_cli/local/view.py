@@ -42,7 +42,8 @@ class ReplicaView(TypedDict):
 
 class PoolView(TypedDict):
     """`endpoint`: None until the router is started. `started`: seconds since 1970. `traffic`: the router's status, or
-    nothing while it does not answer."""
+    nothing before it answered; its `directory` is Unknown where it is silent. `troubles`: what of the pool's folder is
+    missing."""
 
     pool: str
     pid: int
@@ -54,6 +55,7 @@ class PoolView(TypedDict):
     router: ChildView | None
     directory: DirectoryView | None
     replicas: list[ReplicaView]
+    troubles: list[str]
     traffic: dict[str, Any]
 
 

@@ -11,11 +11,13 @@ parent-death signal would do for the first half only, and it is bound to the thr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -34,18 +36,21 @@ NAMES = ("redis-server", "valkey-server")
 OLDEST = (6, 2)
 SOCKET = "directory.sock"
 LONGEST_SOCKET_PATH = 107  # bytes in sockaddr_un, less the closing zero
-# Arguments: the folder, the server's command. The pipe comes as stdin: some shells can't name descriptors above 9.
+# Arguments: the folder, a command for when this process was killed, the server's command. A line on the pipe says that
+# the end is an orderly one. The pipe comes as stdin: some shells can't name descriptors above 9.
 # Once this process is gone, so is the guard's stderr: without the trap its first word there would end it before it has
 # cleaned up.
 GUARD = """
 trap '' PIPE
-exec 3<&0 0</dev/null; folder=$1; shift
+exec 3<&0 0</dev/null; folder=$1; orphaned=$2; shift 2
 "$@" >"$folder/server.log" 2>&1 3<&- & server=$!
-{ read -r _ <&3; kill -9 "$server"; } 2>/dev/null & watch=$!
+{ read -r _ <&3 || : >"$folder/orphaned"; kill -9 "$server"; } 2>/dev/null & watch=$!
 wait "$server"; code=$?
 kill -9 "$watch" 2>/dev/null
 tail -n 20 "$folder/server.log" >&2
+[ -e "$folder/orphaned" ] || orphaned=
 rm -rf -- "$folder"
+[ -z "$orphaned" ] || eval "exec $orphaned"
 exit "$code"
 """
 
@@ -90,7 +95,8 @@ def _carried() -> Path | None:
 
 class LocalServer:
     """One server in `folder` (made at start, removed at the end; None: a temporary one). After it ended it may be
-    started again, at the same address. `max_memory`: bytes. `options`: more of the server's own settings."""
+    started again, at the same address. `max_memory`: bytes. `options`: more of the server's own settings. `orphaned`: a
+    command that is run where this process was killed, once the server and the folder are gone."""
 
     def __init__(
         self,
@@ -99,10 +105,12 @@ class LocalServer:
         max_memory: int = 512 << 20,
         binary: Path | None = None,
         options: Sequence[str] = (),
+        orphaned: Sequence[str] = (),
     ) -> None:
         self._binary = binary or find_server()
         self._max_memory = max_memory
         self._options = tuple(options)
+        self._orphaned = shlex.join(orphaned)
         self.folder = (folder or Path(tempfile.gettempdir()) / f"plumage-directory-{secrets.token_hex(4)}").absolute()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
@@ -145,7 +153,8 @@ class LocalServer:
         self._make_folder()
         mine, self._pipe = os.pipe()
         try:
-            command = ["/bin/sh", "-c", GUARD, "directory-guard", str(self.folder), *self._command()]
+            command = ["/bin/sh", "-c", GUARD, "directory-guard", str(self.folder), self._orphaned]
+            command += self._command()
             self._process = subprocess.Popen(
                 command, stdin=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
@@ -210,6 +219,8 @@ class LocalServer:
     def stop(self, timeout: float = 5.0) -> None:
         """End the server and remove its folder; harmless when it is not running."""
         if self._pipe is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe, b"\n")
             os.close(self._pipe)
             self._pipe = None
         process, self._process = self._process, None

@@ -28,7 +28,7 @@ REPLICA = {
 }  # fmt: skip
 VIEW: dict[str, Any] = {
     "pool": "chat", "pid": 5, "endpoint": "http://127.0.0.1:9", "started": 1.0, "model": "m", "policy": "Lbgr",
-    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "traffic": {},
+    "eviction": "Lru", "router": CHILD, "directory": None, "replicas": [REPLICA], "troubles": [], "traffic": {},
 }  # fmt: skip
 COMMANDS = {
     "status": (status.app, []),

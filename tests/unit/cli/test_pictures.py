@@ -43,6 +43,7 @@ def view(**traffic: Any) -> dict[str, Any]:
             {"id": "chat-0", "state": "Ready", "engine": process(2), "agent": process()},
             {"id": "chat-1", "state": "Warming", "engine": process(), "agent": process(1, "Waiting")},
         ],
+        "troubles": [],
         "traffic": traffic,
     }
 

@@ -1,0 +1,109 @@
+"""What a live pool survives: files and sockets removed, its router killed, its sweeper killed with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from support.pool import Pool, gone, leftovers, load, lost, prompts, whole
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]
+
+BODY = {"model": "tiny-chat", "prompt": "Hello", "max_tokens": 2}
+
+
+@pytest.fixture
+def pool(runtime: Path) -> Iterator[Pool]:
+    pool = Pool(runtime, spec__replicas=2)
+    try:
+        pool.wait(whole(2))
+        yield pool
+    finally:
+        pool.process.kill()
+        pool.finish()
+
+
+def sockets_of(pool: Pool) -> list[Path]:
+    return [path for path in sorted(pool.folder.rglob("*")) if path.is_socket() and ".sockets" not in path.parts]
+
+
+def sweepers(pool: Pool) -> list[psutil.Process]:
+    children = psutil.Process(pool.pids()["supervisor"]).children()
+    living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in living if one.cmdline()[1:3] == ["-m", "plumage_cli.local.sweeper"]]
+
+
+async def test_files_and_sockets_that_are_removed_come_back(pool: Pool) -> None:
+    names = {path.name for path in sockets_of(pool)}
+    assert names == {
+        "control.sock",
+        "directory.sock",
+        *(f"{name}-{i}" for name in ("events", "replay") for i in (0, 1)),
+    }
+    before = pool.pids()
+    await asyncio.sleep(1.5)  # a second link of each is made at the first look
+    for path in [*sockets_of(pool), *pool.folder.glob("*.json"), *pool.folder.glob("*key")]:
+        path.unlink()
+    async with asyncio.timeout(60):
+        while not (pool.folder / "router.json").exists() or {path.name for path in sockets_of(pool)} != names:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert pool.pids() == before, "nothing was started again for it"
+    os.kill(before["agent chat-0"], signal.SIGKILL)
+    os.kill(before["router"], signal.SIGKILL)
+    view = await pool.until(lambda view: whole(2)(view) and view["router"]["restarts"] == 1)
+    assert view["troubles"] == []
+    assert view["traffic"]["directory"] == "Fresh"
+    assert lost(await load(pool, prompts(4, seed=3))) == []
+
+
+async def test_no_connection_is_refused_while_a_router_is_away(pool: Pool) -> None:
+    """Requests that the killed router had accepted are lost with it; those that come meanwhile wait for the next."""
+    os.kill(pool.pids()["router"], signal.SIGKILL)
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(timeout=60.0) as client:
+            return (await client.post(f"{pool.url}/v1/completions", json=BODY)).status_code
+
+    assert set(await asyncio.gather(*(ask() for _ in range(40)))) == {200}
+    assert (await pool.until(whole(2)))["router"]["restarts"] == 1
+
+
+async def test_a_router_that_stays_away_is_not_told_as_fresh(pool: Pool) -> None:
+    await pool.until(lambda view: view["traffic"].get("directory") == "Fresh")
+    os.kill(pool.pids()["router"], signal.SIGSTOP)
+    try:
+        await pool.until(lambda view: view["traffic"]["directory"] == "Unknown")
+    finally:
+        os.kill(pool.pids()["router"], signal.SIGCONT)
+    await pool.until(lambda view: view["traffic"]["directory"] == "Fresh")
+
+
+async def test_after_kill_9_of_parent_and_sweeper_nothing_is_left(pool: Pool) -> None:
+    pids = pool.pids()
+    (sweeper,) = sweepers(pool)
+    sweeper.kill()
+    pool.process.kill()
+    pool.process.wait()
+    assert gone(pids) == {}
+    async with asyncio.timeout(60):
+        while pool.folder.exists():  # noqa: ASYNC110 - a folder has no event to wait for
+            await asyncio.sleep(0.1)
+    assert leftovers(pool.runtime, seconds=30.0) == []
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", pool.port))
+
+
+async def test_a_killed_sweeper_is_started_again(pool: Pool) -> None:
+    (first,) = sweepers(pool)
+    first.kill()
+    async with asyncio.timeout(60):
+        while not (now := sweepers(pool)) or now[0].pid == first.pid:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
