@@ -123,6 +123,12 @@ _ALL = (
         quick_omits="three of five rounds; measurements of 1.5 and 7 seconds instead of 6 and 20",
     ),
     Benchmark(
+        "hostile-bodies",
+        "how long hostile request bodies of 16 MB, and many of 450 KB, delay small requests through a router",
+        quick_budget=60,
+        quick_omits="two of three rounds; measurements of 3 seconds instead of 10",
+    ),
+    Benchmark(
         "scale",
         "what 10,000 multi-turn requests to 30 replicas take in virtual time, and that a seed repeats them",
         quick_budget=30,

@@ -18,6 +18,7 @@ from plumage_router.clock import monotonic, wall
 from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.metrics import Metrics
+from plumage_router.pieces import Pieces
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.request import Handler, Request
 from plumage_router.room import Held, Room
@@ -67,6 +68,7 @@ class Entrance(ABC):
         self.room = Room(limits.max_buffered_bytes, shared=auth.enabled)
         self._loop = loop
         self._trimmer = Trimmer()
+        self.pieces = Pieces(loop)
 
     @property
     def keeps_alive(self) -> bool:

@@ -26,6 +26,7 @@ from plumage_router.errors import (
     upstream_failed,
 )
 from plumage_router.hold import no_replica_yet
+from plumage_router.pieces import LARGE, Steps, Work, at_once
 from plumage_router.prompt import Prompt
 from plumage_router.replicas import Replica
 from plumage_router.request import Request
@@ -63,6 +64,7 @@ class Exchange:
         "_keep_alive",
         "_paused",
         "_prompt",
+        "_reading",
         "_record",
         "_request",
         "_request_id",
@@ -97,6 +99,7 @@ class Exchange:
         self._paused = False
         self._explain = False
         self._prompt: Prompt | None = None
+        self._reading: Work | None = None
         self._tenant: Tenant | None = None
         self._request_id = ""
         self.arrived = self._heard = monotonic()
@@ -118,7 +121,11 @@ class Exchange:
         self.metrics.requests += 1
         try:
             self._request_id = gateway.request_id(self._request)
-            self._admit()
+            steps = self._admit()
+            if len(self._request.body) > LARGE:
+                self._read_in_pieces(steps)
+                return
+            self._use(at_once(steps))
         except RequestError as error:
             self._refuse(error)
         except Exception:
@@ -253,7 +260,36 @@ class Exchange:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _admit(self) -> None:
+    def _read_in_pieces(self, steps: Steps[Prompt]) -> None:
+        """Other requests go on meanwhile."""
+        gateway = self._gateway
+        gateway.flights.add(self)
+        self._reading = gateway.pieces.add(len(self._request.body), steps, self._read)
+
+    def _read(self, prompt: Prompt | None, error: Exception | None) -> None:
+        """The body was read in pieces."""
+        self._reading = None
+        try:
+            if error is not None:
+                raise error
+            assert prompt is not None
+            self._use(prompt)
+        except RequestError as wrong:
+            self._gateway.flights.discard(self)
+            self._refuse(wrong)
+        except Exception:
+            log.exception("request %s: reading it failed", self._request_id)
+            self._gateway.flights.discard(self)
+            self._refuse(internal())
+        else:
+            self._try()
+
+    def _use(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._gateway.check_quarantine(prompt)
+
+    def _admit(self) -> Steps[Prompt]:
+        """Who asks, and whether there is room; how the body is read."""
         gateway, request = self._gateway, self._request
         self._tenant = tenant = gateway.authenticate(request)
         self._explain = gateway.wants_explanation(request)
@@ -261,8 +297,7 @@ class Exchange:
         gateway.check_media_type(request)
         path, body, self._body = request.target.partition(b"?")[0], self._body, None
         salt = gateway.salts.of(tenant)
-        self._prompt = gateway.reader.read(path, request.body, body, salt=salt, tenant=gateway.auth.enabled)
-        gateway.check_quarantine(self._prompt)
+        return gateway.reader.steps(path, request.body, body, salt=salt, tenant=gateway.auth.enabled)
 
     def _try(self) -> None:
         try:
@@ -353,6 +388,9 @@ class Exchange:
         """Out of the books; the attempt that is still open is given up."""
         self._gateway.flights.discard(self)
         self._gateway.hold.forget(self)
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
         attempt, record = self._attempt, self._record
         self._attempt = None
         if attempt is not None:

@@ -37,6 +37,10 @@ Check = Callable[[Any], str | None]  # what the value must be, or None when it i
 
 MAX_MESSAGES = 4096
 MAX_PROMPTS = 1024
+MAX_PARTS = 8192  # of all messages
+MAX_ITEMS = 4096  # of any other list
+_MANY = frozenset((list, dict))
+_LONG = frozenset(("messages", "prompt"))  # with bounds of their own
 _ROLES = ("user", "assistant", "system", "tool", "developer", "function")
 _KNOWN_ROLES = frozenset(_ROLES)
 _TEXT, _PAIR = {str}, {2}
@@ -269,6 +273,8 @@ def check_fields(body: Mapping[str, Any], known: Mapping[str, Check], passed: Co
             if name not in passed:
                 raise _not_allowed(name, FORBIDDEN.get(name, UNKNOWN))
         elif value is not None:
+            if type(value) in _MANY and len(value) > MAX_ITEMS and name not in _LONG:
+                raise bad_field(name, f"it may have at most {MAX_ITEMS} entries.", code="too_many")
             wrong = check(value)
             if wrong is not None:
                 raise bad_field(name, f"it {wrong}.", code="invalid_type")
@@ -308,7 +314,7 @@ def check_stream_options(options: Mapping[str, Any] | None) -> None:
 def check_messages(messages: Any, *, allow_media: bool) -> Messages:
     """A chat's messages: known roles, content a string or parts, no media URL that is not allowed. Any other field
     passes, since clients send back what they got."""
-    plain = known = True
+    plain, known, parts = True, True, 0
     if not isinstance(messages, list) or not messages:
         raise bad_field("messages", "it must be a list with at least one message.", code="invalid_type")
     if len(messages) > MAX_MESSAGES:
@@ -323,6 +329,9 @@ def check_messages(messages: Any, *, allow_media: bool) -> Messages:
         known &= message.keys() <= _MESSAGE_FIELDS
         content = message.get("content")
         if content is not None and type(content) is not str:
+            parts += len(content) if type(content) is list else 0
+            if parts > MAX_PARTS:
+                raise bad_field("messages", f"there are more than {MAX_PARTS} content parts.", code="too_many")
             plain &= _check_parts(f"messages[{index}].content", content, allow_media)
     return Messages(plain, known)
 

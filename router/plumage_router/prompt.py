@@ -14,7 +14,7 @@ import orjson
 
 from plumage.hashing.chunks import ChainMemory, seed
 from plumage.rendering.errors import RenderLimitError, TemplateError
-from plumage_router.body import parse_body, splice
+from plumage_router.body import parse_steps, splice
 from plumage_router.errors import bad_field, bad_request, unknown_model
 from plumage_router.fields import (
     CHAT,
@@ -28,6 +28,8 @@ from plumage_router.fields import (
     check_template_options,
     is_followed,
 )
+from plumage_router.pieces import Steps, at_once
+from plumage_router.sizes import MOST_RENDERED, shown_bytes, text_lengths
 from plumage_router.token_rate import LOOKED_AT
 from plumage_router.usage import Wanted
 
@@ -38,6 +40,8 @@ COMPLETION_PATH = b"/v1/completions"
 KEPT_SEEDS = 4096  # one for each adapter and tenant
 USUAL_ANSWER = 16  # tokens of an answer whose length nobody asked for, at least
 USUAL_TOKEN = 4  # bytes, to guess by
+CUT_TOKEN = 8  # characters a token of the context, of a prompt that is cut: twice what it usually holds
+UNKNOWN_CONTEXT = 131_072  # tokens, where the model does not tell
 
 
 class Renderer(Protocol):
@@ -115,17 +119,34 @@ class PromptReader:
     ) -> Prompt:
         """The request in `raw`, or RequestError. `body`: what it parses to, where that was done. `tenant`: keys are in
         use, so `salt` is set for the client."""
-        body = parse_body(raw) if body is None else body
+        return at_once(self.steps(path, raw, body, salt=salt, tenant=tenant))
+
+    def steps(
+        self,
+        path: bytes,
+        raw: bytes,
+        body: Mapping[str, Any] | None = None,
+        *,
+        salt: str = "",
+        tenant: bool = False,
+    ) -> Steps[Prompt]:
+        """`read` in pieces."""
+        if body is None:
+            body = yield from parse_steps(raw)
+            yield
         plain, followed = self._checked(path, body, tenant)
-        text = self.render(path, body)
+        yield
+        text = self.render(path, body, len(raw))
+        yield
         own_salt = salt or body.get("cache_salt") or ""
-        kept = None if body.get("truncate_prompt_tokens") is None else self._kept(body)
+        kept = self._kept(body) if _is_cut(body) else None
         if not followed or (kept is not None and _size(body, text) > kept):
             chunks = []
         else:
             chunks = self.chain(text, body["model"], own_salt)
         if kept is not None:
             text = text[-USUAL_TOKEN * max(1, kept) :]
+        yield
         return Prompt(
             path,
             body["model"],
@@ -159,21 +180,35 @@ class PromptReader:
         else:
             check_prompt(body.get("prompt"))
             messages = Messages(plain=isinstance(body["prompt"], str), known=True)
-        plain = messages.plain and body.get("truncate_prompt_tokens") is None
+        plain = messages.plain and not _is_cut(body)
         return plain, messages.known and is_followed(body, known)
 
-    def render(self, path: bytes, body: Mapping[str, Any]) -> bytes:
+    def render(self, path: bytes, body: Mapping[str, Any], size: int = 0) -> bytes:
         """The prompt's bytes as the engine will see them; of several prompts the first. Empty where rendering would
-        cost too much here: the request is then routed without knowledge of caches."""
+        cost too much here: the request is then routed without knowledge of caches. size: of the whole body."""
+        self._check_length(body, size)
+        if size > MOST_RENDERED and shown_bytes(body, size) > MOST_RENDERED:
+            return b""
         try:
             text = self._renderer.render_chat(body) if path == CHAT_PATH else self._render_prompt(body)
         except TemplateError as error:
             raise bad_request(f"The model's chat template refuses these messages: {_brief(error)}.") from None
         except RenderLimitError:
             return b""
-        if self._context and self._longest_token and len(text) > self._context * self._longest_token:
-            self._refuse_length(body)
-        return text
+        most = (self._context or 0) * self._longest_token
+        if most and len(text) > most and not _is_cut(body):
+            self._refuse_length()
+        return text if len(text) <= MOST_RENDERED else b""
+
+    def _check_length(self, body: Mapping[str, Any], size: int) -> None:
+        """Refuses what is too long whatever the template makes of it. Of a prompt that the engine is told to cut, it
+        would still tokenize all, so that may be no longer than the context by far."""
+        cut = _is_cut(body)
+        if not cut and size <= MOST_RENDERED:
+            return  # the rendered prompt tells
+        most = (self._context or UNKNOWN_CONTEXT) * (CUT_TOKEN if cut else self._longest_token)
+        if most and any(length > most for length in text_lengths(body)):
+            self._refuse_length()
 
     def _kept(self, body: Mapping[str, Any]) -> int:
         """The prompt's last tokens that the engine keeps, at least; −1 is what fits beside the answer."""
@@ -197,15 +232,15 @@ class PromptReader:
         prompt = body["prompt"]
         if isinstance(prompt, list) and not isinstance(prompt[0], int):
             prompt = prompt[0]
-        if self._context and isinstance(prompt, list) and len(prompt) > self._context:
-            self._refuse_length(body)
+        if self._context and isinstance(prompt, list) and len(prompt) > self._context and not _is_cut(body):
+            self._refuse_length()
         return self._renderer.render_completion(prompt, body.get("add_special_tokens") is not False)
 
-    def _refuse_length(self, body: Mapping[str, Any]) -> None:
-        """Unless the engine is told to cut what is too long."""
-        if body.get("truncate_prompt_tokens") is None:
-            message = f"The prompt is longer than this pool's context of {self._context} tokens."
-            raise bad_request(message, code="context_length_exceeded")
+    def _refuse_length(self) -> None:
+        message = f"The prompt is longer than this pool's context of {self._context} tokens."
+        if self._context is None:
+            message = "The prompt is too long."
+        raise bad_request(message, code="context_length_exceeded")
 
     def _payload(self, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
         """The body for the engine: the base model's name for an alias, the tenant's salt, and usage in streams."""
@@ -219,6 +254,11 @@ class PromptReader:
         if not changes:
             return raw
         return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})
+
+
+def _is_cut(body: Mapping[str, Any]) -> bool:
+    """Is the engine told to cut the prompt?"""
+    return body.get("truncate_prompt_tokens") is not None
 
 
 def _wanted_usage(options: Mapping[str, Any] | None) -> Wanted:

@@ -45,7 +45,8 @@ class Limits:
     """What one prompt may cost here. messages: rendering blocks the router for about 10 µs each. chars: of the rendered
     prompt, which can be longer than the body. cache_bytes: rendered conversations kept, per template. remembered: the
     fewest messages worth keeping (2 or more), relearned: the fewest new ones; less costs less to render again.
-    outlined: the most messages of a conversation whose outline is kept; 0 keeps none."""
+    outlined: the most messages of a conversation whose outline is kept; 0 keeps none. changed: characters of a text
+    that the normalizer changes, at up to 0.1 µs each."""
 
     messages: int = 4096
     chars: int = 16 << 20
@@ -53,6 +54,7 @@ class Limits:
     remembered: int = 24
     relearned: int = 4
     outlined: int = 48
+    changed: int = 1 << 19
 
 
 class ChatTemplate:
@@ -266,7 +268,10 @@ class ChatRenderer:
         return {"tools": None, "documents": None, **self._special_tokens, **shown}
 
     def _bytes(self, text: str) -> bytes:
-        return self._normalize(text).encode("utf-8", "surrogatepass")
+        normalize = self._normalize
+        if len(text) > self.limits.changed and isinstance(normalize, Normalizer) and not normalize.keeps(text):
+            raise RenderLimitError(f"more than {self.limits.changed} characters would have to be normalized")
+        return normalize(text).encode("utf-8", "surrogatepass")
 
 
 _SHAPING = frozenset((

@@ -70,8 +70,12 @@ class Normalizer:
             unsupported=tuple(builder.unsupported),
         )
 
+    def keeps(self, text: str) -> bool:
+        """Is the text left as it is between its added tokens? Quick to find out, unlike what would become of it."""
+        return (self.keeps_ascii and text.isascii()) or self._is_normal(text)
+
     def __call__(self, text: str) -> str:
-        if not ((self.keeps_ascii and text.isascii()) or self._is_normal(text)):
+        if not self.keeps(text):
             text = self._between_tokens(text)
         if self.swallows_right is not None:
             text = self.swallows_right.sub(r"\1", text)

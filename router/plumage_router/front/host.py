@@ -14,13 +14,14 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from plumage_router.auth import Auth
-from plumage_router.body import parse_body
+from plumage_router.body import parse_body, parse_steps
 from plumage_router.bridge import Application, BridgedRequest
 from plumage_router.client import ClientConnection
 from plumage_router.entrance import Entrance, is_completion
 from plumage_router.errors import RequestError, bad_field, internal, overloaded
 from plumage_router.front.config import FrontConfig
 from plumage_router.gateway import Gateway
+from plumage_router.pieces import LARGE, Work
 from plumage_router.request import Handler, Request
 
 __all__ = ["POOL_PATHS", "Front"]
@@ -130,7 +131,12 @@ class Front(Entrance):
         if sum(len(gateway.flights) for gateway in self.gateways.values()) >= self.limits.max_in_flight:
             raise overloaded("Too many requests are under way.")
         self.check_media_type(request)
-        body = parse_body(request.body)
+        if len(request.body) > LARGE:
+            return _Finding(self, request, connection)
+        return self.to_pool(request, connection, parse_body(request.body))
+
+    def to_pool(self, request: Request, connection: ClientConnection, body: Mapping[str, Any]) -> Handler:
+        """The handler of the pool that the request is for, or RequestError."""
         return self._of(body).take(request, connection, body)
 
     def _of(self, body: Mapping[str, Any]) -> Gateway:
@@ -143,6 +149,61 @@ class Front(Entrance):
         if gateway is None:
             raise self.unknown(name)
         return gateway
+
+
+class _Finding:
+    """A `Handler` of a large completion: its body is parsed in pieces, then it is its pool's."""
+
+    def __init__(self, front: Front, request: Request, client: ClientConnection) -> None:
+        self._front = front
+        self._request = request
+        self._client = client
+        self._work: Work | None = None
+        self._handler: Handler | None = None
+        self._paused = False
+
+    @property
+    def answering(self) -> bool:
+        return self._handler is not None and self._handler.answering
+
+    def start(self) -> None:
+        body = self._request.body
+        self._work = self._front.pieces.add(len(body), parse_steps(body), self._parsed)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._handler is not None:
+            self._handler.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._handler is not None:
+            self._handler.resume()
+
+    def abort(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+        if self._handler is not None:
+            self._handler.abort()
+
+    def _parsed(self, body: dict[str, Any] | None, error: Exception | None) -> None:
+        self._work = None
+        handler = self._handler = self._found(body, error)
+        handler.start()
+        if self._paused:
+            handler.pause()
+
+    def _found(self, body: dict[str, Any] | None, error: Exception | None) -> Handler:
+        front, request, client = self._front, self._request, self._client
+        try:
+            if error is not None:
+                raise error
+            return front.to_pool(request, client, body or {})
+        except RequestError as wrong:
+            return _Refused(front, request, client, wrong)
+        except Exception:
+            log.exception("finding a request's pool failed")
+            return _Refused(front, request, client, internal())
 
 
 class _Refused:

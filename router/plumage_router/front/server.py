@@ -149,6 +149,7 @@ class FrontRouter:
         backend.start()
         self._end(pool.pool)
         self.backends[pool.pool] = backend
+        backend.gateway.pieces = self.front.pieces
         backend.gateway.leaving, backend.gateway.serving = self.front.leaving, self.front.serving
         self.front.gateways[pool.pool] = backend.gateway
         log.info("pool %s: served as %s", pool.pool, ", ".join(pool.names))

@@ -92,7 +92,7 @@ def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"prompt": "x" * 999}, {"prompt": [5] * 101}, {"messages": [{"role": "user", "content": "x" * 999}]}]
+    "body", [{"prompt": "x" * 799}, {"prompt": [5] * 101}, {"messages": [{"role": "user", "content": "x" * 799}]}]
 )
 def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str, Any]) -> None:
     reader = _reader(context=100, longest_token=4)
@@ -101,6 +101,41 @@ def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str,
         reader.read(path, json.dumps({"model": "base", **body}).encode())
     cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": 50}).encode()
     assert reader.read(path, cut).chunks == []
+
+
+@pytest.mark.parametrize("kept", [50, -1])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "x" * 801},
+        {"prompt": ["x", "x" * 801]},
+        {"messages": [{"role": "user", "content": "x" * 801}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 401}] * 2}]},
+    ],
+)
+def test_a_text_far_longer_than_the_context_is_refused_though_it_would_be_cut(body: dict[str, Any], kept: int) -> None:
+    """The engine would tokenize all of it, to keep the end."""
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": kept}).encode()
+    with pytest.raises(RequestError) as refused:
+        _reader(context=100, longest_token=400).read(path, cut)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_very_long_prompt_is_routed_without_knowledge_of_caches() -> None:
+    reader = _reader(context=10**7, longest_token=100)
+    long = "word " * 900_000
+    for path, body in (
+        (COMPLETION_PATH, {"prompt": long}),
+        (CHAT_PATH, {"messages": [{"role": "user", "content": long}]}),
+    ):
+        raw = json.dumps({"model": "base", **body}).encode()
+        prompt = reader.read(path, raw)
+        assert (prompt.text, prompt.chunks) == (b"", [])
+        assert json.loads(prompt.payload)["model"] == "base"
+    parts = [{"type": "text", "text": "hello"}, {"type": "image_url", "image_url": "data:," + "x" * 5_000_000}]
+    raw = json.dumps({"model": "base", "messages": [{"role": "user", "content": parts}]}).encode()
+    assert reader.read(CHAT_PATH, raw).text, "an image is no text"
 
 
 def test_only_an_alias_changes_the_body() -> None:

@@ -1,0 +1,81 @@
+"""Large bodies are read in pieces, between which small requests are served; hostile ones are refused unread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from plumage_router.pieces import LARGE
+
+
+async def test_a_small_request_is_served_between_the_pieces_of_a_large_one(
+    start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumage_router.pieces.LEAST", 0.2)
+    monkeypatch.setattr("plumage_router.pieces.MOST", 0.2)
+    running = await start(engines=1, model={"maxLength": 2_000_000})
+    gateway, engine = running.router.gateway, running.engines[0]
+    reader, writer = await running.connect()
+    writer.write(kit.request(kit.chat("word " * 200_000)))
+    await kit.until(lambda: len(gateway.pieces))
+    assert len(gateway.flights) == 1
+    assert (await running.post(kit.chat("small"))).status == 200
+    async with asyncio.timeout(60):
+        assert (await kit.read_answer(reader)).status == 200
+    assert [len(seen.body) > LARGE for seen in engine.seen] == [False, True]
+
+
+async def test_a_large_body_whose_client_left_is_read_no_further(start: Any, kit: Any) -> None:
+    running = await start(engines=1, limits={"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20})
+    gateway = running.router.gateway
+    _, writer = await running.connect()
+    writer.write(kit.request(kit.chat("word " * 800_000)))
+    await kit.until(lambda: len(gateway.pieces))
+    writer.transport.abort()
+    await kit.until(lambda: not len(gateway.pieces))
+    assert not gateway.flights
+    assert gateway.room.held == 0
+    assert not running.engines[0].seen
+
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+PART, USER = b'{"type":"text","text":""}', b'"messages":[{"role":"user","content":'
+HOSTILE = {
+    "parts": (CHAT, USER + b"[" + b",".join([PART] * 600_000) + b"]}]", "too_many"),
+    "objects": (CHAT, USER + b'"x"}],"user":"\\u0022","metadata":{"a":[' + b"{}," * 3_000_000 + b"{}]}", "too_many"),
+    "ids": (COMPLETION, b'"prompt":[' + b"1," * 8_000_000 + b"1]", "too_many"),
+    "cut": (COMPLETION, b'"truncate_prompt_tokens":9,"prompt":"' + b"x " * 7_000_000 + b'"', "context_length_exceeded"),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "code"), HOSTILE.values(), ids=HOSTILE)
+async def test_a_hostile_body_is_refused_and_small_requests_go_on(
+    start: Any, kit: Any, path: str, body: bytes, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20}
+    running = await start(engines=1, limits=limits, model={"maxLength": 4096})
+    if code == "too_many":
+        monkeypatch.setattr("plumage_router.body.orjson.loads", lambda _: pytest.fail("parsed"))
+    answer = await running.post(b'{"model":"tiny",%b}' % body, path=path)
+    assert (answer.status, answer.error["code"]) == (400, code)
+    assert not running.engines[0].seen
+
+
+LONG = {"stop": ["x"] * 5000, "logit_bias": {str(n): 1 for n in range(5000)}, "tools": [{}] * 5000}
+
+
+@pytest.mark.parametrize(("field", "entries"), LONG.items(), ids=LONG)
+async def test_long_lists_are_refused_before_they_are_walked(start: Any, kit: Any, field: str, entries: Any) -> None:
+    running = await start(engines=1)
+    answer = await running.post(kit.chat(**{field: entries}))
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "too_many", field)
+
+
+async def test_more_content_parts_than_may_be_are_refused_before_they_are_walked(start: Any, kit: Any) -> None:
+    running = await start(engines=1)
+    parts = [{"type": "text", "text": "x"}] * 3000 + [{"type": "nonsense"}]
+    messages = [{"role": "user", "content": parts[:3000]}] * 2 + [{"role": "user", "content": parts}]
+    answer = await running.post({"model": "tiny", "messages": messages})
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "too_many", "messages")
