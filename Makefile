@@ -23,7 +23,7 @@ setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a co
 $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
 
-setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for its tests and benchmarks (3.5 GB; make test does it)
+setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for its tests and benchmarks (3.5 GB, 9.8 where only CUDA's PyTorch is reached: VLLM_TORCH=cpu refuses that; make test does it)
 
 $(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
 	@PYTHON="$(PYTHON)" VLLM_VENV="$(VLLM_VENV)" bash scripts/setup-vllm.sh
@@ -44,7 +44,7 @@ cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "
 cluster-down: setup  ## end it
 	@BIN="$(BIN)" bash scripts/cluster.sh down
 
-cluster-programs: setup  ## download or build the test cluster's programs into its cache (SET=api: only those of an API server)
+cluster-programs: setup  ## download or build the test cluster's programs into its cache (once: 12 minutes on two idle cores, far longer beside other work; SET=api: only those of an API server)
 	@BIN="$(BIN)" bash scripts/cluster.sh programs $(SET)
 
 e2e: setup  ## the end-to-end tests: on make cluster's if KUBECONFIG names it, else on one of their own, or yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)

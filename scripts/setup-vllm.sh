@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Creates the virtual environment with real vLLM on the CPU. Called by `make setup-vllm`; PYTHON and VLLM_VENV choose
 # interpreter and folder. Whatever it can not do it says on stderr, and ends with 1: `make test` then skips what needs it.
+# VLLM_TORCH=cpu refuses PyTorch with CUDA's libraries (6.3 GB) where the build for the CPU can not be reached; without it
+# they are downloaded, after a warning and, on a terminal, ten seconds to interrupt it.
 set -euo pipefail
 python="${PYTHON:-python3}" venv="${VLLM_VENV:-.venv-vllm}" pins=constraints-vllm.txt
 here="$(dirname "$0")/.."
@@ -33,7 +35,11 @@ torch() {
   [ -d "$wheels" ] && export PIP_FIND_LINKS="${PIP_FIND_LINKS:+$PIP_FIND_LINKS }$wheels"
   tried --no-deps "$torch+cpu" && return
   tried --no-deps --timeout 20 --retries 1 --index-url "$cpu_index" "$torch+cpu" && return
-  step "PyTorch's CPU build can not be had here: taking PyPI's, with CUDA's libraries, 6 GB"
+  [ "${VLLM_TORCH:-any}" != cpu ] || refuse "PyTorch's CPU build can not be reached, and VLLM_TORCH=cpu refuses CUDA's." \
+    "Make $cpu_index reachable, or put the wheel of $torch+cpu into a folder that PIP_FIND_LINKS names."
+  step "WARNING: PyTorch's CPU build can not be reached ($cpu_index)."
+  step "WARNING: downloading PyPI's build instead, with CUDA's libraries: 6.3 GB. VLLM_TORCH=cpu refuses it."
+  [ ! -t 1 ] || { step "Ctrl-C within ten seconds stops it"; sleep 10; }
   [ "$(free_gib)" -ge "$plain_gib" ] || refuse "that needs about $plain_gib GB of disk, and $(free_gib) GB are free." \
     "Make $cpu_index reachable, or put the wheel of $torch+cpu into a folder that PIP_FIND_LINKS names."
   tried "$torch"

@@ -7,10 +7,10 @@ set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
 lanes=(faults e2e_cluster integration vllm)  # beside those that are shown as they run
 story=tests/e2e_cluster/test_faults_under_load.py  # has a cluster of its own: it kills the operator and freezes a node
-exec 3>&1
+exec 3>&1 4>&1  # 4 stays the terminal where a part writes into its log: a download of gigabytes is not hidden there
 
 # Sets up what tests/vllm needs; what it says of a failure is left in $reason.
-vllm_is_there() { reason="$(make --no-print-directory setup-vllm 2>&1 >&3 | grep -v '^make'; exit "${PIPESTATUS[0]}")"; }
+vllm_is_there() { reason="$(make --no-print-directory setup-vllm 2>&1 >&4 | grep -v '^make'; exit "${PIPESTATUS[0]}")"; }
 with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m pytest "$@"; }
 
 case " $* " in
@@ -100,9 +100,17 @@ lane() {
   done
 }
 
+# What still runs, and what is built for the cluster: minutes without a line look like a hang.
+still_waiting() {
+  local name left=""
+  for name in ${lanes[*]}; do [ -f "$logs/$name.shown" ] || left+=" $name"; done
+  echo "== test: $((SECONDS / 60)) minutes so far, still running:$left"
+  [ -f "$logs/cluster.status" ] || [ ! -s "$logs/cluster" ] || echo "   for the cluster: $(tail -1 "$logs/cluster")"
+}
+
 # The parts of all lanes, each when it has ended.
 show_lanes() {
-  local running name
+  local running name last=$SECONDS
   while
     running="$(jobs -rp)"
     for name in ${lanes[*]}; do
@@ -112,9 +120,17 @@ show_lanes() {
       touch "$logs/$name.shown"
     done
     [ -n "$running" ]
-  do sleep 1; done
+  do
+    [ $((SECONDS - last)) -lt 60 ] || { still_waiting; last=$SECONDS; }
+    sleep 1
+  done
 }
 
+# Says it before the wait: what is built once takes longer than the tests on a busy machine.
+if [ -d tests/e2e_cluster ] && ! cluster programs "$([ "$(id -u)" = 0 ] && echo nodes || echo api)" --check 2>/dev/null; then
+  echo "== test: the first time, the test cluster's programs are built: about 12 minutes on two cores with nothing else to
+   do, 36 were measured beside other work. They are kept; make cluster-programs builds them alone, with its progress"
+fi
 set -m  # groups of their own: without one their processes would ignore SIGINT, which tests send
 [ ! -d tests/e2e_cluster ] || { { make_cluster >"$logs/cluster" 2>&1; echo "$?" >"$logs/cluster.status"; } & beside+=("$!"); }
 echo "== test: ${lanes[*]}, beside the others; each is shown when it has ended"

@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     bring.set_defaults(run=_import)
     make = commands.add_parser("programs", help="download or build the programs into the cache")
     make.add_argument("set", choices=programs.SETS)
+    make.add_argument("--check", action="store_true", help="only say whether all of them are there")
     make.set_defaults(run=_programs)
     return parser
 
@@ -75,7 +76,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _programs(options: argparse.Namespace) -> int:
-    programs.ensure(programs.SETS[options.set])
+    (programs.required if options.check else programs.ensure)(programs.SETS[options.set])
     say(f"programs are in {bin_folder()}")
     return 0
 

@@ -17,6 +17,7 @@ from cluster.errors import NotHereError
 __all__ = ["build", "go", "module_folder"]
 
 _LIMIT_S = 3600.0
+_SHOWN_EVERY_S = 60.0
 
 
 def go() -> str:
@@ -36,7 +37,7 @@ def build(module: str, packages: Mapping[str, str]) -> None:
         for name, package in packages.items():
             say(f"building {name} ({time.monotonic() - start:.0f} s so far; minutes where Go's own cache is cold)")
             made = Path(scratch, name)
-            _run(module, ["build", "-trimpath", "-ldflags", _ldflags(module), "-o", str(made), package])
+            _run(module, ["build", "-trimpath", "-ldflags", _ldflags(module), "-o", str(made), package], shown=name)
             os.replace(made, bins / name)  # whole or not at all
     say(f"built {', '.join(packages)} in {time.monotonic() - start:.0f} s")
 
@@ -47,13 +48,12 @@ def module_folder(module: str, required: str) -> Path:
     return Path(_run(module, ["list", "-m", "-f", "{{.Dir}}", required]).strip())
 
 
-def _run(module: str, args: list[str]) -> str:
+def _run(module: str, args: list[str], *, shown: str = "") -> str:
+    """What Go prints. shown: a program that takes minutes, of which a line a minute says that it is still built."""
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     command, folder = [go(), *args], MODULES / module
     try:
-        ran = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
-        )
+        ran = _finished(command, folder, environment, shown)
     except subprocess.TimeoutExpired:
         failed = f"{' '.join(command[:2])} in {folder} took longer than {_LIMIT_S / 60:.0f} minutes"
         raise NotHereError(f"{failed}: what it has compiled is kept, so call it again") from None
@@ -63,6 +63,27 @@ def _run(module: str, args: list[str]) -> str:
             f"{' '.join(command[:2])} in {MODULES / module} failed; is Go's module proxy reachable?\n{tail}"
         )
     return ran.stdout
+
+
+def _finished(
+    command: list[str], folder: Path, environment: Mapping[str, str], shown: str
+) -> subprocess.CompletedProcess[str]:
+    """The command, which is killed after `_LIMIT_S` (TimeoutExpired) or when the caller is interrupted."""
+    start = time.monotonic()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            while (left := _LIMIT_S - (time.monotonic() - start)) > 0:
+                try:
+                    out, err = process.communicate(timeout=min(_SHOWN_EVERY_S, left))
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if shown:
+                        say(f"still building {shown} ({time.monotonic() - start:.0f} s so far)")
+            raise subprocess.TimeoutExpired(command, _LIMIT_S)
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _ldflags(module: str) -> str:

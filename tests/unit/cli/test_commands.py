@@ -215,7 +215,7 @@ def test_set_changes_the_manifest_before_it_is_checked() -> None:
     assert pool.spec.replicas == 2
     assert pool.spec.engine.eviction.policy == "Rlt"
     assert pool.spec.router.limits.max_in_flight == 500
-    assert read_pool(LOCAL, ["spec.replicas="]).spec.replicas is None
+    assert read_pool(LOCAL, ["spec.replicas="]).spec.replicas == 1, "the default"
     with pytest.raises(ManifestError, match=r"spec\.replica: may not be set: there is no such field; did you mean"):
         read_pool(LOCAL, ["spec.replica=2"])
     for change in ("replicas", "=2", "spec.replicas.more=1", "spec.x={"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import envtest, programs
+from cluster import build, envtest, programs
 from cluster.cache import VERSION, bin_folder
 from cluster.errors import NotHereError
 
@@ -129,3 +129,27 @@ def test_an_index_that_does_not_answer_is_left_to_the_build(
     monkeypatch.setenv("PLUMAGE_ENVTEST_INDEX", (empty / "none").as_uri())
     envtest.download(["etcd"])
     assert "building etcd" in capsys.readouterr().err
+
+
+def test_build_that_takes_long_is_shown(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Go writes nothing while it compiles for minutes."""
+    go = program(empty / "go", "go")
+    go.write_text('#!/bin/sh\nsleep 1\nwhile [ "$1" != -o ]; do shift; done\necho made >"$2"\n')
+    monkeypatch.setenv("PATH", str(go.parent), prepend=":")
+    monkeypatch.setattr(build, "_SHOWN_EVERY_S", 0.1)
+    build.build("etcd", {"etcd": "."})
+    assert (bin_folder() / "etcd").read_text() == "made\n"
+    said = capsys.readouterr().err
+    assert "cluster: building etcd" in said
+    assert "cluster: still building etcd" in said
+
+
+def test_build_that_takes_too_long_is_ended(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = program(empty / "go", "go")
+    go.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setenv("PATH", str(go.parent), prepend=":")
+    monkeypatch.setattr(build, "_LIMIT_S", 0.3)
+    with pytest.raises(NotHereError, match="call it again"):
+        build.build("etcd", {"etcd": "."})

@@ -89,3 +89,27 @@ def test_named_tests_run_where_they_belong(tmp_path: Path, words: str, python: s
     more = {"BIN": str(tmp_path / "dev"), "VLLM_VENV": str(tmp_path / "venv")}
     done = run(tmp_path, ROOT / "scripts" / "test.sh", *words.split(), programs={"make": "exit 0"}, **more)
     assert done.stdout == f"{python}: -m pytest {words}\n"
+
+
+PIP = 'case "$*" in *"+cpu"*) exit 1 ;; *"torch=="*) echo "$@" >>"$LOG"; exit 1 ;; *) exit 0 ;; esac'
+PYTHON = 'case "$*" in *"-m venv"*) mkdir -p .venv-vllm/bin; cp "$0" .venv-vllm/bin/python ;; *pip*) {} ;; esac'
+
+
+@pytest.mark.parametrize("torch", ["cpu", "any"])
+def test_pytorch_with_cuda_is_announced_with_its_size_and_can_be_refused(tmp_path: Path, torch: str) -> None:
+    """The CPU build can't be reached: pip answers so, and what else it is asked for is written down."""
+    python = PYTHON.format(PIP.replace("$LOG", str(tmp_path / "asked")))
+    script = tmp_path / "kept" / "scripts" / "setup-vllm.sh"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    programs = {"uname": LINUX, "python3": python, "df": DISK.format(10**8)}
+    pins = f"cp '{ROOT}/constraints-vllm.txt' . && exec bash '{script}'"
+    start = tmp_path / "start.sh"
+    start.write_text(pins)
+    done = run(tmp_path, start, programs=programs, VLLM_TORCH=torch, PYTHON="python3")
+    assert done.returncode == 1
+    refused = "VLLM_TORCH=cpu refuses CUDA's" in done.stderr
+    assert refused == (torch == "cpu"), done.stderr + done.stdout
+    assert (tmp_path / "asked").exists() == (torch == "any")
+    if torch == "any":
+        assert "WARNING: downloading PyPI's build instead, with CUDA's libraries: 6.3 GB" in done.stdout
