@@ -145,6 +145,8 @@ class Backend:
         await self._background.end()
         await self.directory.close()
         self.fleet.close()
+        await asyncio.sleep(0)  # lets the aborted transports tell their protocols
+        self.gateway.end_access_log()
 
     def _replica_moved(self, replica: Any, came: bool) -> None:
         if not came:

@@ -30,11 +30,17 @@ _HOP_BY_HOP = frozenset((b"connection", b"content-length", b"transfer-encoding",
 
 
 class BridgedRequest:
-    """A `Handler` that runs the application for one request."""
+    """A `Handler` that runs the application for one request. told: called with the status of the answer."""
 
     def __init__(
-        self, application: Application, request: Request, client: ClientConnection, loop: asyncio.AbstractEventLoop
+        self,
+        application: Application,
+        request: Request,
+        client: ClientConnection,
+        loop: asyncio.AbstractEventLoop,
+        told: Callable[[Request, int], None],
     ) -> None:
+        self._told = told
         self._application = application
         self._request = request
         self._client = client
@@ -71,6 +77,7 @@ class BridgedRequest:
             self._body = [error_object(500, "The router failed on this request.", code="internal")]
         lines = b"".join(b"%b: %b\r\n" % (n, v) for n, v in self._headers if n.lower() not in _HOP_BY_HOP)
         request = self._request
+        self._told(request, self._status)
         self._client.respond(
             self._status,
             lines,

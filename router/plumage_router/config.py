@@ -214,6 +214,7 @@ class PoolConfig(Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
     allowed_request_fields: tuple[str, ...] = Field(
         default=(), description="fields that pass though they are forbidden or unknown (`forbidden.py`)"
     )

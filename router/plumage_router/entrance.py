@@ -9,8 +9,10 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from plumage_router.access_log import AccessLog
 from plumage_router.allocator import Trimmer
 from plumage_router.auth import Auth, Tenant
 from plumage_router.client import ClientConnection
@@ -18,6 +20,7 @@ from plumage_router.clock import monotonic, wall
 from plumage_router.config import LimitsConfig, TimeoutsConfig
 from plumage_router.errors import RequestError, bad_request, overloaded, unauthorized
 from plumage_router.metrics import Metrics
+from plumage_router.paths import PROBES, path_class
 from plumage_router.pieces import Pieces
 from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.request import Handler, Request
@@ -38,10 +41,10 @@ def is_completion(request: Request) -> bool:
 
 
 class Entrance(ABC):
-    """The `Host` of every client connection, less `handler`. `pause_accepting`: called when too many connections are
-    open. `serving` is False once the router shuts down; `leaving` before that, while it still serves but wants nobody
-    new. `config_error`: what of a changed configuration file is not in force; `config_ignored`: how many of its
-    fields are a newer operator's, and passed over."""
+    """The `Host` of every client connection, less `handler`. `access`: the log of requests, None without one.
+    `pause_accepting`: called when too many connections are open. `serving` is False once the router shuts down;
+    `leaving` before that, while it still serves but wants nobody new. `config_error`: what of a changed configuration
+    file is not in force; `config_ignored`: how many of its fields are a newer operator's, and passed over."""
 
     def __init__(
         self,
@@ -49,9 +52,11 @@ class Entrance(ABC):
         timeouts: TimeoutsConfig,
         auth: Auth,
         *,
+        access_log: bool,
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self.access = AccessLog() if access_log else None
         self.limits = limits
         self.timeouts = timeouts
         self.auth = auth
@@ -111,7 +116,9 @@ class Entrance(ABC):
 
     def refused(self, error: RequestError) -> bytes:
         self.count_error(error)
-        return self.error_headers(error, secrets.token_hex(ID_BYTES))
+        request_id = secrets.token_hex(ID_BYTES)
+        self.log_access(None, error.status, requestId=request_id, error=error.code or "other")
+        return self.error_headers(error, request_id)
 
     # -- for exchanges ------------------------------------------------------------------------------------------------
 
@@ -145,6 +152,23 @@ class Entrance(ABC):
             raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
         if not request.body:
             raise bad_request("The body is empty.", code="invalid_json")
+
+    def log_access(self, request: Request | None, status: int, **more: Any) -> None:
+        """One line of the access log, where there is one. request: None where its head was not read whole. Probes and
+        scrapes that went well are left out: they would bury the rest."""
+        if self.access is None:
+            return
+        path = path_class(request.target.partition(b"?")[0].decode("latin-1")) if request is not None else None
+        if status < 400 and path in PROBES:
+            return
+        method = request.method.decode("latin-1")[:16] if request is not None else None
+        at = datetime.fromtimestamp(wall(), UTC).isoformat(timespec="milliseconds")
+        self.access.add({"time": at, "method": method, "path": path, "status": status, **more})
+
+    def end_access_log(self) -> None:
+        """Writes the last lines."""
+        if self.access is not None:
+            self.access.close()
 
     def count_error(self, error: RequestError) -> None:
         self.metrics.errors[error.code or "other"] += 1

@@ -39,6 +39,7 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger(__name__)
 
+CLIENT_LEFT = 499  # in the access log alone: no answer began before the client went (nginx' number)
 _FORWARDED = frozenset((b"traceparent", b"tracestate", b"accept"))
 _PASSED_BACK = frozenset((b"cache-control", b"retry-after", b"x-accel-buffering"))
 _CUT_SHORT = b"data: %b\n\n" % error_object(502, "The engine failed before its answer was whole.", code="truncated")
@@ -62,12 +63,14 @@ class Exchange:
         "_heard",
         "_held",
         "_keep_alive",
+        "_output_tokens",
         "_paused",
         "_prompt",
         "_reading",
         "_record",
         "_request",
         "_request_id",
+        "_status",
         "_tenant",
         "_tried",
         "arrived",
@@ -97,11 +100,13 @@ class Exchange:
         self._chunked = False
         self._events = False
         self._paused = False
+        self._output_tokens: int | None = None
         self._explain = False
         self._prompt: Prompt | None = None
         self._reading: Work | None = None
         self._tenant: Tenant | None = None
         self._request_id = ""
+        self._status = 0  # of the answer that began
         self.arrived = self._heard = monotonic()
 
     @property
@@ -217,6 +222,7 @@ class Exchange:
         )
         self._heard = attempt.first_at
         self._settle(guilty=False)
+        self._status = status
         self.metrics.responses[status] += 1
         if attempt.streams:
             self.metrics.ttft.observe(attempt.first_at - self.arrived)
@@ -357,6 +363,7 @@ class Exchange:
         if usage.prompt_tokens is not None:
             metrics.prompt_tokens += usage.prompt_tokens
             totals.prompt_tokens += usage.prompt_tokens
+        self._output_tokens = usage.output_tokens
         if usage.output_tokens is not None:
             metrics.output_tokens += usage.output_tokens
             totals.output_tokens += usage.output_tokens
@@ -400,6 +407,8 @@ class Exchange:
             if attempt is not None and attempt.started:
                 record.ttft = attempt.first_at - self.arrived if attempt.streams else None
                 record.latency = monotonic() - self.arrived
+        if outcome != "Failed" and self._gateway.access is not None:
+            self._log(self._status or CLIENT_LEFT, outcome)
 
     def _truncate(self, reason: str) -> None:
         """The client has a part of the answer: say so in the stream if it can be said, and cut the connection."""
@@ -415,7 +424,30 @@ class Exchange:
         self._end("Failed")
         self._refuse(error)
 
+    def _log(self, status: int, outcome: str, error: str | None = None) -> None:
+        """The line of the access log."""
+        prompt, record, tenant = self._prompt, self._record, self._tenant
+        self._gateway.log_access(
+            self._request,
+            status,
+            requestId=self._request_id,
+            outcome=outcome,
+            error=error,
+            tenant=tenant.name if tenant is not None and tenant.name else None,
+            model=prompt.model if prompt is not None else None,
+            stream=prompt.stream if prompt is not None else None,
+            replica=record.replica if record is not None else None,
+            failed=[replica for replica, _ in self._failures] or None,
+            seconds=round(monotonic() - self.arrived, 6),
+            ttftSeconds=round(record.ttft, 6) if record is not None and record.ttft is not None else None,
+            promptTokens=record.prompt_tokens if record is not None else None,
+            cachedTokens=record.cached_tokens if record is not None else None,
+            outputTokens=self._output_tokens,
+        )
+
     def _refuse(self, error: RequestError) -> None:
+        if self._gateway.access is not None:
+            self._log(error.status, "Failed", error.code or "other")
         self._gateway.count_error(error)
         self._client.respond(
             error.status,

@@ -63,7 +63,14 @@ class Gateway(Entrance):
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(config.limits, config.timeouts, auth, pause_accepting=pause_accepting, loop=loop)
+        super().__init__(
+            config.limits,
+            config.timeouts,
+            auth,
+            access_log=config.access_log,
+            pause_accepting=pause_accepting,
+            loop=loop,
+        )
         self.config = config
         self.name = name
         self.fleet = fleet
@@ -112,7 +119,7 @@ class Gateway(Entrance):
 
     def answer(self, request: Request, connection: ClientConnection) -> Handler:
         """The control surface's."""
-        return BridgedRequest(self.application, request, connection, self._loop)
+        return BridgedRequest(self.application, request, connection, self._loop, self.log_access)
 
     def take(self, request: Request, connection: ClientConnection, body: Mapping[str, Any]) -> Handler:
         """A completion whose body was read by whoever found that it is for this pool."""

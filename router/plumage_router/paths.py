@@ -12,7 +12,9 @@ import orjson
 
 from plumage_router.errors import error_object
 
-__all__ = ["UNSERVED", "path_class", "unserved_body"]
+__all__ = ["PROBES", "UNSERVED", "path_class", "unserved_body"]
+
+PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
 
 _CHAT: Final = "Send POST /v1/chat/completions instead"
 UNSERVED: Final[Mapping[str, str]] = {

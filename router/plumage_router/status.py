@@ -142,6 +142,9 @@ def _gauges(gateway: Gateway) -> Iterator[str]:
     )
     for name, text, value in single:
         yield from gauge(_PREFIX + name, text, value)
+    if gateway.access is not None:
+        text = "Lines of the access log that could not be written."
+        yield from counter(_PREFIX + "access_log_dropped", text, gateway.access.dropped)
     yield from counter(
         _PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", gateway.quarantine.begun
     )

@@ -61,6 +61,7 @@ def router_settings(
             "pendingOwner": spec.lbgr.pending_owner_seconds,
             "drain": pool.spec.rollout.drain_timeout_seconds,
         },
+        "accessLog": spec.access_log,
         "allowedRequestFields": list(spec.allowed_request_fields),
         "seed": pool.spec.engine.simulator.seed,
     }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from plumage import settings
+from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.fields import SecretKeyRef
 from plumage.api.v1alpha1.pool import RolloutSpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits
@@ -152,7 +152,8 @@ def gateway(scene: GatewayScene) -> dict[str, Any]:
             "maxInFlight": spec.flow_control.max_in_flight,
         },
         "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(scene)},
-        "pools": [_behind_gateway(one, spec.allowed_request_fields) for one in scene.served],
+        "accessLog": spec.access_log,
+        "pools": [_behind_gateway(one, spec) for one in scene.served],
     }
 
 
@@ -167,7 +168,7 @@ def cordoned_file(pool: str) -> str:
     return f"cordoned-{pool}.json"
 
 
-def _behind_gateway(served: Served, request_fields: Sequence[str]) -> dict[str, Any]:
+def _behind_gateway(served: Served, spec: InferenceGatewaySpec) -> dict[str, Any]:
     told = without(router(served.scene, cordoned_file(served.scene.metadata.name)), ("listen", "auth"))
     model = told["model"]
     aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
@@ -175,7 +176,8 @@ def _behind_gateway(served: Served, request_fields: Sequence[str]) -> dict[str, 
         **told,
         "names": list(served.names),
         "model": {**model, "aliases": aliases},
-        "allowedRequestFields": list(request_fields),
+        "accessLog": spec.access_log,
+        "allowedRequestFields": list(spec.allowed_request_fields),
     }
 
 

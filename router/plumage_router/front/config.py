@@ -41,6 +41,7 @@ class FrontConfig(Section):
     router_id: str | None = None
     auth: AuthConfig = AuthConfig()
     api_server: ApiServerConfig = ApiServerConfig()
+    access_log: bool = False
     limits: LimitsConfig = LimitsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     pools: tuple[FrontPool, ...] = Field(default=(), max_length=MOST_POOLS)

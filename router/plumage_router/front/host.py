@@ -47,7 +47,14 @@ class Front(Entrance):
         pause_accepting: Callable[[], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(config.limits, config.timeouts, auth, pause_accepting=pause_accepting, loop=loop)
+        super().__init__(
+            config.limits,
+            config.timeouts,
+            auth,
+            access_log=config.access_log,
+            pause_accepting=pause_accepting,
+            loop=loop,
+        )
         self.title = config.gateway
         self.name = name
         self.gateways: dict[str, Gateway] = {}
@@ -122,7 +129,7 @@ class Front(Entrance):
             asked = parse_qs(query.decode("latin-1")).get("pool", [""])[-1]
             if asked in self.gateways:
                 return self.gateways[asked].answer(request, connection)
-        return BridgedRequest(self._application, request, connection, self._loop)
+        return BridgedRequest(self._application, request, connection, self._loop, self.log_access)
 
     def _dispatch(self, request: Request, connection: ClientConnection) -> Handler:
         self.authenticate(request)
@@ -223,7 +230,9 @@ class _Refused:
         front, request, error = self._front, self._request, self._error
         front.metrics.requests += 1
         front.count_error(error)
-        headers = front.error_headers(error, front.request_id(request))
+        request_id = front.request_id(request)
+        front.log_access(request, error.status, requestId=request_id, error=error.code or "other", outcome="Failed")
+        headers = front.error_headers(error, request_id)
         self._client.respond(error.status, headers, error.body(), keep_alive=request.keep_alive and front.keeps_alive)
 
     def pause(self) -> None:

@@ -96,6 +96,7 @@ class FrontRouter:
         await asyncio.gather(*self._endings, *(backend.close() for backend in self.backends.values()),
                              return_exceptions=True)  # fmt: skip
         await asyncio.sleep(0)  # lets the aborted transports tell their protocols
+        self.front.end_access_log()
 
     async def use(self, config: FrontConfig) -> None:
         """These pools from now on, with these bounds of the port."""

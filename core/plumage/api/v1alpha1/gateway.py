@@ -122,6 +122,9 @@ class InferenceGatewaySpec(Placement):
         "nothing is named.",
     )
     flow_control: FlowControlSpec = Field(FlowControlSpec(), description="The most that the gateway takes on.")
+    access_log: bool = Field(
+        False, description="Write a JSON line for each request to a router's standard output; no prompts, no keys."
+    )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),
         strict=False,

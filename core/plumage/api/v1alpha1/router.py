@@ -125,6 +125,7 @@ _OWN = (
     "limits",
     "timeouts",
     "allowed_request_fields",
+    "access_log",
 )
 _GATEWAY_ALONE = "!has(self.gatewayRef) || !(" + " || ".join(f"has(self.{to_camel(name)})" for name in _OWN) + ")"
 
@@ -157,6 +158,9 @@ class RouterSpec(Placement):
     )
     limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
+    access_log: bool = Field(
+        False, description="Write a JSON line for each request to the router's standard output; no prompts, no keys."
+    )
     allowed_request_fields: tuple[RequestField, ...] = Field(
         (),
         strict=False,
