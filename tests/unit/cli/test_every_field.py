@@ -89,6 +89,7 @@ SAMPLES: dict[str, Any] = {
     "router.auth.api_keys_ref": SECRET,
     "router.auth.admin_key_ref": SECRET,
     "router.limits.max_body_bytes": "2Mi",
+    "router.allowed_request_fields": ["priority"],
     "router.limits.body_memory": "128Mi",
     "router.lbgr.forgetting": "0.75",
     "directory.redis_ref.url": "redis://127.0.0.1:1",
