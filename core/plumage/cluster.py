@@ -23,6 +23,7 @@ __all__ = [
     "OURS_SELECTOR",
     "PAUSE",
     "POOL_LABEL",
+    "ROUTER_METRICS_PORT",
     "ROUTER_PORT",
     "RUN_FOLDER",
     "TOKEN_FOLDER",
@@ -53,6 +54,7 @@ CORDON: Final = f"{GROUP}/cordoned"
 
 ENGINE_PORT: Final = 8000
 ROUTER_PORT: Final = 8000
+ROUTER_METRICS_PORT: Final = 8082  # of routers alone: where clients need keys, their own port does not tell metrics
 AGENT_PORT: Final = 8081
 DIRECTORY_PORT: Final = 6379
 

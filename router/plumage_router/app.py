@@ -6,6 +6,7 @@ The operator's figures (`/v1/plumage/fleet`) are told to the callers that are co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -25,7 +26,7 @@ from plumage_router.prompt import CHAT_PATH, COMPLETION_PATH
 from plumage_router.report import fleet_report
 from plumage_router.status import metrics_page, status_document
 
-__all__ = ["bare_app", "make_app", "model_entry", "need_admin", "need_key"]
+__all__ = ["add_metrics", "bare_app", "make_app", "model_entry", "need_admin", "need_admin_with_keys", "need_key"]
 
 CREATED = 1_700_000_000  # the models' `created`: OpenAI's clients want a number, and the true one is not known here
 
@@ -94,6 +95,25 @@ def need_admin(entrance: Entrance) -> Any:
     return Depends(admin)
 
 
+def need_admin_with_keys(entrance: Entrance) -> Any:
+    """Of the metrics: where tenants have keys, one of them must not see what the others do."""
+
+    def admin(request: Request) -> None:
+        if entrance.auth.enabled and not entrance.auth.is_admin(dict(request.scope["headers"])):
+            raise _Unauthorized(f"{entrance.auth.admin_refusal} Or ask the port listen.metricsPort.", "admin_key")
+
+    return Depends(admin)
+
+
+def add_metrics(app: FastAPI, page: Callable[[str], tuple[Any, str]], **more: Any) -> None:
+    """`/metrics`. page: of an Accept header, the content and its kind."""
+
+    @app.get("/metrics", summary="Prometheus metrics; behind a gateway `pool` names a pool", **more)
+    async def metrics(request: Request) -> Response:
+        content, kind = page(request.headers.get("accept", ""))
+        return Response(content, media_type=kind)
+
+
 def _add_errors(app: FastAPI, entrance: Entrance) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def plain(request: Request, error: StarletteHTTPException) -> Response:
@@ -137,10 +157,7 @@ def _add_public(app: FastAPI, gateway: Gateway) -> None:
             status_code=200 if ready else 503, media_type="text/plain", content="ok" if ready else _why_not(gateway)
         )
 
-    @app.get("/metrics", summary="Prometheus metrics")
-    async def metrics(request: Request) -> Response:
-        content, kind = metrics_page(gateway, request.headers.get("accept", ""))
-        return Response(content, media_type=kind)
+    add_metrics(app, lambda accept: metrics_page(gateway, accept), dependencies=[need_admin_with_keys(gateway)])
 
     @app.get("/v1/models", dependencies=[key])
     async def models() -> dict[str, Any]:

@@ -57,12 +57,14 @@ class Section(Settings):
 
 class ListenConfig(Section):
     """A TCP port, a Unix socket, or both. Port 0 lets the system choose; the choice is logged. fd: a listening TCP
-    socket that the parent process holds open, in place of the port: connections wait in it for the next router."""
+    socket that the parent process holds open, in place of the port: connections wait in it for the next router.
+    metrics_port: serves the metrics without a key (`scrape.py`), on the same host."""
 
     fd: int | None = Field(default=None, ge=3)
     host: str = "127.0.0.1"
     port: int | None = Field(default=8000, ge=0, le=65_535)
     uds: str | None = None
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     backlog: Count = 4096
 
 

@@ -30,6 +30,8 @@ from plumage_router.incluster import find_callers
 from plumage_router.listening import Listening
 from plumage_router.live import ConfigWatch
 from plumage_router.model import load_model
+from plumage_router.scrape import Scrape
+from plumage_router.status import metrics_page
 
 __all__ = ["ROTATION", "Life", "Router", "drained", "name_of_router", "raise_file_limit", "run", "serve"]
 
@@ -59,6 +61,7 @@ class Router:
         self.gateway.config_ignored = len(config.ignored)
         self._watch = ConfigWatch(file, config, self.use) if file is not None else None
         self._listening = Listening(config.listen, lambda: ClientConnection(self.gateway, loop), loop)
+        self.scrape = Scrape(config.listen, lambda accept: metrics_page(self.gateway, accept), loop)
         self._background = Background(self.gateway.metrics)
 
     @property
@@ -70,6 +73,7 @@ class Router:
         raise_file_limit(self.config.limits)
         self.backend.prepare()
         await self._listening.begin()
+        await self.scrape.begin()
         self.backend.start()
         self._background.begin(self._tick, self._rotate)
         log.info("pool %s: listening on %s", self.config.pool, ", ".join(self.addresses))
@@ -91,6 +95,7 @@ class Router:
         """Stops accepting, waits for what is under way up to `drain` seconds, closes everything."""
         self.gateway.serving = False
         self._listening.end()
+        self.scrape.end()
         await drained(self.gateway, self.config.timeouts.drain if drain is None else drain, self.gateway.hold.close)
         await self._background.end()
         await self.backend.close()
@@ -101,6 +106,7 @@ class Router:
         while True:
             await asyncio.sleep(TICK)
             gateway.sweep()
+            await self.scrape.look()
             if not self._listening.accepting and gateway.serving and gateway.has_room:
                 await self._listening.accept()
 

@@ -52,7 +52,8 @@ import redis
 server, key, password = sys.argv[2:]
 
 def figures():
-    with urllib.request.urlopen(f"http://{router}:8000/metrics", timeout=60) as page:
+    asked = urllib.request.Request(f"http://{router}:8000/metrics", headers={"x-plumage-admin-key": "sk-admin"})
+    with urllib.request.urlopen(asked, timeout=60) as page:
         lines = [line.split() for line in page.read().decode().splitlines()]
     names = {"plumage_router_degraded": "degraded", "plumage_router_directory_changes_total": "changes"}
     return {names[line[0]]: float(line[1]) for line in lines if line[0] in names}
@@ -88,10 +89,13 @@ def _server(image: str) -> list[dict[str, Any]]:
     service = {"selector": {"app": SERVER}, "ports": [{"port": 6379}]}
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET},
-         "stringData": {"password": PASSWORD, "keys": f"shop {KEY}\n"}},
+         "stringData": {"password": PASSWORD, "keys": f"shop {KEY}\n", "admin": "sk-admin\n"}},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVER}, "spec": service},
         pod,
     ]  # fmt: skip
+
+
+_KEYS = {"apiKeysRef": "keys", "adminKeyRef": "admin"}
 
 
 def _manifest(name: str) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def _manifest(name: str) -> dict[str, Any]:
         "replicas": 1,
         "engine": {"runtime": "Simulator"},
         "directory": {"redisRef": directory},
-        "router": {"replicas": 1, "auth": {"apiKeysRef": {"name": SECRET, "key": "keys"}}},
+        "router": {"replicas": 1, "auth": {kind: {"name": SECRET, "key": key} for kind, key in _KEYS.items()}},
         "rollout": {"drainTimeoutSeconds": 5},
     }
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumage.cluster import AGENT_PORT, DIRECTORY_PORT, ENGINE_PORT, ROUTER_PORT, Component
+from plumage.cluster import AGENT_PORT, DIRECTORY_PORT, ENGINE_PORT, ROUTER_METRICS_PORT, ROUTER_PORT, Component
 from plumage_operator.children.scene import Child, GatewayScene, Owner, Scene
 
 __all__ = ["build_account", "build_budget", "build_gateway_policy", "build_network_policy", "build_router_binding"]
@@ -40,7 +40,8 @@ def build_network_policy(scene: Scene, component: Component) -> Child:
 
 def build_gateway_policy(scene: GatewayScene) -> Child:
     """The gateway's door is everybody's: its spec names no namespaces."""
-    return _policy(scene, "gateway", [_rule([], ROUTER_PORT)])
+    scrapers = [_rule([*map(_namespace, sorted(set(scene.site.monitoring)))], ROUTER_METRICS_PORT)]
+    return _policy(scene, "gateway", [_rule([], ROUTER_PORT), *(scrapers if scene.site.monitoring else ())])
 
 
 def _policy(owner: Owner, component: Component, ingress: list[dict[str, Any]]) -> Child:
@@ -64,9 +65,9 @@ def _router_rules(scene: Scene) -> list[dict[str, Any]]:
     """The pool's door: everybody's, unless namespaces are named."""
     namespaces = scene.pool.spec.network_policy.client_namespaces
     if not namespaces:
-        return [_rule([], ROUTER_PORT)]
+        return [_rule([], ROUTER_PORT), *_monitoring(scene, ROUTER_METRICS_PORT)]
     clients = [*map(_namespace, namespaces), _operator(scene)]
-    return [_rule(clients, ROUTER_PORT), *_monitoring(scene, ROUTER_PORT)]
+    return [_rule(clients, ROUTER_PORT), *_monitoring(scene, ROUTER_METRICS_PORT)]
 
 
 def _directory_rules(scene: Scene) -> list[dict[str, Any]]:

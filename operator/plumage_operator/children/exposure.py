@@ -44,7 +44,7 @@ _RELABELINGS: Final = [
 def build_monitor(scene: Scene, component: Component) -> Child:
     """Metrics of one part's pods."""
     asked = scene.pool.spec.monitoring
-    ports = ("http", "agent") if component == "engine" else ("http",)
+    ports = ("http", "agent") if component == "engine" else ("metrics",)
     endpoint = {"path": "/metrics", "interval": f"{asked.interval_seconds}s", "relabelings": _RELABELINGS}
     spec = {
         "selector": {"matchLabels": selector_of(scene.pool.metadata.name, component)},

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
-from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_PORT, Component
+from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_METRICS_PORT, ROUTER_PORT, Component
 from plumage.newer import marked
 from plumage_operator.children import settings
 from plumage_operator.children.keys import keys_mount, keys_volume
@@ -126,7 +126,10 @@ def _container(site: Site, resources: Mapping[str, Any], mounts: Sequence[dict[s
         "command": ["python3", "-m", "plumage_router"],
         "args": [f"--config={CONFIG_FOLDER}/router.json"],
         "env": [POD_NAME],
-        "ports": [{"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": ROUTER_METRICS_PORT, "protocol": "TCP"},
+        ],
         "startupProbe": http_probe("/healthz", ROUTER_PORT, period=1, failures=60),
         "readinessProbe": http_probe("/health", ROUTER_PORT, period=5, failures=2),
         "livenessProbe": http_probe("/healthz", ROUTER_PORT, period=10, failures=6, timeout=5),

@@ -14,6 +14,7 @@ from plumage.cluster import (
     CONFIG_FOLDER,
     DIRECTORY_PORT,
     ENGINE_PORT,
+    ROUTER_METRICS_PORT,
     ROUTER_PORT,
     RUN_FOLDER,
     TOKEN_FOLDER,
@@ -132,6 +133,7 @@ def router(scene: Scene, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
         auth=_router_auth(scene.site, spec.auth),
         secrets=key_files(scene),
     )
+    told["listen"]["metricsPort"] = ROUTER_METRICS_PORT
     told["timeouts"]["leave"] = LEAVE_SECONDS
     hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
     return {**told, "hold": hold, **_directory_files(scene)}
@@ -143,7 +145,7 @@ def gateway(scene: GatewayScene) -> dict[str, Any]:
     limits = RouterLimits()
     return {
         "gateway": scene.metadata.name,
-        "listen": {"host": ANYWHERE, "port": ROUTER_PORT},
+        "listen": {"host": ANYWHERE, "port": ROUTER_PORT, "metricsPort": ROUTER_METRICS_PORT},
         "auth": _router_auth(scene.site, spec.auth),
         "limits": {
             "maxBodyBytes": int(limits.max_body_bytes),

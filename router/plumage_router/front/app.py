@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, HTTPException, Response
 
 from plumage.fleet_report import FLEET_PATH
-from plumage_router.app import bare_app, model_entry, need_admin, need_key
+from plumage_router.app import add_metrics, bare_app, model_entry, need_admin, need_admin_with_keys, need_key
 from plumage_router.front.host import Front
 from plumage_router.front.metrics import front_metrics
 
@@ -35,10 +35,7 @@ def _add_public(app: FastAPI, front: Front) -> None:
         why = "members not known yet" if front.keeps_alive else "shutting down"
         return Response(status_code=503, media_type="text/plain", content=why)
 
-    @app.get("/metrics", summary="Prometheus metrics; `pool` names a pool, without it they are the port's")
-    async def metrics(request: Request) -> Response:
-        content, kind = front_metrics(front, request.headers.get("accept", ""))
-        return Response(content, media_type=kind)
+    add_metrics(app, lambda accept: front_metrics(front, accept), dependencies=[need_admin_with_keys(front)])
 
 
 def _add_models(app: FastAPI, front: Front) -> None:

@@ -24,11 +24,13 @@ from plumage_router.client import ClientConnection
 from plumage_router.front.app import make_front_app
 from plumage_router.front.config import FrontConfig, FrontPool, load_front
 from plumage_router.front.host import Front
+from plumage_router.front.metrics import front_metrics
 from plumage_router.gateway import TICK
 from plumage_router.incluster import find_callers
 from plumage_router.listening import Listening
 from plumage_router.live import FileWatch, merge, only_anew
 from plumage_router.model import load_model
+from plumage_router.scrape import Scrape
 from plumage_router.server import ROTATION, drained, name_of_router, raise_file_limit
 
 __all__ = ["FrontRouter"]
@@ -61,6 +63,7 @@ class FrontRouter:
         self.front.config_ignored = len(config.ignored)
         self._watch = FileWatch(file) if file is not None else None
         self._listening = Listening(config.listen, lambda: ClientConnection(self.front, loop), loop)
+        self.scrape = Scrape(config.listen, lambda accept: front_metrics(self.front, accept), loop)
         self._background = Background(self.front.metrics)
         self._endings: set[asyncio.Task[None]] = set()
         self._again = 0.0
@@ -74,6 +77,7 @@ class FrontRouter:
         raise_file_limit(self.config.limits)
         await self.use(self.config)
         await self._listening.begin()
+        await self.scrape.begin()
         self._background.begin(self._tick, self._rotate)
         told = ", ".join(self.addresses)
         log.info("gateway %s: %d pools, listening on %s", self.config.gateway, len(self.backends), told)
@@ -88,6 +92,7 @@ class FrontRouter:
         """Stops accepting, waits for what is under way up to `drain` seconds, closes everything."""
         self.front.close()
         self._listening.end()
+        self.scrape.end()
         patience = self.config.timeouts.drain if drain is None else drain
         await drained(self.front, patience, self.front.turn_away)
         await self._background.end()
@@ -184,6 +189,7 @@ class FrontRouter:
         while True:
             await asyncio.sleep(TICK)
             front.sweep()
+            await self.scrape.look()
             if not self._listening.accepting and front.serving and front.has_room:
                 await self._listening.accept()
 

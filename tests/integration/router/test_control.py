@@ -105,6 +105,26 @@ async def test_without_an_admin_key_the_admins_endpoints_are_closed(start: Any, 
     assert (await running.send(get("/metrics"))).status == 200
 
 
+async def test_metrics_are_for_the_admin_where_clients_have_keys_and_for_scrapers(
+    start: Any, kit: Any, keys: Any
+) -> None:
+    running = await start(engines=1, auth=keys, listen={"port": 0, "metricsPort": 0})
+    for key in (None, "key-a"):
+        refused = await running.send(get("/metrics", key))
+        assert (refused.status, refused.error["code"]) == (401, "admin_key")
+    assert b"plumage_router_requests_total" in (await running.send(get("/metrics", "admin-key"))).body
+    [address] = running.router.scrape.addresses
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+    for path, status in (("/metrics", 200), ("/healthz", 200), ("/v1/models", 404), ("/plumage/v1/status", 404)):
+        writer.write(get(path))
+        answer = await asyncio.wait_for(kit.read_answer(reader), 30)
+        assert answer.status == status
+        assert (b"plumage_router_requests_total" in answer.body) == (path == "/metrics")
+    await running.router.stop(drain=0)
+    assert await asyncio.wait_for(reader.read(), 30) == b""
+    writer.close()
+
+
 async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=2, auth=keys, policy={"name": "PrefixAware"})
     said = {"authorization": "Bearer key-a", "x_plumage_admin_key": "admin-key", "x_plumage_explain": "1"}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.operator_world import SITE, pool_object
 
+from plumage.cluster import ROUTER_METRICS_PORT
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
@@ -334,6 +335,9 @@ def test_hostile_values_stay_values() -> None:
 
 def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() -> None:
     made = children(with_(SIMULATOR, "networkPolicy.monitoringNamespaces", ["prometheus"]))
+    metrics = {"protocol": "TCP", "port": ROUTER_METRICS_PORT}
+    doors = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
+    assert [rule["ports"] for rule in doors if "from" in rule] == [[metrics]], "nobody but those who look"
     rules = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
     assert all(rule["from"] for rule in rules)
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]
