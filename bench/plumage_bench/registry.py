@@ -70,10 +70,9 @@ _ALL = (
     Benchmark(
         "trace",
         "a Mooncake-format trace: one cache beside libCacheSim's policies, eight workers under every routing",
-        quick_budget=60,
+        quick_budget=240,
         quick_omits="18 of libCacheSim's 27 policies, their runs without partial blocks, 13 of 16 seeds of the block "
-        "names, all but the first 1,500 requests and 1 of 3 seeds of the fleet, its runs with LRU, half of the "
-        "synthetic trace",
+        "names, all but the first 1,500 requests and 1 of 3 seeds of the fleet, half of the synthetic trace",
         options=(
             ("trace", "a Mooncake-format JSONL (or --trace FILE); without it a seeded synthetic trace is replayed"),
         ),

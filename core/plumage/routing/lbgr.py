@@ -151,6 +151,8 @@ class Lbgr:
         for replica in replicas:
             done_at, behind = known[replica.slot][:2] if replica.slot < len(known) else (now, 0.0)
             waits[replica.slot] = max(done_at - now, behind)
+        if max(waits.values()) <= self.settings.long_queue:
+            return query
         return replace(query, hits=self._queued.expected(query, waits))
 
     def _scores(self, query: Query, replicas: Sequence[ReplicaState], candidates: int) -> list[float]:

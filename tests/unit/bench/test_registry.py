@@ -19,8 +19,8 @@ def test_every_name_has_code_and_words(name: str) -> None:
     assert described.summary
     assert described.quick_omits
     # Real vLLM computes each token, and an engine's start alone is seconds; a fleet rests for a minute.
-    # The routing benches have five pairs of seeds, so that a verdict is not luck.
-    slow = described.needs_vllm or name == "operator-scale"
+    # The routing benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets two evictions.
+    slow = described.needs_vllm or name in ("operator-scale", "trace")
     most = 600 if name in ("gsp", "multiturn", "longdoc", "fewshot") else 240 if slow else 60
     assert 0 < described.quick_budget <= most
 
