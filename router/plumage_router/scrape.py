@@ -32,7 +32,7 @@ class Scrape(Entrance):
         self, config: ListenConfig, page: Callable[[str], tuple[Any, str]], loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(
-            _LIMITS, TimeoutsConfig(), Auth(AuthConfig()), loop=loop,
+            _LIMITS, TimeoutsConfig(), Auth(AuthConfig()), access_log=False, loop=loop,
             pause_accepting=lambda: loop.call_soon(self._pause),
         )  # fmt: skip
         self._application = bare_app(self)
@@ -47,7 +47,7 @@ class Scrape(Entrance):
         return [] if self._listening is None else self._listening.addresses
 
     def handler(self, request: Request, connection: ClientConnection) -> Handler:
-        return BridgedRequest(self._application, request, connection, self._loop)
+        return BridgedRequest(self._application, request, connection, self._loop, self.log_access)
 
     async def begin(self) -> None:
         """Binds, and accepts. ConfigurationError where the port can't be had."""
