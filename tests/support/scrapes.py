@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from support.needs import missing
 
-__all__ = ["families"]
+__all__ = ["families", "lint"]
 
 
 def families(page: str) -> dict[str, Metric]:
     """By name as written: a gauge and a counter may differ in `_total` alone. Each has a type and says what it is, is
     there once, and has no sample twice; no counter is below 0, and a histogram's buckets add up."""
+    _described_once(page)
     found: dict[str, Metric] = {}
     for family in text_string_to_metric_families(page):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -29,6 +34,23 @@ def families(page: str) -> dict[str, Metric]:
             _add_up(family)
         found[name] = family
     return found
+
+
+def lint(page: str) -> list[str]:
+    """What Prometheus' own checker reports: `promtool check metrics`, one finding a line."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        missing("promtool", "install Debian's package prometheus, or put promtool from Prometheus' release on PATH")
+    command = [promtool, "check", "metrics"]
+    done = subprocess.run(command, check=False, input=page, capture_output=True, text=True, timeout=30)
+    return (done.stdout + done.stderr).splitlines()
+
+
+def _described_once(page: str) -> None:
+    """The text format allows one HELP and one TYPE line a name; the parser here takes more."""
+    lines = [tuple(line.split(maxsplit=3)[1:3]) for line in page.splitlines() if line.startswith("#")]
+    twice = [line for line, count in Counter(lines).items() if count > 1 and line[0] in ("HELP", "TYPE")]
+    assert not twice, twice
 
 
 def _add_up(family: Metric) -> None:

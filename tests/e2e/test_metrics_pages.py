@@ -1,0 +1,36 @@
+"""Prometheus' own checker accepts every metrics page of a pool that has served requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.pool import Pool, load, lost, prompts, whole
+from support.scrapes import lint
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def pool(runtime: Path) -> Iterator[Pool]:
+    pool = Pool(runtime, spec__replicas=1)
+    try:
+        pool.wait(whole(1))
+        yield pool
+    finally:
+        pool.process.kill()
+        pool.finish()
+
+
+async def test_promtool_accepts_every_page(pool: Pool) -> None:
+    assert lost(await load(pool, prompts(4, seed=5))) == []
+    (replica,) = json.loads((pool.folder / "membership.json").read_text())["replicas"]
+    pages = {"router": pool.url, "engine": replica["url"], "agent": replica["agent"]}
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        for part, url in pages.items():
+            answer = await client.get(f"{url}/metrics")
+            assert answer.status_code == 200, part
+            assert lint(answer.text) == [], part
