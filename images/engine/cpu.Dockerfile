@@ -26,3 +26,5 @@ RUN --mount=type=secret,id=pip,target=/run/pip.conf --mount=type=secret,id=ca,ta
     && grep -vE '^(pytest|hypothesis|libcachesim|matplotlib|torch)' /tmp/constraints-vllm.txt >/tmp/vllm.txt \
     && pip install --no-deps --only-binary :all: -r /tmp/vllm.txt && rm /tmp/*.txt \
     && python -W ignore -c 'import torch, vllm._C; print(torch.__version__)'
+# Containers of this base alone do not run as root. Dockerfile switches to root while it builds.
+USER 10001:10001

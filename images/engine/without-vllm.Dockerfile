@@ -19,3 +19,5 @@ RUN --mount=type=secret,id=pip,target=/run/pip.conf --mount=type=secret,id=ca,ta
     && told="$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$version.dist-info" \
     && mkdir "$told" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" >"$told/METADATA" \
     && pip list --format=freeze | grep -x "vllm==$version" && rm /tmp/*
+# Containers of this base alone do not run as root. Dockerfile switches to root while it builds.
+USER 10001:10001
