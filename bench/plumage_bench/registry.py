@@ -157,6 +157,16 @@ _ALL = (
         ),
     ),
     Benchmark(
+        "storm",
+        "a local pool under kills, stops, removed files and mutated requests: crashes, lost requests, nameless errors",
+        quick_budget=480,
+        quick_omits="nine of ten mutated requests, nine of ten faults",
+        options=(
+            ("mutated", "so many mutated requests instead of 1,000,000"),
+            ("faults", "so many faults instead of 1,000"),
+        ),
+    ),
+    Benchmark(
         "vllm-eviction",
         "hit ratio of eviction policies on real vLLM's block pool, and what their order costs an allocated block",
         quick_budget=240,
