@@ -85,7 +85,10 @@ def test_chart_is_valid_by_version(values: Path, version: str) -> None:
         files = loaded.render(yaml.safe_load(values.read_text()) or {}, name="plumage", namespace="plumage-system")
     objects = Rendered(files).objects
     assert objects
-    assert list(_mistakes(objects, version)) == []
+    # The chart leaves the policy out below 1.30, but Helm's library renders for one version only.
+    older = tuple(map(int, version.split("."))) < (1, 30)
+    served = [one for one in objects if not (older and one["kind"].startswith("ValidatingAdmissionPolicy"))]
+    assert list(_mistakes(served, version)) == []
 
 
 def test_validation_finds_an_unknown_field(version: str) -> None:

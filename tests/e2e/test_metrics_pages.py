@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from support.pool import Pool, load, lost, prompts, whole
 from support.scrapes import lint
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+
+
+VLLMS_OWN = re.compile(r"vllm:\S+ metric names should not contain ':'")  # the simulator has vLLM's names
 
 
 @pytest.fixture
@@ -33,4 +37,5 @@ async def test_promtool_accepts_every_page(pool: Pool) -> None:
         for part, url in pages.items():
             answer = await client.get(f"{url}/metrics")
             assert answer.status_code == 200, part
-            assert lint(answer.text) == [], part
+            findings = [one for one in lint(answer.text) if not VLLMS_OWN.fullmatch(one)]
+            assert findings == [], part
