@@ -36,6 +36,8 @@ WITHOUT: Final[Mapping[str, str]] = {
     "cht": "it measures the tree, which has no settings but its order",
     "mrc": "it measures sampling, which no manifest sets",
     "directory": "it measures agents' and routers' traffic, whose rates no manifest sets",
+    "vllm-steps": "it measures stock vLLM's steps, which no setting of a pool changes",
+    "hostile-bodies": "its router has a router's own defaults, and its engines answer at once",
     "storm": "its pool is a manifest, which plumage up reads",
     "operator-scale": "its pools are manifests, which the operator reads",
     "attention-premise": "it measures attention in torch",

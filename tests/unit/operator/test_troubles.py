@@ -119,8 +119,8 @@ async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
     assert len(server.asked) == 2
     said = Tell("Normal", "Settled", "all is well")
     await Recorder(api, lambda: 0.0, "one").tell(POOL, said)
-    assert "no events of team" in caplog.text
-    assert "team/chat: not told as an event: Settled" in caplog.text
+    assert "list the events of team" in caplog.text
+    assert "team/chat: the event could not be written: Settled" in caplog.text
 
 
 @pytest.mark.parametrize(("age", "late"), [(1.0, False), (4.9, False), (5.0, True), (3600.0, True), (-3600.0, True)])
