@@ -13,7 +13,12 @@ from plumage_bench.trace.hitratios import BOUND, OURS, SHARES, Contender, Ratio,
 from plumage_bench.trace.routed import Routed
 
 BEST = "LRU"
-ROWS = {"Lbgr": Routed(*[1.0] * 9), "RoundRobin": Routed(*[2.0] * 9)}
+ROWS = {  # by routing and eviction: hit ratio first, then times
+    "Lbgr + Lru": Routed(0.9, *[1.0] * 8),
+    "round robin + Lru": Routed(0.6, *[2.0] * 8),
+    "Lbgr + Hotness": Routed(0.9, *[1.0] * 8),
+    "round robin + Hotness": Routed(1.0, *[1.6] * 8),
+}
 
 
 def ratios(whole: float, second: float, least: float | None = None) -> Ratios:
@@ -51,7 +56,8 @@ def test_every_key_compares_the_sides_that_its_name_says() -> None:
     }
     assert list(keys)[: len(expected)] == list(expected)
     assert {name: keys[name] for name in expected} == pytest.approx(expected)
-    assert keys["fleet_ttft_p50_over_best"] == 0.5
+    assert keys["fleet_ttft_p50_over_best"] == 1.0 / 1.6
+    assert keys["fleet_hit_over_best"] == 0.9
 
 
 def test_a_quick_run_says_nothing_of_what_it_left_out() -> None:
