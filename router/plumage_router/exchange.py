@@ -250,7 +250,7 @@ class Exchange:
         self._tried.append(attempt.replica)
         if not attempt.charged:
             self._doubted.append(attempt.replica)
-        refused = cause is Cause.DOUBT and self._gateway.strike(attempt.decision.prompt)
+        refused = cause is Cause.DOUBT and self._gateway.strike(attempt.decision.prompt, attempt.replica)
         self._failed_replicas += cause in (Cause.DOUBT, Cause.SILENT)
         if attempt.started:
             self._truncate(reason)

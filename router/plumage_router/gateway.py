@@ -138,9 +138,9 @@ class Gateway(Entrance):
         if self.quarantine and (left := self.quarantine.left(self._digest(prompt), monotonic())):
             raise quarantined(left)
 
-    def strike(self, prompt: Prompt) -> bool:
+    def strike(self, prompt: Prompt, replica: Replica) -> bool:
         """A replica failed on the body. True when it is refused from now on."""
-        return self.quarantine.strike(self._digest(prompt), monotonic())
+        return self.quarantine.strike(self._digest(prompt), replica.id, monotonic())
 
     def clear(self, prompt: Prompt) -> None:
         """The body got its whole answer."""

@@ -1,7 +1,8 @@
 """Bodies that engines failed on: how long each is refused. Pure, with the clock passed in.
 
-A body gets a strike for each replica that was sent it and then lost the connection or answered 5xx. At `strikes` of
-them it is in quarantine: it is refused for `seconds`, then it may be sent again, to one replica. If that replica fails
+A body gets a strike for each replica that was sent it and then lost the connection or answered 5xx. A replica strikes
+a body once in `seconds`, since many copies of one body may be under way where an engine dies. At `strikes` of them the
+body is in quarantine: it is refused for `seconds`, then it may be sent again, to one replica. If that replica fails
 too, the next quarantine is twice as long, up to `cap`. One whole answer clears the body. A body without a new strike
 for `memory` seconds is forgotten; of more than `bodies` the one whose last strike is oldest is.
 """
@@ -9,7 +10,7 @@ for `memory` seconds is forgotten; of more than `bodies` the one whose last stri
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from plumage_router.config import QuarantineConfig
 
@@ -18,9 +19,11 @@ __all__ = ["Quarantine"]
 
 @dataclass(slots=True)
 class _Case:
-    """What is known of one body. `seconds`: of its last quarantine, 0 before the first; `until`: the end of it."""
+    """What is known of one body. `seconds`: of its last quarantine, 0 before the first; `until`: the end of it; `by`:
+    when each replica struck last, of those that still count."""
 
     strikes: int = 0
+    by: dict[str, float] = field(default_factory=dict)
     last: float = 0.0
     seconds: float = 0.0
     until: float = 0.0
@@ -47,10 +50,13 @@ class Quarantine:
         case = self._cases.get(digest)
         return 0.0 if case is None else max(0.0, case.until - now)
 
-    def strike(self, digest: bytes, now: float) -> bool:
+    def strike(self, digest: bytes, replica: str, now: float) -> bool:
         """A replica failed on the body. True when the body is in quarantine, and so must be sent to no other."""
         case = self._case(digest, now)
-        case.strikes += 1
+        case.by = {name: at for name, at in case.by.items() if now - at < self.config.seconds}
+        if replica not in case.by:
+            case.by[replica] = now
+            case.strikes += 1
         case.last = now
         if case.until <= now and case.strikes >= self.config.strikes:
             self._begin(case, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from plumage_router.config import QuarantineConfig
@@ -10,21 +12,29 @@ from plumage_router.quarantine import Quarantine
 CONFIG = QuarantineConfig(strikes=2, seconds=10, cap=35, memory=100, bodies=3)
 
 
+REPLICAS = itertools.count()
+
+
 def _quarantine() -> Quarantine:
     return Quarantine(CONFIG)
 
 
+def strike(quarantine: Quarantine, body: bytes, now: float, replica: str = "") -> bool:
+    """By a replica of its own unless one is named."""
+    return quarantine.strike(body, replica or f"chat-{next(REPLICAS)}", now)
+
+
 def test_one_strike_refuses_nothing() -> None:
     quarantine = _quarantine()
-    assert not quarantine.strike(b"a", 0.0)
+    assert not strike(quarantine, b"a", 0.0)
     assert quarantine.left(b"a", 0.0) == 0.0
     assert quarantine.begun == 0
 
 
 def test_two_strikes_refuse_this_body_alone() -> None:
     quarantine = _quarantine()
-    quarantine.strike(b"a", 0.0)
-    assert quarantine.strike(b"a", 1.0)
+    strike(quarantine, b"a", 0.0)
+    assert strike(quarantine, b"a", 1.0)
     assert [quarantine.left(b"a", at) for at in (1.0, 6.0, 11.0)] == [10.0, 5.0, 0.0]
     assert quarantine.left(b"b", 1.0) == 0.0
     assert (quarantine.begun, quarantine.refused(1.0), quarantine.refused(12.0)) == (1, 1, 0)
@@ -32,10 +42,10 @@ def test_two_strikes_refuse_this_body_alone() -> None:
 
 def test_after_its_quarantine_one_strike_begins_one_twice_as_long_up_to_the_cap() -> None:
     quarantine = _quarantine()
-    quarantine.strike(b"a", 0.0)
+    strike(quarantine, b"a", 0.0)
     now, lengths = 0.0, []
     for _ in range(4):
-        assert quarantine.strike(b"a", now)
+        assert strike(quarantine, b"a", now)
         lengths.append(quarantine.left(b"a", now))
         now += lengths[-1]
     assert lengths == [10.0, 20.0, 35.0, 35.0]
@@ -44,36 +54,49 @@ def test_after_its_quarantine_one_strike_begins_one_twice_as_long_up_to_the_cap(
 def test_strikes_of_requests_that_were_under_way_do_not_lengthen_a_quarantine() -> None:
     quarantine = _quarantine()
     for _ in range(9):
-        quarantine.strike(b"a", 0.0)
+        strike(quarantine, b"a", 0.0)
     assert quarantine.left(b"a", 0.0) == 10.0
     assert quarantine.begun == 1
 
 
+def test_copies_of_a_body_on_one_dying_replica_are_one_strike() -> None:
+    quarantine = _quarantine()
+    assert not any(strike(quarantine, b"a", 0.1 * copy, "chat-1") for copy in range(9))
+    assert quarantine.left(b"a", 1.0) == 0.0
+    assert strike(quarantine, b"a", 1.0, "chat-2")
+
+
+def test_replica_that_fails_again_later_counts_again() -> None:
+    quarantine = _quarantine()
+    assert not strike(quarantine, b"a", 0.0, "chat-1")
+    assert strike(quarantine, b"a", 10.0, "chat-1")
+
+
 def test_a_whole_answer_clears_the_body() -> None:
     quarantine = _quarantine()
-    quarantine.strike(b"a", 0.0)
+    strike(quarantine, b"a", 0.0)
     quarantine.clear(b"a")
-    assert not quarantine.strike(b"a", 1.0)
+    assert not strike(quarantine, b"a", 1.0)
 
 
 @pytest.mark.parametrize(("pause", "refused"), [(99.0, True), (101.0, False)])
 def test_a_body_is_forgotten_after_a_time_without_strikes(pause: float, refused: bool) -> None:
     quarantine = _quarantine()
-    quarantine.strike(b"a", 0.0)
-    assert quarantine.strike(b"a", pause) is refused
+    strike(quarantine, b"a", 0.0)
+    assert strike(quarantine, b"a", pause) is refused
 
 
 def test_of_too_many_bodies_the_one_with_the_oldest_strike_is_forgotten() -> None:
     quarantine = _quarantine()
     for at, body in enumerate((b"a", b"b", b"c", b"a", b"d")):
-        quarantine.strike(body, float(at))
+        strike(quarantine, body, float(at))
     assert len(quarantine) == 3
     assert quarantine.left(b"a", 5.0) > 0
-    assert not quarantine.strike(b"b", 5.0)
+    assert not strike(quarantine, b"b", 5.0)
 
 
 def test_a_flood_of_bodies_stays_within_the_bound() -> None:
     quarantine = _quarantine()
     for number in range(10_000):
-        quarantine.strike(b"%d" % number, number / 1000)
+        strike(quarantine, b"%d" % number, number / 1000)
     assert len(quarantine) == 3
