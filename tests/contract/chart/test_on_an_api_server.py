@@ -192,9 +192,17 @@ def test_the_operator_may_bind_the_routers_role_and_no_other(server: ApiServer, 
     release.install(CHART, "plumage", {"watchNamespaces": ["team-a"]})
 
     def bind(role: str) -> subprocess.CompletedProcess[str]:
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            # The admission policy refuses writes without this label.
+            "metadata": {"name": "chat-router", "labels": {"app.kubernetes.io/managed-by": "plumage"}},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": "chat-router", "namespace": "team-a"}],
+        }
         account = f"--as=system:serviceaccount:{SYSTEM}:plumage-operator"
-        told = ("--clusterrole", role, "--serviceaccount", "team-a:chat-router", "--dry-run=server")
-        return server.kubectl("create", "rolebinding", "chat-router", "-n", "team-a", *told, account, check=False)
+        asked = ("create", "-n", "team-a", "-f", "-", "--dry-run=server", account)
+        return server.kubectl(*asked, stdin=json.dumps(binding), check=False)
 
     assert bind("plumage-router").returncode == 0
     assert "is attempting to grant RBAC permissions not currently held" in bind("cluster-admin").stderr
