@@ -71,12 +71,10 @@ def test_both_models_answer_by_one_name_until_a_pool_goes(access: Access, pools:
     access.kubectl("-n", NAMESPACE, "wait", "--for=condition=Ready", "inferencegateway/front", "--timeout=300s")
     assert ask("chat,code", "streamed,streamed") == {"chat": "streamed", "code": "streamed"}
     assert ask("nobody", "model_not_found") == {"nobody": "model_not_found"}
-    routers = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", "name")
 
     remove_pool(access, pools["code"])
     assert ask("chat,code", "streamed,model_not_found") == {"chat": "streamed", "code": "model_not_found"}
-    left = access.kubectl("-n", NAMESPACE, "get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", "name")
-    assert left == routers, "the routers that served both serve the other on"
+    # The gateway's routers are replaced meanwhile, since a pool's keys are a volume of theirs (0180).
 
     access.kubectl("-n", NAMESPACE, "delete", "inferencegateway/front", "--timeout=60s")
     told = "GatewayMissing"
