@@ -15,7 +15,7 @@ from support.pool import Pool, whole
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 README = Path(__file__).parents[2] / "README.md"
-REQUEST = re.compile(r"[0-9a-f]{12}-\d+")
+REQUEST = re.compile(r"\b[0-9a-f]{24}\b")
 
 
 def session() -> list[tuple[str, str]]:
