@@ -20,7 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from plumage_operator.__main__ import main
-from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
 from plumage_operator.cluster.perform import Performer
 from plumage_operator.observed import key_of
 
@@ -72,6 +72,8 @@ def _words(action: Action) -> str:
     match action:
         case Apply(child, _):
             return f"Apply {' '.join(key_of(child))} {child['metadata']['annotations']}"
+        case MakeSecret(secret, _):
+            return f"MakeSecret {secret['metadata']['name']}"
         case Delete(kind, name, _):
             return f"Delete {kind} {name}"
         case Annotate(pod, annotations):
