@@ -1,4 +1,4 @@
-"""Ten thousand open connections with the limits as they are by default: served, bounded in memory, the rest refused."""
+"""Ten thousand open connections where so many are allowed: served, bounded in memory, the rest refused."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ import pytest
 from support.needs import open_files
 from support.ports import free_port
 
-from plumage_router.config import LimitsConfig
-
-CONNECTIONS = LimitsConfig().max_connections
+CONNECTIONS = 10_000  # half the default: the clients' ends are files of this process
 BATCH = 500  # well below the listening socket's queue
 A_CONNECTION = 10_000  # bytes of the router's memory; about 3,300 are used
 BEGUN = b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: 1\r\n"
@@ -75,7 +73,8 @@ def router(engine: Any, files: None, tmp_path: Path) -> Iterator[tuple[psutil.Pr
     )
     port = free_port()
     config = {"listen": {"port": port}, "pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"},
-              "membershipFile": str(members), "timeouts": {"header": 600, "keepAlive": 600}}  # fmt: skip
+              "membershipFile": str(members), "limits": {"maxConnections": CONNECTIONS},
+              "timeouts": {"header": 600, "keepAlive": 600}}  # fmt: skip
     (tmp_path / "router.json").write_text(json.dumps(config))
     command = [sys.executable, "-m", "plumage_router", "--config", str(tmp_path / "router.json")]
     process = subprocess.Popen([*command, "--log-level", "ERROR"])

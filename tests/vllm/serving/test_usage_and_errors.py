@@ -65,6 +65,12 @@ def _langchain(events: list[dict[str, Any]]) -> tuple[int, int]:
     return sum(u.get("prompt_tokens") or 0 for u in usages), sum(u.get("completion_tokens") or 0 for u in usages)
 
 
+def _final_usage(events: list[dict[str, Any]]) -> tuple[int, int] | None:
+    """Input and output tokens in the last event that has a usage."""
+    last = next((event["usage"] for event in reversed(events) if event.get("usage")), None)
+    return last and (last["prompt_tokens"], last["completion_tokens"])
+
+
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[[str, dict[str, Any]], str]]:
     """Call it with a module and its configuration: the address of the process once it is healthy."""
@@ -121,7 +127,9 @@ def test_the_simulator_answers_as_vllm_and_the_router_shows_what_was_asked_for(
         for options in OPTIONS:
             routed, direct = _events(router, path, options), _events(vllm, path, options)
             assert _shape(routed) == _shape(direct), (path, options)
-            assert _langchain(routed) == _langchain(direct)
+            assert _final_usage(routed) == _final_usage(direct)
+            if options != EVERY:  # its sum counts events, and vLLM puts more tokens into one when the client is slow
+                assert _langchain(routed) == _langchain(direct)
         asked = _langchain(_events(router, path, {"include_usage": True}))
         whole = httpx.post(router + path, json=_body(path), timeout=60, trust_env=False).json()["usage"]
         assert asked == (whole["prompt_tokens"], whole["completion_tokens"])
