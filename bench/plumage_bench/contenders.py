@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plumage.routing import RoutingPolicy, make_policy
+from plumage.routing import RoutingPolicy
+from plumage_bench.baselines.routing import make_policy
 from plumage_bench.ours import Ours
 from plumage_engine.simulator.device import GPU
 
@@ -26,9 +27,9 @@ _CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """Known by its label. routing: the policy in words. `counts_characters`: the policy's tree is bounded in
-    characters, so it must know how many a block stands for. seeds_from: added to every seed, of a contender that is met
-    on other prompts and arrivals than the rest."""
+    """Known by its label. routing: the policy in words; policy: by its short name. `counts_characters`: the policy's
+    tree is bounded in characters, so it must know how many a block stands for. seeds_from: added to every seed, of a
+    contender that is met on other prompts and arrivals than the rest."""
 
     routing: str
     policy: str

@@ -39,7 +39,7 @@ _CHOICES: Final[tuple[Mapping[str, Any], ...]] = (
     {"engine.feather.policy": "Bandit", "engine.feather.bandit": {"forgetting": "SlidingWindow"}},
     {"engine.eviction.hotness": {"form": "Paper"}},
     {"engine.hostMemory": {"capacity": "1Gi"}},
-    *({"router.policy": policy} for policy in ("LbgrPaper", "LbgrCode")),
+    {"router.policy": "LbgrPaper"},
 )
 """What has settings of its own only where it is chosen. The choice itself is no default, so it is left in place."""
 

@@ -46,9 +46,9 @@ _USED_WHERE: dict[str, Callable[[Any], bool]] = {
     "engine.host_memory.min_frequency": lambda spec: spec.engine.host_memory.admission != "All",
     "engine.host_memory.priority": lambda spec: ranks_by_hotness(spec.engine.host_memory),
     "engine.simulator.host_blocks": lambda spec: spec.engine.host_memory is not None,
-    "router.lbgr.miss_milliseconds_per_kilotoken": _routing("Lbgr", "LbgrPaper", "LbgrCode"),
+    "router.lbgr.miss_milliseconds_per_kilotoken": _routing("Lbgr", "LbgrPaper"),
     "router.lbgr.hit_milliseconds_per_kilotoken": _routing("Lbgr", "LbgrPaper"),
-    "router.lbgr.forgetting": _routing("Lbgr", "LbgrPaper", "LbgrCode"),
+    "router.lbgr.forgetting": _routing("Lbgr", "LbgrPaper"),
     "router.lbgr.considered_replicas": _routing("Lbgr"),
     "router.lbgr.decay_interval_milliseconds": _routing("LbgrPaper"),
 }

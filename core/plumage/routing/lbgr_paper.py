@@ -1,4 +1,4 @@
-"""LBGR as we reconstruct it from the paper, and as its authors' code runs it (KVRouting §4.2, Alg. 2, App. A, E).
+"""LBGR as we reconstruct it from the paper (KVRouting §4.2, Alg. 2, App. A).
 
 `LbgrPaper` is our reconstruction of the printed form, not the authors': our copy of the paper lost the names of the
 features and the constants. The features below are our choice, and no measurement of it is one of theirs.
@@ -6,10 +6,9 @@ features and the constants. The features below are our choice, and no measuremen
 predicted end-to-end latency of a replica = ŝ + W + θ·x, the least wins. ŝ = c_hit·hit + c_miss·miss per 1k tokens,
 W the decaying work, θ an online linear regression of the residual y − ŝ − W on x = (hit, miss, W, 1).
 
-Print and code differ. The code (`LbgrCode`) counts characters by its own tree, c_hit = 0, c_miss = 1000 ms per 1k
-characters, learns the bias alone, clips the residual at ≥ 1 ms (so an over-estimate is never corrected) and lets a
-later replica win only by more than 1 ms, so that ties go to the first in the list. The reconstruction is unclipped,
-takes hits from the directory, and has the code's c_hit and its 1000 ms per 1k, of tokens.
+Print and code differ. The authors' code counts characters by its own tree, learns the bias alone and clips the
+residual. The reconstruction is unclipped, takes hits from the directory, and has the code's c_hit = 0 and its 1000 ms
+per 1k, of tokens.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from dataclasses import dataclass
 
 from plumage import defaults
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
-from plumage.routing.prefix_index import PrefixIndex
 from plumage.routing.regression import Features, RecursiveLeastSquares
 from plumage.routing.ties import lowest
 from plumage.routing.work import DecayingWork
 
-__all__ = ["LbgrCode", "LbgrPaper"]
+__all__ = ["LbgrPaper"]
 
 
 @dataclass(slots=True)
@@ -89,10 +87,10 @@ class LbgrPaper:
     def finished(self, ticket: Ticket, now: float, cached_tokens: float | None) -> None:
         state = self._release(ticket, now)
         if state is not None:
-            self._learn(ticket.slot, state, now - ticket.routed_at)
+            self._learn(ticket.slot, state.x, now - ticket.routed_at - state.service - state.work)
 
-    def _learn(self, slot: int, state: _Routed, latency: float) -> None:
-        self._models[slot].update(state.x, latency - state.service - state.work)
+    def _learn(self, slot: int, x: Features, residual: float) -> None:
+        self._models[slot].update(x, residual)
 
     def failed(self, ticket: Ticket, now: float) -> None:
         self._release(ticket, now)
@@ -115,59 +113,3 @@ class LbgrPaper:
         while len(self._models) < slots:
             self._models.append(self._new_model())
         self._work.grow(slots)
-
-
-class LbgrCode(LbgrPaper):
-    """The authors' code: characters, its own tree, a clipped bias, the first of equals."""
-
-    name = "LbgrCode"
-
-    _MARGIN = 0.001  # a later replica must win by more than a millisecond
-    _LEAST_RESIDUAL = 0.001
-
-    def __init__(
-        self,
-        *,
-        rng: Randomness,
-        c_miss: float = defaults.MISS_MILLISECONDS_PER_KILOTOKEN / 1000,
-        forgetting: float = float(defaults.RLS_FORGETTING),
-        decay_interval: float = defaults.DECAY_INTERVAL_MILLISECONDS / 1000,
-        characters_per_token: float = 4.0,
-        chunk_characters: int = 256,
-        tree_characters: int = 2**24,
-    ) -> None:
-        super().__init__(rng=rng, c_miss=c_miss, forgetting=forgetting, decay_interval=decay_interval)
-        self._characters_per_token = characters_per_token
-        self._tree = PrefixIndex(max(tree_characters // chunk_characters, 1))
-
-    def choose(self, query: Query, replicas: Sequence[ReplicaState]) -> Choice:
-        self._grow(replicas)
-        believed = self._believed(query)
-        scores = [self._predict(believed, replica.slot, replica.foreign_work) for replica in replicas]
-        best = 0
-        for index, score in enumerate(scores):
-            if score < scores[best] - self._MARGIN:
-                best = index
-        return Choice(replicas[best].slot, scores)
-
-    def routed(self, query: Query, choice: Choice) -> Ticket:
-        ticket = super().routed(self._believed(query), choice)
-        self._tree.insert(choice.slot, query.chunks)
-        ticket.tokens = query.tokens
-        ticket.hit_tokens = ticket.hit_tokens / self._characters_per_token
-        return ticket
-
-    def _believed(self, query: Query) -> Query:
-        """The query in characters, with the hits of the router's own tree."""
-        characters = float(len(query.text)) or query.tokens * self._characters_per_token
-        per_chunk = characters / max(len(query.chunks), 1)
-        hits = {slot: depth * per_chunk for slot, depth in self._tree.match(query.chunks).items()}
-        return Query(query.now, characters, hits, query.chunks)
-
-    def _learn(self, slot: int, state: _Routed, latency: float) -> None:
-        residual = max(latency - state.service - state.work, self._LEAST_RESIDUAL)
-        self._models[slot].update((0.0, 0.0, 0.0, 1.0), residual)
-
-    def forget(self, slot: int) -> None:
-        super().forget(slot)
-        self._tree.forget(slot)

@@ -104,7 +104,5 @@ def lbgr(policy: str, spec: LbgrSpec) -> dict[str, Any]:
             return learned | hit | {"considered": spec.considered_replicas}
         case "LbgrPaper":
             return learned | hit | {"decay_interval": spec.decay_interval_milliseconds / 1000}
-        case "LbgrCode":
-            return learned
         case _:
             return {}

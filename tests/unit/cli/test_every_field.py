@@ -229,7 +229,7 @@ def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
         {"engine.host_memory.admission": "All", "engine.host_memory.promotion": "Off"},
         {"engine.host_memory.admission": "Frequency", "engine.host_memory.promotion": "Depth"},
         {"engine.host_memory.admission": "Frequency", "engine.host_memory.promotion": "Hotness"},
-        *({"router.policy": policy} for policy in ("LbgrPaper", "LbgrCode", "RoundRobin")),
+        *({"router.policy": policy} for policy in ("LbgrPaper", "RoundRobin")),
         {},
     ],
     ids=str,

@@ -198,7 +198,7 @@ def test_the_engine_can_make_each_queue(policy: str) -> None:
     assert len(make_queue(settings.queue, rng=random.Random(0), **settings.queue_options)) == 0
 
 
-@pytest.mark.parametrize("policy", ["Lbgr", "LbgrPaper", "LbgrCode", "PrefixAware", "RoundRobin", "LlmD", "KubeAI"])
+@pytest.mark.parametrize("policy", ["Lbgr", "LbgrPaper", "PrefixAware", "LeastLoad", "RoundRobin"])
 def test_the_router_can_make_each_policy(policy: str) -> None:
     import random
 

@@ -7,7 +7,8 @@ from math import isnan
 
 import pytest
 
-from plumage.routing import POLICY_NAMES, RoutingPolicy, make_policy
+from plumage.routing import RoutingPolicy
+from plumage_bench.baselines.routing import POLICY_NAMES, make_policy
 from plumage_bench.contenders import BASELINES, MATRIX, OURS, Contender
 from plumage_bench.fleet import FleetRun, run_fleet
 from plumage_bench.ours import Ours

@@ -7,19 +7,19 @@ import importlib
 import pytest
 
 THEIRS = {
-    "routing.aibrix": "vllm-project/aibrix",
-    "routing.dynamo": "ai-dynamo/dynamo",
-    "routing.kubeai": "substratusai/kubeai",
-    "routing.llmd": "llm-d/llm-d-router",
-    "routing.production_stack": "production-stack#1035",
-    "routing.sglang": "KVRouting",
-    "routing.simple": "Mitzenmacher",
-    "eviction.classic": "Belady",
-    "eviction.twoq": "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm, VLDB 1994",
+    "plumage_bench.baselines.routing.aibrix": "vllm-project/aibrix",
+    "plumage_bench.baselines.routing.dynamo": "ai-dynamo/dynamo",
+    "plumage_bench.baselines.routing.kubeai": "substratusai/kubeai",
+    "plumage_bench.baselines.routing.llmd": "llm-d/llm-d-router",
+    "plumage_bench.baselines.routing.production_stack": "production-stack#1035",
+    "plumage_bench.baselines.routing.sglang": "KVRouting",
+    "plumage.routing.simple": "Mitzenmacher",
+    "plumage.eviction.classic": "Belady",
+    "plumage.eviction.twoq": "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm, VLDB 1994",
 }
 
 
 @pytest.mark.parametrize(("module", "source"), THEIRS.items())
 def test_a_policy_that_is_not_ours_names_its_source(module: str, source: str) -> None:
-    told = importlib.import_module(f"plumage.{module}").__doc__ or ""
+    told = importlib.import_module(module).__doc__ or ""
     assert source in " ".join(told.split())

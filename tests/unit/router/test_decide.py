@@ -250,7 +250,7 @@ def test_what_an_engine_counted_is_known_before_its_events_come() -> None:
     assert decider.mirror.match(other.chunks)[0] == (10, 10 * a_chunk)
 
 
-@pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "Dynamo"])
+@pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "PrefixAware"])
 def test_every_account_is_settled(policy: str) -> None:
     decider, loads = _decider(policy)
     rng = random.Random(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage.routing import POLICY_NAMES
+from plumage_bench.baselines.routing import POLICY_NAMES
 from plumage_bench.contenders import EVICTIONS, OURS, Contender
 from plumage_bench.trace.mooncake import BLOCK, TracedRequest
 from plumage_bench.trace.routed import Fleet, Routed, fleets, mean, route, stretch

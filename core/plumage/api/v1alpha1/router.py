@@ -17,11 +17,7 @@ from plumage.api.v1alpha1.struct import Rule, Struct
 
 __all__ = ["AuthSpec", "LbgrSpec", "RouterLimits", "RouterSpec", "RouterTimeouts", "ServiceSpec", "ServiceType"]
 
-Policy = Literal[
-    "Lbgr", "PrefixAware", "LeastLoad", "PowerOfTwo", "RoundRobin", "Random",
-    "LbgrPaper", "LbgrCode", "LlmD", "LlmDWeighted", "Dynamo", "SglangCacheAware", "AIBrix", "ProductionStack",
-    "KubeAI",
-]  # fmt: skip
+Policy = Literal["Lbgr", "LbgrPaper", "PrefixAware", "LeastLoad", "PowerOfTwo", "RoundRobin", "Random"]
 Milli = Annotated[int, Field(ge=1, le=60_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 NonNegative = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -143,8 +139,7 @@ class RouterSpec(Placement):
     )
     policy: Policy = Field(
         defaults.ROUTING_POLICY,
-        description="How a replica is chosen: Plumage's own, or a peer's formula. LbgrPaper is our reconstruction of "
-        "the printed form; LlmD is llm-d's default since v0.10, LlmDWeighted the one before.",
+        description="How a replica is chosen. LbgrPaper is our reconstruction of the paper's printed form of Lbgr.",
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
     auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")

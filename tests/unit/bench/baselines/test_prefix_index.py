@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage.routing.prefix_index import PrefixIndex
+from plumage_bench.baselines.routing.prefix_index import PrefixIndex
 
 
 def _chain(path: list[int]) -> tuple[int, ...]:

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from plumage.routing import POLICY_NAMES, Query, ReplicaState, make_policy
+from plumage.routing import Query, ReplicaState
+from plumage_bench.baselines.routing import POLICY_NAMES, make_policy
 
 Chunks = tuple[int, ...]
 History = Sequence[tuple[int, Chunks]]  # (slot, prompt), oldest first

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumage.errors import ConfigurationError
-from plumage.routing import Query, ReplicaState, make_policy
+from plumage.routing import Query, ReplicaState
+from plumage_bench.baselines.routing import make_policy
 
 PEAK, PENALTY, AFFINITY, EXPIRES = 15_928.0, 18.0, 0.8, 300.0
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from plumage.errors import ConfigurationError
 from plumage.routing.base import ScoringPolicy
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, Ticket
-from plumage.routing.prefix_index import PrefixIndex
+from plumage_bench.baselines.routing.prefix_index import PrefixIndex
 
 __all__ = ["LlmD"]
 

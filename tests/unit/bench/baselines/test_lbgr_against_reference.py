@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumage.routing import Query, ReplicaState, RoutingPolicy, Ticket
-from plumage.routing.lbgr_paper import LbgrCode, LbgrPaper
+from plumage.routing.lbgr_paper import LbgrPaper
+from plumage_bench.baselines.routing.lbgr_code import LbgrCode
 
 FORGETTING, INITIAL_VARIANCE = 0.992, 1e6
 DECAY, INTERVAL = 31 / 32, 0.020

@@ -1,0 +1,160 @@
+"""Policies by name, and those that look at load or at the longest prefix alone."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from plumage.api.v1alpha1 import parse_pool
+from plumage.errors import ConfigurationError
+from plumage.routing import POLICY_NAMES, Query, Randomness, ReplicaState, RoutingPolicy, make_policy, policy_options
+from plumage.routing.base import ScoringPolicy
+from plumage.routing.simple import RoundRobin
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings can name the classes of this file."""
+    monkeypatch.setitem(sys.modules, "test_policies", sys.modules[__name__])
+
+
+def _make(name: str, **options: Any) -> RoutingPolicy:
+    return make_policy(name, rng=random.Random(7), **options)
+
+
+def _send(policy: RoutingPolicy, query: Query, replicas: Sequence[ReplicaState]) -> int:
+    choice = policy.choose(query, replicas)
+    policy.routed(query, choice)
+    return choice.slot
+
+
+def _prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b"") -> Query:
+    return Query(0.0, 100.0 * len(chunks), hits or {}, chunks, text)
+
+
+def _loads(*loads: int) -> list[ReplicaState]:
+    return [ReplicaState(slot, routed=load) for slot, load in enumerate(loads)]
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> None:
+    policy = _make(name)
+    replicas = [ReplicaState(3), ReplicaState(17)]
+    for step in range(50):
+        query = Query(float(step), 1000.0, {3: 256.0}, (1, 2, step), b"hello")
+        choice = policy.choose(query, replicas)
+        assert choice.slot in (3, 17)
+        assert not choice.scores or len(choice.scores) == len(choice.considered or replicas)
+        ticket = policy.routed(query, choice)
+        assert (ticket.slot, ticket.tokens) == (choice.slot, 1000.0)
+        policy.first_token(ticket, step + 0.1)
+        if step % 2:
+            policy.finished(ticket, step + 0.2, 256.0)
+        else:
+            policy.failed(ticket, step + 0.2)
+        if step == 25:
+            policy.forget(17)
+    policy.forget(99)
+
+
+def test_an_unknown_name_or_option_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="Lbgr"):
+        _make("Fastest")
+    with pytest.raises(ConfigurationError, match="LeastLoad"):
+        _make("LeastLoad", nodes=3)
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_one_replica_gets_everything(name: str) -> None:
+    policy = _make(name)
+    assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
+
+
+def test_round_robin_takes_turns_by_slot_even_as_replicas_go() -> None:
+    policy = _make("RoundRobin")
+    replicas = [ReplicaState(slot) for slot in (0, 2, 5)]
+    assert [_send(policy, _prompt(1), replicas) for _ in range(4)] == [0, 2, 5, 0]
+    assert [_send(policy, _prompt(1), [replicas[0], replicas[2]]) for _ in range(3)] == [5, 0, 5]
+
+
+def test_random_is_even() -> None:
+    policy = _make("Random")
+    slots = Counter(_send(policy, _prompt(1), _loads(0, 0, 0, 0)) for _ in range(4000))
+    assert all(900 < count < 1100 for count in slots.values())
+
+
+def test_least_load_counts_what_others_sent_too() -> None:
+    policy = _make("LeastLoad")
+    replicas = [ReplicaState(0, routed=1, running=9, waiting=3), ReplicaState(1, routed=4)]
+    assert _send(policy, _prompt(1), replicas) == 1
+
+
+def test_power_of_two_never_takes_the_worst() -> None:
+    policy = _make("PowerOfTwo")
+    slots = Counter(_send(policy, _prompt(1), _loads(0, 5, 9)) for _ in range(300))
+    assert slots[2] == 0
+    assert slots[0] > slots[1] > 0
+
+
+def test_prefix_aware_takes_the_longest_prefix_then_the_least_load() -> None:
+    policy = _make("PrefixAware")
+    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 128.0}), _loads(0, 50, 0)) == 1
+    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 64.0}), _loads(3, 2, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("Lbgr", {"c_mis": 1.0}, "routing policy Lbgr has no option c_mis; its options: c_hit, c_miss, "),
+        ("Lbgr", {"c_miss": "1"}, "routing policy Lbgr, option c_miss: Expected `float`, got `str`, got '1'"),
+        ("RoundRobin", {"seed": 1}, "routing policy RoundRobin has no option seed; it has none"),
+    ],
+)
+def test_a_bad_option_is_named(name: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        _make(name, **options)
+
+
+class Sticky(ScoringPolicy):
+    """A policy of one's own: always the same slot, of a setting."""
+
+    name = "Sticky"
+
+    def __init__(self, *, rng: Randomness, slot: int = 0) -> None:
+        super().__init__(rng=rng)
+        self._slot = slot
+
+    def scores(self, query: Query, replicas: Sequence[ReplicaState]) -> list[float]:
+        return [float(replica.slot != self._slot) for replica in replicas]
+
+
+class Plain(RoundRobin):
+    """One that draws nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(rng=random.Random(1))
+
+
+def test_an_import_path_names_a_policy_with_its_options() -> None:
+    policy = _make("test_policies:Sticky", slot=2)
+    assert policy.choose(_prompt(1), _loads(0, 0, 9)).slot == 2
+    assert policy_options("test_policies:Sticky") == ["slot"]
+    with pytest.raises(ConfigurationError, match="routing policy test_policies:Sticky has no option slots"):
+        _make("test_policies:Sticky", slots=2)
+
+
+def test_an_own_policy_may_do_without_randomness() -> None:
+    assert _make("test_policies:Plain").choose(_prompt(1), _loads(0, 0)).slot == 0
+    assert policy_options("test_policies:Plain") == []
+
+
+def test_a_manifest_can_not_name_code() -> None:
+    head = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"}}
+    spec = {"model": {"uri": "builtin://tiny-chat"}, "router": {"policy": "test_policies:Sticky"}}
+    with pytest.raises(ConfigurationError, match=r"spec\.router\.policy"):
+        parse_pool({**head, "spec": spec}, "test")
