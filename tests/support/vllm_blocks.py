@@ -15,6 +15,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import Request
 
+from plumage_bench.baselines.eviction import path
 from plumage_engine.vllm.blocks import install
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
@@ -30,7 +31,8 @@ init_none_hash(sha256)
 
 class Cache:
     """vLLM's manager, a scheduler's worth of requests in it, and the order of eviction. windows: sliding-window groups
-    beside the full-attention one. policy: None leaves vLLM's own order."""
+    beside the full-attention one. policy: by its
+    short name, of the product or a baseline; None leaves vLLM's own order."""
 
     def __init__(self, blocks: int, policy: str | None = "Hotness", *, windows: int = 0, seed: int = 0, **options: Any):
         shape: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
@@ -46,7 +48,7 @@ class Cache:
         self.order: Any = None
         if policy is not None:
             self.order = install(
-                self.scheduler, PluginEviction(policy=policy, options=options), self.guard, self.counters,
+                self.scheduler, PluginEviction(policy=path(policy), options=options), self.guard, self.counters,
                 random.Random(seed), lambda: self.now,
             )  # fmt: skip
         self._named = 0

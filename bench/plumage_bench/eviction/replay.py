@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError
-from plumage.eviction import EvictionPolicy, make_policy
-from plumage.eviction.belady import Belady, future_of
+from plumage.eviction import EvictionPolicy
+from plumage_bench.baselines.eviction import make_policy
+from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.eviction.workloads import BLOCK, Workload
 from plumage_bench.workloads import Prompt
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plumage.blocks.pool import BlockPool
 from plumage.eviction import EvictionPolicy, make_policy
-from plumage.eviction.belady import Belady, future_of
+from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.ours import Ours
 
 __all__ = ["Chain", "belady_hits", "hotness", "hotness_hits", "replay"]

@@ -1,4 +1,4 @@
-"""Eviction policies by name. Belady is not among them: it is constructed with the future."""
+"""Eviction policies by name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Any
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
-from plumage.eviction.classic import Fifo, Lfu, Ttl
 from plumage.eviction.hotness import Hotness
 from plumage.eviction.hotprefix import HotnessPaper
 from plumage.eviction.interface import EvictionPolicy, Randomness
 from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
-from plumage.eviction.rlt_code import RltCode
-from plumage.eviction.twoq import TwoQ
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
+from plumage.import_path import is_import_path, load_class
 from plumage.options import check_options, option_names
 
-__all__ = ["make_policy", "policy_options"]
+__all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
 
 
 def _hotness_paper(
@@ -46,24 +44,25 @@ def _hotness_paper(
 _MAKERS: dict[str, tuple[Callable[..., EvictionPolicy], tuple[str, ...]]] = {
     "Lru": (Lru, ()),
     "Rlt": (Rlt, ("capacity", "rng")),
-    "RltCode": (RltCode, ("capacity", "rng")),
     "Hotness": (Hotness, ("capacity",)),
     "HotnessPaper": (_hotness_paper, ("capacity", "rng")),
-    "Lfu": (Lfu, ()),
-    "Fifo": (Fifo, ()),
-    "TwoQ": (TwoQ, ("capacity",)),
-    "Ttl": (Ttl, ()),
 }
+_METHODS = (
+    "recall", "insert", "access", "grow", "split", "idle", "release", "hold", "shrink", "need", "victim", "clear",
+)  # fmt: skip
+
+POLICY_NAMES = tuple(_MAKERS)
+"""The product's own."""
 
 
 def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) -> EvictionPolicy:
     """The policy called `name` for a cache of `capacity` blocks; ConfigurationError names the known ones and options.
 
-    rng: seeded by the caller; Rlt and RltCode draw their victims with it, HotnessPaper the moves in its filter.
+    name: one of `POLICY_NAMES`, or "package.module:Class" for a policy of your own. rng: seeded by the caller; Rlt
+    draws its victims with it, HotnessPaper the moves in its filter. A class of your own gets `capacity` and `rng` if
+    its constructor has parameters of these names.
     """
-    if name not in _MAKERS:
-        raise ConfigurationError(f"no eviction policy named {name!r}; there are: {', '.join(_MAKERS)}")
-    maker, needs = _MAKERS[name]
+    maker, needs = _find(name)
     given = {key: value for key, value in (("capacity", capacity), ("rng", rng)) if key in needs}
     check_options(f"eviction policy {name}", maker, options, given)
     return maker(**given, **options)
@@ -71,7 +70,17 @@ def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) ->
 
 def policy_options(name: str) -> list[str]:
     """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
-    if name not in _MAKERS:
+    if name not in _MAKERS and not is_import_path(name):
         return []
-    maker, needs = _MAKERS[name]
+    maker, needs = _find(name)
     return option_names(maker, needs)
+
+
+def _find(name: str) -> tuple[Callable[..., EvictionPolicy], tuple[str, ...]]:
+    if is_import_path(name):
+        own = load_class(name, "eviction policy", _METHODS)
+        return own, tuple(needed for needed in ("capacity", "rng") if needed in option_names(own))
+    if name not in _MAKERS:
+        known = ", ".join(_MAKERS)
+        raise ConfigurationError(f"no eviction policy named {name!r}; there are: {known}, and package.module:Class")
+    return _MAKERS[name]

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumage.blocks.counted import CountedTree
-from plumage.eviction import make_policy
-
-POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 
 
 class Slow:
@@ -106,7 +104,7 @@ class Slow:
         assert self.tree.in_use == sum(len(run.hashes) for run in runs if run.busy)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), cuts=st.booleans())
 def test_counts_agree_with_the_slow_ones(policy: str, seed: int, cuts: bool) -> None:
@@ -139,7 +137,7 @@ def test_an_unknown_block_changes_nothing() -> None:
 
 
 def test_names_may_be_bytes() -> None:
-    for policy in POLICIES:
+    for policy in POLICY_NAMES:
         tree = CountedTree(make_policy(policy, capacity=8, rng=random.Random(1)), lambda blocks: 0)
         names = [bytes([number]) * 36 for number in range(4)]
         tree.store(list(names), None, 0.0)  # type: ignore[arg-type]

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from plumage.blocks.events import BlockEvent, Removed, Stored
 from plumage.blocks.pool import BlockPool
-from plumage.eviction import make_policy
-
-POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 
 
 class Model:
@@ -113,14 +111,14 @@ def check(pool: BlockPool, model: Model, running: dict[int, tuple[list[int], int
         assert pool.usage == 0.0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_counts_and_evictions_agree_with_the_model(policy: str, seed: int) -> None:
     drive(policy, seed)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 def test_every_block_can_be_allocated_when_nothing_is_in_use(policy: str) -> None:
     rng = random.Random(5)
     pool = BlockPool(30, make_policy(policy, capacity=30, rng=random.Random(5)))

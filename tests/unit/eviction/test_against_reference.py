@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from plumage.blocks.events import BlockEvent, Removed
 from plumage.blocks.pool import BlockPool
-from plumage.eviction.classic import Ttl
 from plumage.eviction.interface import EvictionPolicy
 from plumage.eviction.rlt import Rlt
-from plumage.eviction.rlt_code import RltCode
-from plumage.eviction.twoq import TwoQ
+from plumage_bench.baselines.eviction.classic import Ttl
+from plumage_bench.baselines.eviction.rlt_code import RltCode
+from plumage_bench.baselines.eviction.twoq import TwoQ
 
 Path = list[int]
 BASE = 64  # a block's number is its path, one digit a level

@@ -14,8 +14,8 @@ THEIRS = {
     "plumage_bench.baselines.routing.production_stack": "production-stack#1035",
     "plumage_bench.baselines.routing.sglang": "KVRouting",
     "plumage.routing.simple": "Mitzenmacher",
-    "plumage.eviction.classic": "Belady",
-    "plumage.eviction.twoq": "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm, VLDB 1994",
+    "plumage_bench.baselines.eviction.classic": "Belady",
+    "plumage_bench.baselines.eviction.twoq": "2Q: A Low Overhead High Performance Buffer Management Replacement",
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
+from plumage_bench.baselines.eviction import path
 from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
 
 
@@ -61,7 +62,7 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
         ({"eviction": {"policy": "HotnessPaper", "options": {"clock_bits": -1}}}, ["HotnessPaper: an option can't"]),
         ({"feather": {"policy": "Bandid", "options": {"order": {}}}}, ["Bandid", "Bandit"]),
         ({"eviction": {"options": {"capacity": 3}}}, ["Hotness", "no option capacity", "weights", "memory"]),
-        ({"eviction": {"policy": "Ttl", "options": {"name": "x"}}}, ["Ttl", "no option name", "ttl"]),
+        ({"eviction": {"policy": path("Ttl"), "options": {"name": "x"}}}, ["Ttl", "no option name", "ttl"]),
         ("on", ["object"]),
     ],
 )

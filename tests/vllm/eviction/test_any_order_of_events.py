@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.vllm_blocks import BLOCK, Cache, check, free_list
 
-POLICIES = ("Lru", "Rlt", "RltCode", "Hotness", "HotnessPaper", "Lfu", "Fifo", "TwoQ", "Ttl")
+from plumage_bench.baselines.eviction import POLICY_NAMES
 
 
 def prompt(rng: random.Random) -> list[int]:
@@ -113,14 +113,14 @@ class Drive:
         return found | {run.hashes[0]: run.parent.hashes[-1] for run in runs if run.parent is not None}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_requests_of_all_lengths(policy: str, seed: int) -> None:
     Drive(policy, seed).run()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=12, deadline=None)
 @example(seed=1800)  # a copy in use that got its hash unseen, beside one just going
 @given(seed=st.integers(0, 2**32))

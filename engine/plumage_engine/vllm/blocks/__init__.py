@@ -21,7 +21,7 @@ from plumage_engine.vllm.settings import PluginEviction
 
 __all__ = ["EvictionOrder", "OrderedPool", "follow", "install", "uninstall"]
 
-_DEFAULTS: dict[str, dict[str, Any]] = {"Rlt": {"at_once": 8}, "RltCode": {"at_once": 8}}
+_DEFAULTS: dict[str, dict[str, Any]] = {"Rlt": {"at_once": 8}}
 """Options for an engine, where they differ from the policy's own."""
 
 _log = logging.getLogger("vllm.plumage")

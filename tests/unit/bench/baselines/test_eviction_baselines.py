@@ -1,0 +1,147 @@
+"""Textbook caches choose as their definitions say, and nobody misses less than leaf-OPT."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plumage.blocks.pool import BlockPool
+from plumage.errors import ConfigurationError, StateError
+from plumage.eviction import EvictionPolicy
+from plumage.eviction.base import ScoredPolicy
+from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
+from plumage_bench.baselines.eviction.belady import Belady, future_of
+from plumage_bench.baselines.eviction.classic import Fifo, Lfu, Ttl
+from plumage_bench.baselines.eviction.twoq import TwoQ
+
+
+def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
+    known = pool.pin(blocks, now)
+    assert pool.allocate(len(blocks) - known, now)
+    pool.commit(blocks[known:], blocks[known - 1] if known else None, now)
+    pool.release(blocks, 0, now)
+    return known
+
+
+def paths(seed: int, count: int) -> list[list[int]]:
+    """Chains in a small tree, with few enough leaves to come back often."""
+    rng = random.Random(seed)
+    chains = []
+    for _ in range(count):
+        path, blocks = 1, []
+        for _ in range(rng.randint(1, 6)):
+            path = path * 4 + rng.randint(0, 2)
+            blocks.append(path)
+        chains.append(blocks)
+    return chains
+
+
+def misses(policy: EvictionPolicy, capacity: int, chains: list[list[int]]) -> int:
+    pool = BlockPool(capacity, policy)
+    return sum(len(blocks) - serve(pool, blocks, float(now)) for now, blocks in enumerate(chains))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
+@pytest.mark.parametrize("name", ["Lfu", "Fifo"])
+def test_the_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
+    policy = make_policy(name, capacity=capacity, rng=random.Random(1))
+    assert isinstance(policy, ScoredPolicy)
+    pool = BlockPool(capacity, policy)
+    for now, blocks in enumerate(paths(seed, 40)):
+        serve(pool, blocks, float(now))
+        victim = policy.victim(float(now))
+        assert victim in pool.tree.leaves
+        assert policy.score(victim) == min(policy.score(leaf) for leaf in pool.tree.leaves)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 25))
+def test_no_policy_misses_less_than_leaf_opt(seed: int, capacity: int) -> None:
+    chains = paths(seed, 50)
+    best = misses(Belady(future_of(chains)), capacity, chains)
+    for name in POLICY_NAMES:
+        assert best <= misses(make_policy(name, capacity=capacity, rng=random.Random(seed)), capacity, chains), name
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_a_cleared_pool_starts_again(name: str) -> None:
+    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
+    for now, blocks in enumerate(paths(1, 30)):
+        serve(pool, blocks, float(now))
+    pool.clear()
+    with pytest.raises(StateError, match="no evictable leaf"):
+        pool.policy.victim(0.0)
+    for now, blocks in enumerate(paths(2, 30)):
+        serve(pool, blocks, float(now))
+
+
+def test_lfu_keeps_what_was_used_most() -> None:
+    pool = BlockPool(4, Lfu())
+    for now, block in enumerate([1, 1, 1, 2, 2, 3, 4, 5, 6]):
+        serve(pool, [block], float(now))
+    assert pool.match([1]) == pool.match([2]) == 1
+    assert pool.match([3]) == pool.match([4]) == 0
+
+
+def test_fifo_ignores_use() -> None:
+    pool = BlockPool(3, Fifo())
+    for now, block in enumerate([1, 2, 3, 1, 1, 1, 4]):
+        serve(pool, [block], float(now))
+    assert pool.match([1]) == 0
+    assert pool.match([2]) == 1
+
+
+def test_ttl_drops_what_expired_before_what_came_first() -> None:
+    pool = BlockPool(3, Ttl(ttl=10.0))
+    for block, now in ((1, 0.0), (2, 1.0), (3, 2.0), (1, 9.0)):
+        serve(pool, [block], now)
+    serve(pool, [4], 11.5)
+    assert pool.match([2]) == 0, "unused for ten seconds"
+    assert pool.match([1]) == 1
+    serve(pool, [5], 11.6)
+    assert pool.match([1]) == 0, "nothing expired: the first to come is the first to go"
+
+
+def test_two_q_is_not_washed_out_by_a_scan() -> None:
+    pool = BlockPool(8, TwoQ(8))
+    now = 0.0
+    for block in (1, 100, 101, 102, 103, 104, 105, 106, 107, 1, 108, 109):
+        serve(pool, [block], now)
+        now += 1
+    assert pool.match([1]) == 1, "it came back while remembered, so it is long-term"
+    for block in range(200, 240):
+        serve(pool, [block], now)
+        now += 1
+    assert pool.match([1]) == 1
+
+
+@pytest.mark.parametrize("name", ["TwoQ"])
+def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_committed(name: str) -> None:
+    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
+    for now, tail in enumerate((50, 60, 70)):
+        serve(pool, [1, 2, 3, 4, tail], float(now))
+    assert pool.allocate(12, 5.0)
+    pool.release([], 12, 5.0)
+    assert pool.allocate(6, 6.0)
+    pool.commit([1, 2], None, 6.0)
+    assert pool.allocate(3, 6.0), "another request comes between the chunks of this one"
+    pool.commit([90, 91, 92], None, 6.0)
+    pool.commit([3, 4], 2, 6.0)
+    pool.commit([80, 81], 4, 6.0)
+    runs = {tuple(run.hashes): run for run in pool.tree.runs()}
+    assert (80, 81) in runs
+    pool.release([1, 2, 3, 4, 80, 81], 0, 7.0)
+    pool.release([90, 91, 92], 0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Ttl", {"ttl": 0.0}), ("TwoQ", {"fifo_share": 1.5}), ("Ttl", {"ttl": None}), ("Lfu", {"share": 3})],
+)
+def test_a_bad_option_is_named(name: str, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        make_policy(name, capacity=10, rng=random.Random(1), **options)
