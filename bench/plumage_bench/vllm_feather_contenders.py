@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plumage.batching.base import MAX_WAIT
+from plumage_bench.baselines.batching import path
 from plumage_bench.ours import Ours
 
 __all__ = ["AGAIN", "ALWAYS", "CEILINGS", "CONTENDERS", "FCFS", "LEARNED", "OFF", "ORDER", "PRODUCT", "Contender"]
@@ -62,7 +63,8 @@ def _waits(policy: str, **more: Any) -> dict[str, Any]:
 
 
 def _lab(policy: str, **more: Any) -> dict[str, Any]:
-    return {"policy": policy, "maxWaitSeconds": _AGEING, **more}
+    """A `feather` of the plugin; policy: of the product or a baseline, by its short name."""
+    return {"policy": path(policy), "maxWaitSeconds": _AGEING, **more}
 
 
 _MAIN = ("8 × 4k", "8 × 4k, open")

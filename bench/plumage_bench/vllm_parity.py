@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from plumage_bench.baselines.batching import path
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
 from plumage_bench.vllm_engine import Answer, Engine, Prompt, plugin_arguments, prepare_environment, running
@@ -175,7 +176,7 @@ def _policies() -> list[Variant]:
     queues = [
         Variant(
             f"feather {name}",
-            {**_ALONE, "feather": {"policy": name, **_STOPPING.get(name, {})}},
+            {**_ALONE, "feather": {"policy": path(name), **_STOPPING.get(name, {})}},
             _LESS_ROOM,
             quick=False,
             about=("stops",) if name in _STOPPING else (),

@@ -8,11 +8,13 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from plumage import defaults
 from plumage.batching import queue_options
+from plumage.errors import ConfigurationError
 from plumage.eviction import policy_options
+from plumage.import_path import is_import_path
 from plumage.newer import refuse_newer
 from plumage_engine.configuration import Section
 
-__all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig"]
+__all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig", "refuse_code"]
 
 
 class EvictionConfig(Section):
@@ -43,6 +45,14 @@ class FeatherConfig(Section):
     def _known(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         refuse_newer(value, queue_options(info.data.get("policy", "")), info)
         return value
+
+
+def refuse_code(feather: object) -> None:
+    """ConfigurationError for a `feather` in a request, as parsed, whose policy names code to import. The settings at an
+    engine's start may name a class of your own; requests may not."""
+    policy = feather.get("policy") if isinstance(feather, dict) else None
+    if isinstance(policy, str) and is_import_path(policy):
+        raise ConfigurationError(f"policy: a request can't name code to import, got {policy!r}")
 
 
 class RecordConfig(Section):

@@ -1,26 +1,24 @@
-"""Queues by the names that manifests and benchmarks use."""
+"""Queues by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from plumage import defaults
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.dynamic import DynamicBatching
 from plumage.batching.fcfs import Fcfs
 from plumage.batching.feather import Feather
 from plumage.batching.interface import BatchQueue, StopPolicy, Uniform
-from plumage.batching.oracle import Oracle
-from plumage.batching.radix import Radix
-from plumage.batching.sorted_queue import DfsWeight, Lpm
 from plumage.batching.stop import Always, Heuristic, QLearning, Ucb
 from plumage.batching.stop.ucb import Discounted, Memory, SlidingWindow
 from plumage.batching.tree import CandidateOrder
 from plumage.errors import ConfigurationError
+from plumage.import_path import is_import_path, load_class
 from plumage.options import check_options, option_names
 
-__all__ = ["POLICIES", "make_queue", "queue_options"]
+__all__ = ["POLICIES", "make_queue", "make_stop_policy", "queue_options"]
 
 
 def _bandit(
@@ -49,14 +47,10 @@ _STOP_POLICIES: dict[str, Callable[..., StopPolicy]] = {
     "Heuristic": Heuristic,
     "ChtOrder": Always,
 }
-_QUEUES: dict[str, Callable[..., BatchQueue]] = {
-    "Fcfs": Fcfs,
-    "Lpm": Lpm,
-    "DfsWeight": DfsWeight,
-    "Oracle": Oracle,
-    "Dynamic": DynamicBatching,
-}
-POLICIES = (*_STOP_POLICIES, *_QUEUES, "Radix")
+_STOP_METHODS = ("decide", "observe")
+_QUEUE_METHODS = ("insert", "select", "add", "finish", "remove", "requeue", "observe")
+POLICIES = (*_STOP_POLICIES, "Fcfs")
+"""The product's own."""
 
 
 def make_queue(
@@ -68,35 +62,59 @@ def make_queue(
     **options: Any,
 ) -> BatchQueue:
     """The queue called `policy`. `options` go to the stop policy, or to the queue where it has none; `max_wait` is
-    the ageing bound in seconds; `order` is a CandidateOrder, for the queues over the Chunked Hash Tree; Radix takes a
-    stop policy's name as `stop`.
-    ConfigurationError for an unknown name or option."""
+    the ageing bound in seconds; `order` is a CandidateOrder, for the queues over the Chunked Hash Tree.
+
+    policy: one of `POLICIES`, or "package.module:Class" for a class of your own. One with `decide` is a stop policy
+    over the Chunked Hash Tree, any other a whole queue. It gets `rng` and, if it is a queue, `max_wait`, if its
+    constructor has parameters of these names. ConfigurationError for an unknown name or option."""
     bound = MAX_WAIT if max_wait is None else max_wait
-    if policy in _STOP_POLICIES:
-        return Feather(_stop_policy(policy, rng, options), order=_order(order), max_wait=bound)
-    if policy == "Radix":
-        return Radix(_stop_policy(options.pop("stop", "Heuristic"), rng, options), max_wait=bound)
-    if policy in _QUEUES:
-        check_options(f"batching policy {policy}", _QUEUES[policy], options, given=("max_wait",))
-        return _QUEUES[policy](max_wait=bound, **options)
-    raise ConfigurationError(f"no batching policy named {policy!r}; there are: {', '.join(POLICIES)}")
+    if policy == "Fcfs":
+        check_options("batching policy Fcfs", Fcfs, options, given=("max_wait",))
+        return Fcfs(max_wait=bound, **options)
+    make = _find(policy)
+    if not _is_queue(make):
+        return Feather(make_stop_policy(policy, rng, options), order=_order(order), max_wait=bound)
+    queue: BatchQueue = _make(f"batching policy {policy}", make, options, {"rng": rng, "max_wait": bound})
+    return queue
+
+
+def make_stop_policy(name: str, rng: Uniform, options: Mapping[str, Any]) -> StopPolicy:
+    """The stop policy called `name`: of the product, or "package.module:Class". ConfigurationError otherwise."""
+    if not isinstance(name, str) or not (name in _STOP_POLICIES or is_import_path(name)):
+        known = ", ".join(_STOP_POLICIES)
+        raise ConfigurationError(f"no stop policy named {name!r}; there are: {known}, and package.module:Class")
+    policy: StopPolicy = _make(f"stop policy {name}", _find(name), options, {"rng": rng})
+    return policy
 
 
 def queue_options(policy: str) -> list[str]:
     """The names of `make_queue`'s options for it; of a policy that there isn't, none."""
-    if policy in _QUEUES:
-        return option_names(_QUEUES[policy], ("max_wait",))
-    own = {"Radix": "stop"}.get(policy, "order")
-    stop = _STOP_POLICIES.get("Heuristic" if policy == "Radix" else policy)
-    return [] if stop is None else [*option_names(stop, ("rng",)), own]
+    if policy not in POLICIES and not is_import_path(policy):
+        return []
+    make = Fcfs if policy == "Fcfs" else _find(policy)
+    names = option_names(make, ("rng", "max_wait"))
+    return names if _is_queue(make) else [*names, "order"]
 
 
-def _stop_policy(name: str, rng: Uniform, options: dict[str, Any]) -> StopPolicy:
-    if not isinstance(name, str) or name not in _STOP_POLICIES:
-        raise ConfigurationError(f"no stop policy named {name!r}; there are: {', '.join(_STOP_POLICIES)}")
-    make = _STOP_POLICIES[name]
-    given = {"rng": rng} if make is QLearning else {}
-    check_options(f"stop policy {name}", make, options, given)
+def _find(policy: str) -> Callable[..., Any]:
+    if policy in _STOP_POLICIES:
+        return _STOP_POLICIES[policy]
+    if not is_import_path(policy):
+        raise ConfigurationError(
+            f"no batching policy named {policy!r}; there are: {', '.join(POLICIES)}, and package.module:Class"
+        )
+    own = load_class(policy, "batching policy", ("observe",))
+    return load_class(policy, "batching policy", _QUEUE_METHODS if _is_queue(own) else _STOP_METHODS)
+
+
+def _is_queue(make: Callable[..., Any]) -> bool:
+    return inspect.isclass(make) and hasattr(make, "select")
+
+
+def _make(what: str, make: Callable[..., Any], options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+    """ours: what the caller fills in itself, where `make` has a parameter of that name."""
+    given = {name: value for name, value in ours.items() if name in option_names(make)}
+    check_options(what, make, options, given)
     return make(**given, **options)
 
 

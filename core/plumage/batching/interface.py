@@ -37,7 +37,8 @@ class Candidate(NamedTuple):
 
     vector: cumulative chunk hashes; `vector[l]` is equal between two requests iff their first l+1 chunks are equal.
         Frozen here: an engine's own vector grows with the output. Empty means: shares with nobody.
-    tokens: prompt length. arrival: seconds on the caller's clock. group: for the Oracle baseline only.
+    tokens: prompt length. arrival: seconds on the caller's clock. group: what a client says belongs
+        together, for policies of your own; none of ours reads it.
     """
 
     request_id: RequestId

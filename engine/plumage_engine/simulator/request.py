@@ -20,7 +20,7 @@ class SimRequest:
     block_hashes: chained hashes of the prompt's *full* blocks. output_tokens: how many it will generate, at least 1.
     output_hashes: hashes of the full blocks that follow (the prompt's tail with the output), where they are known: they
     are cached as the output grows, as vLLM does. vector: the batching policy's chunk hashes; None takes every
-    `chunk_blocks`-th block hash. group: for the Oracle baseline only.
+    `chunk_blocks`-th block hash. group: what belongs together, for policies of your own.
     """
 
     request_id: RequestId

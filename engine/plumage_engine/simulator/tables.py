@@ -17,7 +17,7 @@ from xxhash import xxh3_64_hexdigest
 
 from plumage.batching.stop.shared import LearnedTable, Teachable, checked
 from plumage.errors import ConfigurationError
-from plumage_engine.policies import FeatherConfig
+from plumage_engine.policies import FeatherConfig, refuse_code
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.protocol import ApiError
@@ -71,7 +71,9 @@ class Tables:
     async def feather(self, request: Request) -> Response:
         """Another batching policy, as the configuration's `feather` says it."""
         try:
-            feather = FeatherConfig.told(from_json(await _body(request)), "feather")
+            told = from_json(await _body(request))
+            refuse_code(told)
+            feather = FeatherConfig.told(told, "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
                 self._engine.follow(config.engine_settings())

@@ -233,7 +233,7 @@ class RequestOrder:
 
 
 def _group(request: Request) -> str | int | None:
-    """The group that a caller of the Oracle baseline gave, in `extra_args`. A client may send anything there
+    """The group that a client gave in `extra_args`, for policies of your own. A client may send anything there
     (`vllm_xargs`): what is no name or number of a fair size is as if it were not there."""
     parameters = request.sampling_params
     extra = parameters.extra_args if parameters is not None else None

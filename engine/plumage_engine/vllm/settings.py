@@ -24,7 +24,7 @@ from plumage.hotness.formula import parse_formula
 from plumage.newer import MARK
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section
-from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig
+from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig, refuse_code
 from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
 
 __all__ = [
@@ -98,6 +98,7 @@ def read_feather(body: bytes) -> PluginFeather | None:
     """The value of `feather` alone, as an engine that runs is told another. ConfigurationError names every mistake."""
     try:
         told = json.loads(body)
+        refuse_code(told)
         mark = {name: told.pop(name) for name in MARK if isinstance(told, dict) and name in told}
         settings = _validated({"feather": told, "eviction": None, **mark}, SECTION)
         _try_policies(settings, SECTION)

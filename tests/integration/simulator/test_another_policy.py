@@ -27,7 +27,14 @@ def test_requests_under_way_end_as_they_would_have() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b'{"policy": "Banditt"}', b'{"policy": "Bandit", "options": {"alpha": 1}}']
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"policy": "Banditt"}',
+        b'{"policy": "Bandit", "options": {"alpha": 1}}',
+        b'{"policy": "plumage.batching.stop:Always"}',  # a request can't name code to import
+    ],
 )
 def test_a_policy_that_is_none_is_refused_and_changes_nothing(engine: Engine, body: bytes) -> None:
     refused = engine.admin.post(PATH, content=body)

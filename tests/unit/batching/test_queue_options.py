@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
-from plumage.batching import BatchQueue, Candidate, make_queue
+from plumage.batching import BatchQueue, BatchState, Candidate, Decision, StepOutcome, make_queue, queue_options
+from plumage.batching.fcfs import Fcfs
+from plumage.batching.feather import Feather
 from plumage.errors import ConfigurationError
 
 
@@ -36,9 +39,6 @@ def test_unknown_names_and_options_are_named() -> None:
         ("QLearning", "alpha", 0.0),
         ("QLearning", "gamma", -0.1),
         ("QLearning", "decay", float("nan")),
-        ("Dynamic", "target", 0.0),
-        ("Dynamic", "smallest", 0),
-        ("Dynamic", "cut", 1.2),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused_by_its_name(policy: str, option: str, value: float) -> None:
@@ -66,3 +66,68 @@ def test_options_are_plain_values(policy: str, options: dict[str, object]) -> No
 def test_an_unknown_choice_names_the_known_ones(option: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{value!r}; there are: "):
         queue("Bandit", **{option: value})
+
+
+class Small:
+    """A stop policy of one's own: at most so many at once."""
+
+    def __init__(self, *, most: int = 2) -> None:
+        self.most = most
+
+    def decide(self, state: BatchState) -> Decision:
+        return Decision.ADD if state.batch < self.most else Decision.STOP
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Nothing to learn."""
+
+
+class Newest(Fcfs):
+    """A whole queue of one's own."""
+
+    def __init__(self, *, max_wait: float, depth: int = 1) -> None:
+        super().__init__(max_wait=max_wait)
+        self.depth = depth
+
+
+class Neither:
+    """No policy: it observes only."""
+
+    def observe(self, outcome: StepOutcome) -> None:
+        """Nothing to learn."""
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings can name the classes of this file."""
+    monkeypatch.setitem(sys.modules, "own_batching", sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("importable")
+def test_an_import_path_names_a_stop_policy_with_its_options() -> None:
+    waiting = queue("own_batching:Small", most=1, order="Paper", max_wait=9.0)
+    assert isinstance(waiting, Feather)
+    assert (type(waiting.policy), waiting.max_wait) == (Small, 9.0)
+    for number in range(2):
+        waiting.insert(Candidate(number, (1, 2), 128, 0.0))
+    waiting.add(waiting.select(now=0.0))
+    assert waiting.select(now=0.0) is None
+    assert waiting.select(now=9.0) == 1, "it has waited for as long as it may"
+    assert queue_options("own_batching:Small") == ["most", "order"]
+
+
+@pytest.mark.usefixtures("importable")
+def test_an_import_path_names_a_queue_with_its_options() -> None:
+    waiting = queue("own_batching:Newest", max_wait=9.0, depth=3)
+    assert isinstance(waiting, Newest)
+    assert (waiting.max_wait, waiting.depth) == (9.0, 3)
+    assert queue_options("own_batching:Newest") == ["depth"]
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_class_that_is_no_policy_and_a_wrong_option_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="'own_batching:Neither' lacks decide"):
+        queue("own_batching:Neither")
+    with pytest.raises(ConfigurationError, match="stop policy own_batching:Small has no option least"):
+        queue("own_batching:Small", least=1)
+    with pytest.raises(ConfigurationError, match="batching policy own_batching:Newest, option depth: Expected `int`"):
+        queue("own_batching:Newest", depth="x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from plumage.batching.factory import POLICIES
+from plumage_bench.baselines.batching import POLICY_NAMES, path
 from plumage_bench.vllm_engine import Prompt
 from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, variants
 from plumage_engine.vllm.settings import PluginSettings
@@ -45,10 +45,10 @@ def test_oracle_is_told_the_groups_and_strangers_have_none() -> None:
 
 def test_each_policy_is_served_and_those_that_stop_must() -> None:
     queues = {one.name.removeprefix("feather "): one for one in variants(quick=False) if "feather " in one.name}
-    assert set(queues) == set(POLICIES)
+    assert set(queues) == set(POLICY_NAMES)
     never = {name for name, one in queues.items() if "stops" not in one.about}
     assert never == {"ChtOrder", "Fcfs", "Lpm", "DfsWeight"}
-    assert all((one.plugin or {})["feather"]["policy"] == name for name, one in queues.items())
+    assert all((one.plugin or {})["feather"]["policy"] == path(name) for name, one in queues.items())
 
 
 def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:

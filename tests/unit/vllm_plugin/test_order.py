@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plumage.batching import Candidate, StepOutcome, make_queue
+from plumage.batching import Candidate, StepOutcome
+from plumage_bench.baselines.batching import make_queue
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.order import RequestOrder
 

@@ -6,6 +6,7 @@ import pytest
 
 from plumage import defaults
 from plumage.errors import ConfigurationError
+from plumage_bench.baselines.batching import path as queue
 from plumage_bench.baselines.eviction import path
 from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
 
@@ -55,10 +56,16 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
             {"feather": {"policy": "Bandit", "options": {"rng": 1}}},
             ["Bandit", "no option rng", "exploration", "credit", "order"],
         ),
-        ({"feather": {"policy": "Lpm", "options": {"policy": "x"}}}, ["Lpm", "no option policy", "fcfs_above"]),
-        ({"feather": {"policy": "Radix", "options": {"rng": 1}}}, ["Radix", "no option rng", "stop"]),
-        ({"feather": {"policy": "Radix", "options": {"stop": []}}}, ["no stop policy named []", "Heuristic"]),
-        ({"feather": {"policy": "Dynamic", "options": {"smallest": 10**400}}}, ["Dynamic: an option can't be used"]),
+        ({"feather": {"policy": queue("Lpm"), "options": {"policy": "x"}}}, ["Lpm", "no option policy", "fcfs_above"]),
+        ({"feather": {"policy": queue("Radix"), "options": {"rng": 1}}}, ["Radix", "no option rng", "stop"]),
+        (
+            {"feather": {"policy": queue("Radix"), "options": {"stop": "Fcfs"}}},
+            ["named 'Fcfs'", "Heuristic"],
+        ),
+        (
+            {"feather": {"policy": queue("Dynamic"), "options": {"smallest": 10**400}}},
+            ["an option can't be used"],
+        ),
         ({"eviction": {"policy": "HotnessPaper", "options": {"clock_bits": -1}}}, ["HotnessPaper: an option can't"]),
         ({"feather": {"policy": "Bandid", "options": {"order": {}}}}, ["Bandid", "Bandit"]),
         ({"eviction": {"options": {"capacity": 3}}}, ["Hotness", "no option capacity", "weights", "memory"]),
@@ -101,6 +108,7 @@ def test_a_batching_policy_is_read_alone() -> None:
         (b'{"policy": "Bandit", "options": {"rng": 1}}', "exploration"),
         (b"[" * 100_000, "JSON"),
         (b'{"options": {"order": ' + b"[" * 900 + b"]" * 900 + b"}}", "order|JSON"),
+        (b'{"policy": "plumage.batching.stop:Always"}', "a request can't name code to import"),
         (b"1" * 5000, "JSON"),
         (b"\xff", "JSON"),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from plumage.batching.limit import BatchLimit
+from plumage_bench.baselines.batching import path
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 
 BLOCK = 32
@@ -33,7 +34,7 @@ def prompts(seed: int, count: int = 60, *, groups: int = 5, answer: int = 12, ab
 
 def feather(policy: str, **more: Any) -> dict[str, Any]:
     """Settings with this feature alone."""
-    return plugin_arguments({"feather": {"policy": policy}, "eviction": None, "batchLimit": "Static", **more})
+    return plugin_arguments({"feather": {"policy": path(policy)}, "eviction": None, "batchLimit": "Static", **more})
 
 
 def tokens(engine: Engine, wanted: list[Prompt]) -> Mapping[str, tuple[int, ...]]:

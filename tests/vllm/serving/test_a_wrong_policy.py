@@ -14,7 +14,7 @@ from plumage_bench.vllm_engine import SCHEDULER, plugin_arguments
 from plumage_bench.vllm_server import Server, ServerError
 
 _WRONG: dict[str, Any] = {"feather": {"policy": "Bandid"}}
-_RIGHT = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs", "Lpm", "Oracle")
+_RIGHT = ("Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs")
 
 
 _BY_FLAG = (f"--scheduler-cls={SCHEDULER}", f"--additional-config={json.dumps({'plumage': _WRONG})}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from plumage.batching.base import MAX_WAIT, WaitingQueue
 from plumage.batching.interface import Candidate, Level, RequestId, StepOutcome
-from plumage.batching.prefixes import PrefixRecord
+from plumage_bench.baselines.batching.prefixes import PrefixRecord
 
 __all__ = ["DfsWeight", "Lpm"]
 

@@ -7,11 +7,15 @@ at another price; of the candidates that lose equally little it doesn't know whi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from plumage.batching.base import MAX_WAIT
-from plumage.batching.interface import BatchState, Candidate, Level, RequestId, StopPolicy
+from plumage.batching.factory import make_stop_policy
+from plumage.batching.interface import BatchState, Candidate, Level, RequestId, StopPolicy, Uniform
 from plumage.batching.stopping import Question, StoppingQueue
 
-__all__ = ["Radix"]
+__all__ = ["Radix", "RadixQueue"]
 
 
 class _Level:
@@ -120,3 +124,17 @@ class Radix(StoppingQueue):
                 del level.children[key]
                 return
             level = child
+
+
+class RadixQueue(Radix):
+    """As settings name it. stop: a stop policy's name; stop_options: of that policy."""
+
+    def __init__(
+        self,
+        *,
+        rng: Uniform,
+        stop: str = "Heuristic",
+        stop_options: Mapping[str, Any] | None = None,
+        max_wait: float = MAX_WAIT,
+    ) -> None:
+        super().__init__(make_stop_policy(stop, rng, stop_options or {}), max_wait=max_wait)
