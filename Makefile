@@ -30,7 +30,7 @@ $(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
 
 check-vllm: setup  ## does another vLLM have what the plugin hooks? make check-vllm VERSION=0.33.0 (a version, wheel or folder)
 	@test -n "$(VERSION)" || { echo "check-vllm: say which: make check-vllm VERSION=0.33.0" >&2; exit 2; }
-	@$(BIN)/python -m plumage_engine.vllm.compat.sources "$(VERSION)"
+	@$(BIN)/python -m plumage_bench.vllm_sources "$(VERSION)"
 
 demo: setup  ## a pool on this machine: four engines, a directory, a router, and what routing by prefix buys (KEEP=1 leaves it up)
 	@KEEP="$(KEEP)" $(BIN)/plumage demo

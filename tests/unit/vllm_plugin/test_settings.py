@@ -118,7 +118,7 @@ def test_a_wrong_batching_policy_is_told(body: bytes, word: str) -> None:
         read_feather(body)
 
 
-@pytest.mark.parametrize("key", ["feather", "hostTier", "host_tier", "batchLimit", "virtualGpu", "plumge", "Plumage"])
+@pytest.mark.parametrize("key", ["feather", "hostTier", "host_tier", "batchLimit", "plumge", "Plumage"])
 def test_what_is_ours_and_stands_elsewhere_is_refused(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'{key}.*"plumage"'):
         check_keys({key: {}, "another": 1})
@@ -126,7 +126,7 @@ def test_what_is_ours_and_stands_elsewhere_is_refused(key: str) -> None:
         check_keys({"plumage": {}, key: {}})
 
 
-@pytest.mark.parametrize("given", [{}, {"plumage": {}}, {"plum": 1, "image": 2, "gdn_prefill_backend": "x"}, object()])
+@pytest.mark.parametrize("given", [{}, {"plumage": {}}, {"plum": 1, "virtualGpu": {}, "gdn": "x"}, object()])
 def test_what_is_other_plugins_is_left_to_them(given: object, caplog: pytest.LogCaptureFixture) -> None:
     check_keys(given)
     assert not caplog.records

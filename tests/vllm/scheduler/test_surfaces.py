@@ -10,8 +10,8 @@ import pytest
 import vllm
 
 from plumage_bench.vllm_engine import Engine, plugin_arguments
-from plumage_engine.vllm.compat.sources import moved
-from plumage_engine.vllm.compat.tree import Sources
+from plumage_bench.vllm_sources.check import moved
+from plumage_bench.vllm_sources.tree import Sources
 
 
 def test_nothing_is_missing_in_the_sources() -> None:

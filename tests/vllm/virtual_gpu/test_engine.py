@@ -11,7 +11,7 @@ import pytest
 from plumage.errors import ConfigurationError, StateError
 from plumage_bench.vllm_engine import Engine, Prompt
 
-EXECUTOR = "plumage_engine.vllm.virtual_gpu.executor.VirtualGpuExecutor"
+EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 BLOCK = 16
 
 Start = Callable[..., Engine]
@@ -19,10 +19,10 @@ Start = Callable[..., Engine]
 
 def arguments(device: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
     """EngineArgs for a virtual GPU in virtual time, vLLM's own scheduler on it."""
-    settings = {"feather": None, "eviction": None, "virtualGpu": {"clock": "Virtual", **(device or {})}}
+    settings = {"feather": None, "eviction": None}
     return {
         "distributed_executor_backend": EXECUTOR,
-        "additional_config": {"plumage": settings},
+        "additional_config": {"plumage": settings, "virtualGpu": {"clock": "Virtual", **(device or {})}},
         "block_size": BLOCK,
         **others,
     }
@@ -196,7 +196,7 @@ def test_a_connector_with_unknown_jobs_is_refused(start_engine: Start) -> None:
     ("others", "told"),
     [
         ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, "speculative decoding"),
-        ({"additional_config": {"plumage": {"virtualGpu": {"preset": "tpu"}}}}, "choose one of gpu, cpu"),
+        ({"additional_config": {"virtualGpu": {"preset": "tpu"}}}, "choose one of gpu, cpu"),
     ],
 )
 def test_what_is_not_modelled_is_refused_at_start(others: dict[str, Any], told: str, start_engine: Start) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from plumage_bench.vllm_server import Server
 
-EXECUTOR = "plumage_engine.vllm.virtual_gpu.executor.VirtualGpuExecutor"
+EXECUTOR = "plumage_bench.virtual_gpu.executor.VirtualGpuExecutor"
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def server(start_server: Callable[..., Server]) -> Server:
     device = {"timeScale": 0.5, "kvGib": 8, "asyncScheduling": True}
     return start_server(
         f"--distributed-executor-backend={EXECUTOR}",
-        "--additional-config=" + json.dumps({"plumage": {"virtualGpu": device}}),
+        "--additional-config=" + json.dumps({"virtualGpu": device}),
         "--enable-prompt-tokens-details",
         "--block-size=16",
     )

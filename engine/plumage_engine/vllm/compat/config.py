@@ -1,5 +1,5 @@
 """vLLM's options of its scheduler: where it asks which one to make, which the entry point answers. What else is read of
-its options stands in `reads`."""
+its options stands in the checker's `reads`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ __all__ = ["device_name"]
 
 
 def device_name() -> str:
-    """Of a platform that knows none, or raises, its type. What is read of it stands in `reads`."""
+    """Of a platform that knows none, or raises, its type. What is read of it stands in the checker's `reads`."""
     try:
         return str(current_platform.get_device_name())
     except Exception:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from plumage_engine.vllm.virtual_gpu.batch import Batch
-from plumage_engine.vllm.virtual_gpu.readers import Readers
-from plumage_engine.vllm.virtual_gpu.speech import Answer
+from plumage_bench.virtual_gpu.batch import Batch
+from plumage_bench.virtual_gpu.readers import Readers
+from plumage_bench.virtual_gpu.speech import Answer
 
 SIZE = 4
 ANSWER = Answer(0, None)

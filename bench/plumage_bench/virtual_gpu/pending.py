@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from plumage_engine.vllm.virtual_gpu.clock import Clock
+from plumage_bench.virtual_gpu.clock import Clock
 
 __all__ = ["Pending", "ready"]
 

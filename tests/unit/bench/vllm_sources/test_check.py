@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.compat.sources import main, moved
-from plumage_engine.vllm.compat.tree import Sources
+from plumage_bench.vllm_sources.check import main, moved
+from plumage_bench.vllm_sources.tree import Sources
 
 SCHEDULER = """
 class Base:

@@ -1,12 +1,12 @@
-"""`make check-vllm VERSION=…`: is what we hook in another version of vLLM too? Its sources are read, nothing is run.
+"""Does another version of vLLM have what we hook? Its sources are read, nothing is run.
 
-    python -m plumage_engine.vllm.compat.sources VERSION | WHEEL | FOLDER
+    python -m plumage_bench.vllm_sources VERSION | WHEEL | FOLDER
 
-Each module of this package imports names of vLLM and holds tables (`Surface`, `Live`, `Read`, `Made`): classes with the
-members that the plugin calls, overrides, reads or passes. Both are read from our own sources, as are the imports of all
-other modules of the plugin and its calls of vLLM's functions and constructors (`calls`), and looked up in vLLM's: the
-classes, what they inherit from other classes of vLLM, and names that a module only passes on. What was renamed, was
-moved, lost a parameter or wants another one is named, and so is a table that can't be read.
+The modules in `compat` folders and `reads` import names of vLLM and hold tables (`Surface`, `Live`, `Read`, `Made`):
+classes with the members that we call, override, read or pass. Tables, imports and calls of vLLM's functions and
+constructors (`calls`) are read from our own sources and looked up in vLLM's: the classes, what they inherit from other
+classes of vLLM, and names that a module only passes on. What was renamed, was moved, lost a parameter or wants another
+one is named, and so is a table that can't be read.
 """
 
 from __future__ import annotations
@@ -21,26 +21,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeGuard
 
+import plumage_engine
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.compat.calls import Call, calls, known_names, refusals
-from plumage_engine.vllm.compat.tree import Class, Sources, defined, homes
+from plumage_bench.vllm_sources.calls import Call, calls, known_names, refusals
+from plumage_bench.vllm_sources.tree import Class, Sources, defined, homes
 
-__all__ = ["main", "moved", "tables"]
+__all__ = ["OURS", "main", "moved", "table_files", "tables"]
 
-_HERE = Path(__file__).parent
+_LAB = Path(__file__).parents[1]
+OURS = (Path(plumage_engine.__file__).parent / "vllm", _LAB / "virtual_gpu", _LAB / "vllm_sources")
+"""Folders of modules that rely on vLLM: the plugin, the virtual GPU, and `reads`."""
+_COMPAT, _READS = "compat", "reads.py"
 _TABLES, _MADE = ("Surface", "Live", "Read"), "Made"
 _KINDS = "Surface, Live, Read or Made"
 _DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
 
-def moved(sources: Sources, ours: Path = _HERE.parent) -> list[str]:
-    """What the modules under `ours` rely on and `sources` does not have, in words. Tables are in `ours`/compat."""
+def moved(sources: Sources, *folders: Path) -> list[str]:
+    """What the modules under `folders`, or `OURS`, rely on and `sources` does not have, in words."""
+    return [line for folder in folders or OURS for line in _moved(sources, folder)]
+
+
+def _moved(sources: Sources, ours: Path) -> list[str]:
     lines: list[str] = []
     for file in sorted(ours.rglob("*.py")):
         tree, name = ast.parse(file.read_text(encoding="utf-8")), file.relative_to(ours).as_posix()
-        imported, known = homes(tree), known_names(tree, ours / _HERE.name)
+        imported, known = homes(tree), known_names(tree, ours / _COMPAT)
         found = [f"{module} has no {one}" for module, one in imported.values() if not sources.has(module, one)]
-        if imported and file.parent == ours / _HERE.name:
+        if imported and _holds_tables(file):
             found += _check(tree, imported, sources)
         made = (one for one in calls(tree, known) if sources.has(one.module, one.name))
         found += (line for call in dict.fromkeys(made) for line in refusals(call, sources))
@@ -48,9 +56,18 @@ def moved(sources: Sources, ours: Path = _HERE.parent) -> list[str]:
     return lines
 
 
-def tables(ours: Path = _HERE) -> list[tuple[str, list[str]]]:
-    """(class, members) of all tables in `ours` but `Made`. ValueError for one that can't be read."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in sorted(ours.glob("*.py"))]
+def _holds_tables(file: Path) -> bool:
+    return file.parent.name == _COMPAT or file.name == _READS
+
+
+def table_files() -> list[Path]:
+    """The modules of `OURS` that hold tables."""
+    return [file for folder in OURS for file in sorted(folder.rglob("*.py")) if _holds_tables(file)]
+
+
+def tables() -> list[tuple[str, list[str]]]:
+    """(class, members) of all tables in `table_files` but `Made`. ValueError for one that can't be read."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in table_files()]
     return [entry for tree in trees for node in tree.body if _is_table(node) for entry in _members(node)]
 
 
@@ -173,7 +190,3 @@ def _downloaded(version: str, folder: Path) -> Path:
     ]
     subprocess.run([*pip, f"vllm=={version}"], check=True, timeout=1800)
     return next(folder.glob("*.whl"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

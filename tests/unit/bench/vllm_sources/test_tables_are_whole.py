@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import plumage
-import plumage_engine
-from plumage_engine.vllm.compat.calls import calls, known_names
-from plumage_engine.vllm.compat.sources import tables
+from plumage_bench.vllm_sources.calls import calls, known_names
+from plumage_bench.vllm_sources.check import OURS, table_files, tables
 
-_PLUGIN = Path(plumage_engine.__file__).parent / "vllm"
 _CORE = Path(plumage.__file__).parent
-_OURS = [_PLUGIN, *(_CORE / name for name in ("batching", "blocks", "eviction", "hotness", "settings", "tiering"))]
+_OURS = [*OURS, *(_CORE / name for name in ("batching", "blocks", "eviction", "hotness", "settings", "tiering"))]
 _PYTHON = (str, bytes, bytearray, list, dict, set, frozenset, tuple, int, float, memoryview, object, Exception, type)
 _OTHERS = """
     DecodeError Empty Encoder Event Lock Random Raw SimpleQueue Struct TemporaryFile Tensor Thread _replace add_metric
@@ -82,7 +80,7 @@ def test_a_constructor_that_is_called_by_way_of_ours_is_in_a_table() -> None:
     }
     made = {
         ast.unparse(key)
-        for file in (_PLUGIN / "compat").glob("*.py")
+        for file in table_files()
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.AnnAssign)
         and ast.unparse(node.annotation) == "Made"
@@ -94,18 +92,20 @@ def test_a_constructor_that_is_called_by_way_of_ours_is_in_a_table() -> None:
 
 
 def _known() -> Iterator[tuple[ast.Module, dict[str, tuple[str, str]]]]:
-    for file in _PLUGIN.rglob("*.py"):
-        tree = ast.parse(file.read_text())
-        yield tree, known_names(tree, _PLUGIN / "compat")
+    for folder in OURS:
+        for file in folder.rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            yield tree, known_names(tree, folder / "compat")
 
 
 def _used() -> Iterator[tuple[str, str]]:
-    """(module, attribute) of all that is read or called in the plugin."""
-    for file in _PLUGIN.rglob("*.py"):
-        if file.parent.name != "compat" and file.name not in _NOT_OF_VLLM:
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Attribute):
-                    yield file.relative_to(_PLUGIN).as_posix(), node.attr
+    """(module, attribute) of all that is read or called in the plugin and in the virtual GPU."""
+    for folder in OURS[:2]:  # the checker itself knows nothing of vLLM's objects
+        for file in folder.rglob("*.py"):
+            if file.parent.name != "compat" and file.name not in _NOT_OF_VLLM:
+                for node in ast.walk(ast.parse(file.read_text())):
+                    if isinstance(node, ast.Attribute):
+                        yield file.relative_to(folder).as_posix(), node.attr
 
 
 def _defined() -> Iterator[str]:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plumage_bench.virtual_gpu.readers import Readers
 from plumage_engine.simulator.device import StepShape
-from plumage_engine.vllm.virtual_gpu.readers import Readers
 
 if TYPE_CHECKING:
-    from plumage_engine.vllm.compat.executor import CachedRequestData, NewRequestData, SchedulerOutput
-    from plumage_engine.vllm.virtual_gpu.speech import Answer
+    from plumage_bench.virtual_gpu.compat.executor import CachedRequestData, NewRequestData, SchedulerOutput
+    from plumage_bench.virtual_gpu.speech import Answer
 
 __all__ = ["Batch", "Resident", "Turn"]
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.compat.executor import (
+from plumage_bench.virtual_gpu.batch import Batch, Turn
+from plumage_bench.virtual_gpu.clock import Clock, VirtualClock, WallClock
+from plumage_bench.virtual_gpu.compat.executor import (
     EMPTY_MODEL_RUNNER_OUTPUT,
     Executor,
     FullAttentionSpec,
@@ -27,16 +29,14 @@ from plumage_engine.vllm.compat.executor import (
     VllmConfig,
     complaints,
 )
+from plumage_bench.virtual_gpu.config import read_config
+from plumage_bench.virtual_gpu.grammar import Grammar
+from plumage_bench.virtual_gpu.link import Link
+from plumage_bench.virtual_gpu.pending import Pending, ready
+from plumage_bench.virtual_gpu.speech import Answer, Speech
+from plumage_bench.virtual_gpu.transfers import Transfers
+from plumage_bench.virtual_gpu.vocabulary import make_speech
 from plumage_engine.vllm.settings import read_settings
-from plumage_engine.vllm.virtual_gpu.batch import Batch, Turn
-from plumage_engine.vllm.virtual_gpu.clock import Clock, VirtualClock, WallClock
-from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
-from plumage_engine.vllm.virtual_gpu.grammar import Grammar
-from plumage_engine.vllm.virtual_gpu.link import Link
-from plumage_engine.vllm.virtual_gpu.pending import Pending, ready
-from plumage_engine.vllm.virtual_gpu.speech import Answer, Speech
-from plumage_engine.vllm.virtual_gpu.transfers import Transfers
-from plumage_engine.vllm.virtual_gpu.vocabulary import make_speech
 
 __all__ = ["VirtualGpuExecutor"]
 
@@ -63,7 +63,7 @@ class VirtualGpuExecutor(Executor):
     def _init_executor(self) -> None:
         _refuse(self.vllm_config)
         settings = read_settings(self.vllm_config.additional_config, os.environ)
-        config = settings.virtual_gpu if settings is not None else VirtualGpuConfig()
+        config = read_config(self.vllm_config.additional_config)
         feather = settings.feather if settings is not None else None
         size = self.cache_config.block_size
         self.clock = VirtualClock() if config.clock == "Virtual" else WallClock()

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from plumage.errors import ConfigurationError
+from plumage_bench.virtual_gpu.clock import VirtualClock
+from plumage_bench.virtual_gpu.config import VirtualGpuConfig, read_config
+from plumage_bench.virtual_gpu.grammar import Grammar
+from plumage_bench.virtual_gpu.link import Link
+from plumage_bench.virtual_gpu.pending import Pending
+from plumage_bench.virtual_gpu.speech import Speech
 from plumage_engine.simulator.device import GPU
-from plumage_engine.vllm.settings import read_settings
-from plumage_engine.vllm.virtual_gpu.clock import VirtualClock
-from plumage_engine.vllm.virtual_gpu.config import VirtualGpuConfig
-from plumage_engine.vllm.virtual_gpu.grammar import Grammar
-from plumage_engine.vllm.virtual_gpu.link import Link
-from plumage_engine.vllm.virtual_gpu.pending import Pending
-from plumage_engine.vllm.virtual_gpu.speech import Speech
 
 WORDS = list(range(100, 200))
 
@@ -113,6 +112,11 @@ def test_no_time_at_all_is_a_device() -> None:
     ],
 )
 def test_mistakes_are_told_with_what_is_right(given: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--additional-config, plumage") as refused:
-        read_settings({"plumage": {"virtualGpu": given}}, {})
+    with pytest.raises(ConfigurationError, match="--additional-config:") as refused:
+        read_config({"virtualGpu": given})
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"plumage": {}}, object(), None])
+def test_without_its_section_the_defaults_hold(given: object) -> None:
+    assert read_config(given) == VirtualGpuConfig()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plumage_engine.vllm.compat.tree import Class, Sources, homes
+from plumage_bench.vllm_sources.tree import Class, Sources, homes
 
 __all__ = ["Call", "calls", "known_names", "refusals"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from plumage.errors import StateError
-from plumage_engine.vllm.compat.executor import (
+from plumage_bench.virtual_gpu.clock import Clock
+from plumage_bench.virtual_gpu.compat.executor import (
     KVConnectorOutput,
     OffloadingConnectorMetadata,
     OffloadingWorkerMetadata,
     TransferJob,
 )
-from plumage_engine.vllm.virtual_gpu.clock import Clock
-from plumage_engine.vllm.virtual_gpu.link import Copy, Link
+from plumage_bench.virtual_gpu.link import Copy, Link
 
 __all__ = ["PROMOTION", "Transfers"]
 

@@ -1,18 +1,21 @@
-"""What the virtual GPU is told: `virtualGpu` in the plugin's settings."""
+"""The virtual GPU's settings: `virtualGpu` in vLLM's `--additional-config`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section
 from plumage_engine.simulator.device import Device, make_device
 
-__all__ = ["VirtualGpuConfig"]
+__all__ = ["SECTION", "VirtualGpuConfig", "read_config"]
+
+SECTION = "virtualGpu"
 
 _GIB = 2**30
 
@@ -63,3 +66,16 @@ class VirtualGpuConfig(Section):
     def block_bytes(self, block_size: int) -> int:
         """What one KV block of the modelled device takes, and what a copy of it moves."""
         return block_size * self.device().kv_bytes_per_token
+
+
+def read_config(additional_config: object) -> VirtualGpuConfig:
+    """The section of vLLM's `--additional-config`; the defaults without one. ConfigurationError names every mistake.
+
+    additional_config: a mapping from JSON, or whatever object a plugin of vLLM put there."""
+    given = additional_config.get(SECTION, {}) if isinstance(additional_config, Mapping) else {}
+    try:
+        return VirtualGpuConfig.model_validate(given)
+    except ValidationError as error:
+        lines = [f"  - {'.'.join(map(str, (SECTION, *item['loc'])))}: {item['msg']}" for item in error.errors()]
+        known = ", ".join(field.alias or name for name, field in VirtualGpuConfig.model_fields.items())
+        raise ConfigurationError("\n".join(["--additional-config:", *lines, f"  there are: {known}"])) from error
