@@ -13,7 +13,7 @@ SOURCES := core router engine operator cli bench
 # Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs-pages
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -77,6 +77,9 @@ crds: setup  ## write crds/*.yaml from the models; make lint fails when they dif
 
 evidence: setup  ## write docs/evidence.md from its claims and runs; make lint fails when they disagree
 	@$(BIN)/python scripts/make_evidence.py
+
+docs-pages: setup  ## write the generated pages of docs/: decisions, tested, reference; make lint fails when they differ
+	@$(BIN)/python scripts/make_docs.py
 
 bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
 	@$(BIN)/plumage bench $(NAME) $(ARGS)
