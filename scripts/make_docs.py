@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs_pages import decisions, tested
+from docs_pages import cli, decisions, http, tested
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES: dict[str, Callable[[], str]] = {
     "decisions/index.md": decisions.page,
     "tested.md": tested.page,
+    "reference/cli.md": cli.page,
+    "reference/http.md": http.page,
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/manifest.md from the models in plumage.api.v1alpha1: every field with its form, default and meaning.
+"""Write docs/reference/manifest.md from plumage.api.v1alpha1: each field with its form, default and meaning.
 
 python scripts/make_manifest_reference.py            # write the page
 python scripts/make_manifest_reference.py --check    # status 1 when the page is not what the models say
@@ -17,12 +17,12 @@ from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.api.v1alpha1.scheduling import Placement
 from plumage.api.v1alpha1.struct import Struct
 
-PAGE = Path(__file__).parents[1] / "docs" / "manifest.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "manifest.md"
 HEAD = """# Manifests: every field
 
 `inference.plumage.dev/v1alpha1`. Written by `scripts/make_manifest_reference.py` from the models; change those, not
 this page. `plumage validate FILE` checks a manifest and names every mistake in it at once; an API server does so by the
-same rules ([crds.md](crds.md)).
+same rules ([kinds.md](kinds.md)).
 
 A field without a default must be set, unless its form says *optional*. A quantity is an integer or a string such as
 `16Gi`, `500m` or `"0.5"`; there are no floats. What the API server or the operator writes (`status`, most of

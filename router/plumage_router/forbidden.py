@@ -1,4 +1,4 @@
-"""Request fields that the router refuses, each with the reason that the client reads (docs/requests.md lists them).
+"""Request fields that the router refuses, each with the reason that the client reads (docs/reference/requests.md).
 
 A pool's `spec.router.allowedRequestFields` lets fields of the first table pass, and fields that are in no table here.
 """

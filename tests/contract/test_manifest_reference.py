@@ -1,4 +1,4 @@
-"""docs/manifest.md says what the models say."""
+"""docs/reference/manifest.md says what the models say."""
 
 from __future__ import annotations
 

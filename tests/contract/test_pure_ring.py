@@ -29,7 +29,7 @@ def test_the_exceptions_are_those_of_the_architecture() -> None:
     allowed = {line.partition(" -> ")[0] for line in contract()["ignore_imports"]}
     files = {CORE.parent.joinpath(*module.split(".")) for module in allowed}
     assert {path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files} == READS_FILES
-    architecture = (ROOT / "docs" / "architecture.md").read_text()
+    architecture = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     assert all(f"`{module}`" in architecture for module in allowed)
 
 

@@ -28,7 +28,7 @@ def test_plumage_is_a_command_once_the_environment_is_active(page: str) -> None:
     assert "`make setup`" in text
     assert "`source .venv/bin/activate`" in text
     if page == "README.md":
-        assert text.index("source .venv/bin/activate") < min(map(text.index, ("`plumage ", "$ plumage ")))
+        assert text.index("source .venv/bin/activate") < min(map(text.index, ("`plumage up", "$ plumage ")))
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""Which request fields pass: OpenAI's own, those that docs/requests.md names as refused, and what clients send back."""
+"""Request fields: OpenAI's own pass, those of docs/reference/requests.md are refused, returned ones pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumage_router.errors import RequestError
 from plumage_router.fields import CHAT, COMPLETION, check_fields
 from plumage_router.forbidden import FORBIDDEN, TEMPLATE_OPTIONS
 
-PAGE = (Path(__file__).parents[2] / "docs/requests.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/requests.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""Prometheus' own checker accepts every metrics page of a pool that has served requests."""
+"""Prometheus' own checker accepts every metrics page of a pool, and the reference lists what the pages have."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +41,9 @@ async def test_promtool_accepts_every_page(pool: Pool) -> None:
             assert answer.status_code == 200, part
             findings = [one for one in lint(answer.text) if not VLLMS_OWN.fullmatch(one)]
             assert findings == [], part
+
+
+def test_the_reference_lists_the_metrics_of_each_page() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "make_metrics_reference.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -149,7 +149,7 @@ class Fleet:
         self.access.kubectl("wait", "--for=condition=Ready", f"node/node-{node}", "--timeout=300s")
 
     def drain(self, node: int) -> None:
-        """Empties a node, with an engine of the pool on it, as docs/operations.md says, and gives it back."""
+        """Empties a node, with an engine of the pool on it, as docs/how-to/drain.md says, and gives it back."""
         self._has_engine(node)
         try:
             words = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")

@@ -144,9 +144,11 @@ class BlockRecord:
 
 
 def encode(rows: Sequence[Row], *, seq: int, block_size: int, beyond: int = 0) -> bytes:
-    """The snapshot as it is served (docs/architecture.md), valid after the batch numbered `seq`: parents come before
-    their children, and `missing` tells how many cached blocks are not in it, with those `beyond` the record. Each row
-    is encoded by itself, so that the thread that does it gives way to the engine's."""
+    """The snapshot as it is served (docs/explanation/directory.md), valid after the batch numbered `seq`.
+
+    Parents come before their children. `missing` counts cached blocks that are not in it, with those `beyond` the
+    record. Each row is encoded by itself, so that the thread that does it gives way to the engine's.
+    """
     pack = msgspec.msgpack.Encoder().encode
     told = [msgspec.Raw(pack(row)) for row in _ordered(rows)]
     missing = beyond + sum(1 for _, block, _ in rows if block.ids is None)

@@ -32,8 +32,8 @@ def test_each_metric_that_is_asked_for_exists() -> None:
     assert [name for name in sorted(asked) if not _exported(name)] == []
 
 
-def test_the_operations_page_names_metrics_that_exist_and_every_alert() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+def test_the_observe_page_names_metrics_that_exist_and_every_alert() -> None:
+    page = (ROOT / "docs" / "how-to" / "observe.md").read_text()
     asked = set(OURS.findall(page))
     assert len(asked) > 20
     assert [name for name in sorted(asked) if not _exported(name)] == []

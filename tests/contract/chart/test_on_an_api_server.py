@@ -150,7 +150,7 @@ def test_another_release_takes_the_kept_definitions_over_as_the_manual_says(
 
 def _annotate_words() -> str:
     """The manual's own command, on one line."""
-    page = (ROOT / "docs" / "install.md").read_text().partition(REINSTALL)[2]
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition(REINSTALL)[2]
     command = page.partition("kubectl annotate")[2].partition("# or leave")[0]
     return "kubectl annotate" + command.replace("\\\n", " ")
 
@@ -247,7 +247,7 @@ def test_the_charts_certificate_stays_over_an_upgrade_unless_it_was_deleted(serv
 
     before = trusted()
     server.kubectl("delete", "-n", SYSTEM, *secret)
-    release.upgrade(CHART, "plumage", ON)  # as docs/operations.md says that it is renewed
+    release.upgrade(CHART, "plumage", ON)  # as docs/how-to/upgrade.md says that it is renewed
     assert of_secret("tls\\.crt") not in (first, b"")
     assert trusted() == of_secret("ca\\.crt") != before
     certificate, authority = map(x509.load_pem_x509_certificate, (of_secret("tls\\.crt"), trusted()))

@@ -158,7 +158,7 @@ def test_a_right_that_is_taken_away_leaves_what_it_made_until_it_is_back(fleet: 
     assert "Or drop spec.router.ingress, and delete what was made for it before." in said
     apply(fleet, namespace, PLAIN)
     fleet.until(lambda: condition(fleet, namespace, "Accepted").get("status") == "True")
-    assert spec_of(fleet, namespace, "ingress", "chat-router"), "as docs/install.md warns"
+    assert spec_of(fleet, namespace, "ingress", "chat-router"), "as docs/how-to/install.md warns"
 
     upgrade(fleet, "ingress")
     fleet.until(lambda: not spec_of(fleet, namespace, "ingress", "chat-router"))

@@ -104,7 +104,8 @@ class FeatherSpec(Struct):
     policy: Literal["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"] = Field(
         defaults.FEATHER_POLICY,
         description="Who decides when a batch is closed. ChtOrder orders by prefix and never stops; Bandit, "
-        "QLearning and Heuristic also decide when to stop; Fcfs is stock. docs/vllm.md says what each gained and cost.",
+        "QLearning and Heuristic also decide when to stop; Fcfs is vLLM's own order. docs/how-to/tune.md has what each "
+        "gained and cost.",
     )
     chunk_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         defaults.CHUNK_TOKENS, description="Tokens in one level of the Chunked Hash Tree."

@@ -144,7 +144,7 @@ def _of_another_project(document: Mapping[str, Any]) -> str | None:
     kind = document.get("kind")
     return (
         f"apiVersion: must be {API_VERSION}, got {version!r}: that {kind} is a kind of the Gateway API Inference "
-        "Extension, which has the same name and other fields; Plumage's are in docs/manifest.md"
+        "Extension, which has the same name and other fields; Plumage's are in docs/reference/manifest.md"
     )
 
 

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Write docs/reference/metrics.md from the metrics pages of a running pool, of the operator and of vLLM's plugin.
+
+It starts a pool of one simulated engine, sends a request, and reads `/metrics` of router, engine and agent.
+
+python scripts/make_metrics_reference.py            # write the page (about ten seconds)
+python scripts/make_metrics_reference.py --check    # status 1 when the page differs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from plumage_engine.vllm.metrics import PluginMetrics
+from plumage_operator.metrics import Metrics as OperatorMetrics
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+SECONDS = 60.0
+HEAD = """# Metrics reference
+
+`make docs-pages` writes this page from the metrics pages of a running pool. Each component serves `/metrics` in
+Prometheus' text form; routers serve OpenMetrics too. A counter's name ends with `_total`. Routers behind a gateway add
+the label `pool`. [What to watch](../how-to/observe.md) names the important ones.
+"""
+SECTIONS = {
+    "Router": "plumage_router_",
+    "Agent": "plumage_agent_",
+    "Operator": "plumage_operator_",
+    "Engine: the plugin in vLLM": "plumage_engine_",
+    "Engine: the simulator": "vllm:",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """1 where the page differs and --check is given."""
+    pages = {**_of_a_pool(), "Operator": _of_the_operator(), "Engine: the plugin in vLLM": _of_the_plugin()}
+    text = HEAD + "".join(_section(title, prefix, pages[title]) for title, prefix in SECTIONS.items())
+    if "--check" not in arguments:
+        PAGE.write_text(text)
+        return 0
+    if PAGE.exists() and PAGE.read_text() == text:
+        return 0
+    print(f"{PAGE} differs from the metrics pages: make docs-pages", file=sys.stderr)
+    return 1
+
+
+def _section(title: str, prefix: str, text: str) -> str:
+    families = sorted((one for one in text_string_to_metric_families(text) if one.name.startswith(prefix)), key=_name)
+    rows = "".join(
+        f"| `{_name(one)}` | {one.type} | {_labels(one)} | {_line(one.documentation)} |\n" for one in families
+    )
+    return f"\n## {title}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _name(family: Metric) -> str:
+    return f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def _labels(family: Metric) -> str:
+    return ", ".join(f"`{one}`" for one in sorted({key for sample in family.samples for key in sample.labels} - {"le"}))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "/")
+
+
+def _of_the_operator() -> str:
+    metrics = OperatorMetrics()
+    metrics.certificate_expires = 0.0
+    for counts in (metrics.errors, metrics.actions, metrics.refusals):
+        counts["x"] += 1  # a count without a value has no label to show
+    return metrics.page(pools=0, waiting=0, oldest=0.0)
+
+
+def _of_the_plugin() -> str:
+    registry, metrics = CollectorRegistry(), PluginMetrics()
+    metrics.stats = {}
+    registry.register(metrics)
+    return generate_latest(registry).decode()
+
+
+def _of_a_pool() -> dict[str, str]:
+    """The pages of a pool's router, agent and engine, after one request and one refused request."""
+    with tempfile.TemporaryDirectory(prefix="plm-") as runtime:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+        changes = ["--set=spec.replicas=1", "--set=spec.router.accessLog=true"]
+        command = [sys.executable, "-m", "plumage_cli", "up", str(ROOT / "examples/local.yaml"), f"--port={port}"]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": runtime}
+        pool = subprocess.Popen([*command, *changes], env=environment, stdout=subprocess.DEVNULL)
+        try:
+            return _read(f"http://127.0.0.1:{port}", Path(runtime))
+        finally:
+            pool.send_signal(signal.SIGINT)
+            try:
+                pool.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                pool.kill()
+
+
+def _read(url: str, runtime: Path) -> dict[str, str]:
+    body = {"model": "tiny-chat", "max_tokens": 4, "messages": [{"role": "user", "content": "word " * 400}]}
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        _wait(client, f"{url}/health")
+        for change in ({}, {"stream": True}, {"priority": 1}):
+            client.post(f"{url}/v1/chat/completions", json={**body, **change})
+        client.get(f"{url}/v1/embeddings")
+        time.sleep(2.0)  # the estimators' and the directory's counters follow within a second
+        (membership,) = runtime.rglob("membership.json")
+        (replica,) = json.loads(membership.read_text())["replicas"]
+        urls = {"Router": url, "Agent": replica["agent"], "Engine: the simulator": replica["url"]}
+        return {part: client.get(f"{at}/metrics").text for part, at in urls.items()}
+
+
+def _wait(client: httpx.Client, url: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if client.get(url).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise SystemExit(f"{url} did not become ready within {SECONDS:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
