@@ -1,4 +1,4 @@
-"""The README's session with a pool: its commands run as they stand there, and print what it shows, numbers apart."""
+"""The sessions of README and tutorial with a pool: their commands run as written, and print what they show."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.doc_pages import ROOT
 from support.needs import missing
 from support.pool import Pool, whole
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
-README = Path(__file__).parents[2] / "README.md"
+PAGES = ("README.md", "docs/tutorial/laptop.md")
 REQUEST = re.compile(r"\b[0-9a-f]{24}\b")
 
 
-def session() -> list[tuple[str, str]]:
-    """Commands with what is shown below each."""
-    (block,) = (b for b in re.findall(r"```console\n(.*?)```", README.read_text(), re.DOTALL) if "explain" in b)
-    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+def session(page: str) -> list[tuple[str, str]]:
+    """The commands of a page's blocks with prompts, each with what is shown below it."""
+    blocks = re.findall(r"```console\n(\$ .*?)```", (ROOT / page).read_text(), re.DOTALL)
+    parts = [part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     return [re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", part, re.DOTALL).groups() for part in parts]  # type: ignore[union-attr, misc]
 
 
@@ -31,7 +32,8 @@ def shape(text: str) -> str:
     return re.sub(r" +", " ", re.sub(r"[━─]+", "━", re.sub(r"\d[\d.,]*", "N", text))).strip()
 
 
-def test_the_session_prints_what_it_shows(runtime: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_session_prints_what_the_page_shows(page: str, runtime: Path) -> None:
     if shutil.which("curl") is None:
         missing("curl", "install it with the system's package manager")
     pool = Pool(runtime)
@@ -40,7 +42,7 @@ def test_the_session_prints_what_it_shows(runtime: Path) -> None:
         written: list[str] = []
         real: list[str] = []
         before = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"  # as `activate` does
-        for command, shown in session():
+        for command, shown in session(page):
             script = command.replace("http://127.0.0.1:8000", pool.url)
             for there, here in zip(written, real, strict=True):
                 script = script.replace(there, here)

@@ -138,6 +138,6 @@ def _words(part: str) -> list[str]:
         words = shlex.split(part, comments=True)
     except ValueError:  # a span of prose, or part of a quoted script
         return []
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0], re.DOTALL):
+    while words and re.fullmatch(r"[A-Za-z_]+=.*", words[0], re.DOTALL):
         words = words[1:]
     return words
