@@ -19,11 +19,11 @@ from plumage.blocks.events import BlockEvent, Cleared, EventSink, Removed, Store
 from plumage.mrc import ReuseSampler
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_bench.directory_view import DirectoryView
+from plumage_bench.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.workloads.arrivals import Arrival
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.request import SimRequest, StepReport
 from plumage_engine.simulator.settings import EngineSettings
-from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 __all__ = ["MINUTE", "START", "ElasticFleet", "Look"]
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 from plumage.errors import StateError
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
+from plumage_bench.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.vllm_timed import Ask, Outcome, TimedEngine
 from plumage_engine.simulator.chain import block_hashes, root
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.device import PRESETS
 from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 if TYPE_CHECKING:
     from plumage_bench.virtual_gpu.speech import Speech

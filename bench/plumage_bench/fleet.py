@@ -15,11 +15,11 @@ from typing import cast
 
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_bench.directory_view import DirectoryView
+from plumage_bench.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.workloads.arrivals import Arrival, Source
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.request import SimRequest, StepReport
 from plumage_engine.simulator.settings import EngineSettings
-from plumage_engine.simulator.virtual import Hooks, VirtualFleet
 
 __all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
 

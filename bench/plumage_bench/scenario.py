@@ -21,6 +21,7 @@ from pathlib import Path
 
 from plumage_bench.contenders import Contender
 from plumage_bench.fleet import FleetRun, run_fleet
+from plumage_bench.measured_device import MeasuredDevice, WindowedDevice
 from plumage_bench.ours import Ours
 from plumage_bench.workloads import (
     ArticleShape,
@@ -39,7 +40,6 @@ from plumage_bench.workloads import (
     longdoc_prompts,
 )
 from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
-from plumage_engine.simulator.measured import MeasuredDevice, WindowedDevice
 from plumage_engine.simulator.settings import EngineSettings
 
 __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
