@@ -26,11 +26,12 @@ from plumage_cli.table import processes
 
 __all__ = ["MODULES", "Finding", "Verdict", "check_machine", "check_pool", "require"]
 
+_BENCHMARKS = "benchmarks"
 MODULES = {
     "the router": ("fastapi", "uvloop", "httptools", "orjson"),
     "engines and agents": ("zmq", "starlette", "uvicorn", "httpx", "tokenizers"),
     "the demo": ("openai",),
-    "benchmarks": ("numpy", "matplotlib"),
+    _BENCHMARKS: ("numpy", "matplotlib"),
 }
 _CORES = 2
 
@@ -119,9 +120,12 @@ def _see(folder: Path, process: str) -> str:
 
 def _modules() -> Iterator[Finding]:
     for purpose, names in MODULES.items():
+        if purpose == _BENCHMARKS and find_spec("plumage_bench") is None:
+            continue  # they are not in the package
         missing = [name for name in names if find_spec(name) is None]
         if missing:
-            yield Finding(Verdict.BAD, f"missing for {purpose}: {', '.join(missing)}", how_to_install("bench"))
+            extra = "bench" if purpose == _BENCHMARKS else "demo"
+            yield Finding(Verdict.BAD, f"missing for {purpose}: {', '.join(missing)}", how_to_install(extra))
         else:
             yield Finding(Verdict.GOOD, f"installed for {purpose}: {', '.join(names)}")
 

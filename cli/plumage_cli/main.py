@@ -17,7 +17,7 @@ from plumage_cli.lean import spare_check, spare_checks
 
 __all__ = ["COMMANDS", "LazyGroup", "app", "extra_of", "main", "run"]
 
-_ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy", "openai")  # the rest comes with `local`
+_ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy")  # the rest comes with `demo` and `local`
 _ONLY_KUBE = ("aiohttp", "cryptography", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
@@ -130,6 +130,8 @@ def extra_of(module: str) -> str:
     """The extra to install for a module that is missing."""
     if module in _ONLY_KUBE:
         return "kube"
+    if module == "openai":
+        return "demo"
     return "bench" if module in _ONLY_BENCH else "local"
 
 

@@ -36,5 +36,5 @@ def load_class(name: str, kind: str, methods: tuple[str, ...]) -> type:
     if not isinstance(found, type):
         raise ConfigurationError(f"{kind} {name!r}: {module} has no class {attribute}")
     if missing := [method for method in methods if not callable(getattr(found, method, None))]:
-        raise ConfigurationError(f"{kind} {name!r} lacks {', '.join(missing)}: see docs/how-to-own-policy.md")
+        raise ConfigurationError(f"{kind} {name!r} lacks {', '.join(missing)}: see docs/how-to/own-policy.md")
     return found

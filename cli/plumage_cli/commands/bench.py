@@ -1,136 +1,35 @@
-"""`plumage bench NAME`"""
+"""`plumage bench NAME`: benchmarks are part of the repository and not of the package, so they are looked for."""
 
 from __future__ import annotations
 
-import signal
-import sys
+import importlib
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
-from typer.core import TyperCommand
 
 from plumage_cli.errors import CliError
 
-if TYPE_CHECKING:
-    from plumage_bench.registry import Benchmark
-
 __all__ = ["app"]
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+_LAB = "plumage_bench"
+_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+absent = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-class _BenchCommand(TyperCommand):
-    """`bench --help` lists all in a line each; `bench NAME --help` tells what that one measures, and its budget."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = next((arg for arg in args if not arg.startswith("-")), None)
-        if named is not None and {"--help", "-h"} & set(args):
-            typer.echo(_about(named))
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from plumage_bench.registry import BENCHMARKS
-
-        with formatter.section("Names"):
-            formatter.write_dl([(name, benchmark.summary) for name, benchmark in BENCHMARKS.items()])
-        formatter.write_text(
-            "plumage bench NAME --help says what it measures, its options and what --quick leaves out."
-        )
+@absent.command(context_settings=_ANYTHING)
+def bench(context: typer.Context) -> None:
+    """Benchmarks run from a clone of the repository only."""
+    raise CliError(
+        "benchmarks are not in the package; clone Plumage's repository, run `make setup` there, and then "
+        "`.venv/bin/plumage bench NAME`"
+    )
 
 
-@app.command(cls=_BenchCommand)
-def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark.")],
-    options: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="The benchmark's own options.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller run within its quick budget.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for the JSON and the plot.")] = Path("out/bench"),
-    trace: Annotated[Path | None, typer.Option(help="A Mooncake-format JSONL, for benchmarks that replay one.")] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu or cuda: for benchmarks that compute on a device; their --help says so.")
-    ] = "cpu",
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Run the whole ranges too, after the default setting.")
-    ] = False,
-) -> None:
-    """Run a benchmark: table, JSON, plot, and a closing line `NAME key=value …`."""
-    from plumage_bench.registry import describe
-
-    benchmark = describe(name)
-    given = _options(options or [])
-    if trace is not None:
-        given["trace"] = str(trace)
-    if sweep:
-        given["sweep"] = "1"
-    known = dict(benchmark.options)
-    if unknown := sorted(set(given) - set(known)):
-        there = ", ".join(known) or "none"
-        raise CliError(f"bench {name} has no option {', '.join(unknown)}; its options: {there}")
-    used = _device(benchmark, device)
-    if find_spec("matplotlib") is None:  # what draws the plot is imported after the run
-        raise ModuleNotFoundError(name="matplotlib")
-    from plumage_bench.harness import Context, run_benchmark, wide_console
-    from plumage_bench.registry import load
-
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends like an error: what was started is ended too
-    run = load(name)
-    _writable(out)
-    run_benchmark(benchmark, run, Context(name, quick, seed, out, wide_console(), given, used))
+def _find() -> Any:
+    """The benchmarks' own command, where they are; else the one that says where they are."""
+    return absent if find_spec(_LAB) is None else importlib.import_module(f"{_LAB}.command").app
 
 
-def _device(benchmark: Benchmark, device: str) -> str:
-    """The one that it runs on, in a Python that has what it needs."""
-    from plumage_bench.beside_vllm import go_where_it_runs
-    from plumage_bench.device import CPU, DEVICES
-
-    if device not in DEVICES:
-        raise CliError(f"--device {device}: there are: {', '.join(DEVICES)}")
-    used = go_where_it_runs(benchmark, device, "plumage_cli", sys.argv[1:])
-    if device != CPU and used == CPU:
-        typer.echo(f"bench {benchmark.name} computes on no device, so --device {device} changes nothing", err=True)
-    return used
-
-
-def _writable(out: Path) -> None:
-    """Said before the run, which may take minutes."""
-    from tempfile import NamedTemporaryFile
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise CliError(f"can't write results to {out}: {error.strerror}; choose another folder with --out") from None
-
-
-def _options(words: list[str]) -> dict[str, str]:
-    given = {}
-    for word in words:
-        key, separator, value = word.partition("=")
-        if not separator or not key:
-            raise CliError(f"an option is KEY=VALUE, got {word!r}")
-        given[key] = value
-    return given
-
-
-def _about(name: str) -> str:
-    from plumage_bench.registry import describe
-
-    benchmark = describe(name)
-    lines = [
-        f"Usage: plumage bench {name} [--quick] [--seed N] [--out DIR] [KEY=VALUE]…",
-        "",
-        f"  {benchmark.summary}",
-        "",
-        f"  --quick takes at most {benchmark.quick_budget} s and leaves out: {benchmark.quick_omits}",
-    ]
-    if benchmark.on_device:
-        lines += ["", "  --device cuda runs it on a GPU, in the virtual environment that VLLM_VENV names."]
-    if benchmark.options:
-        lines += ["", "Options:"] + [f"  {key}=…  {text}" for key, text in benchmark.options]
-    return "\n".join(lines)
+app = _find()

@@ -80,7 +80,10 @@ def test_help_of_every_benchmark_imports_no_benchmark() -> None:
     told, loaded = helped(*(["bench", name] for name in NAMES))
     assert all(f"Usage: plumage bench {name} " in told for name in NAMES)
     assert HEAVY.isdisjoint(loaded)
-    assert {module for module in loaded if module.startswith("plumage_bench.")} == {"plumage_bench.registry"}
+    assert {module for module in loaded if module.startswith("plumage_bench.")} == {
+        "plumage_bench.command",
+        "plumage_bench.registry",
+    }
 
 
 @pytest.mark.parametrize("name", ["status", "explain x"])
@@ -350,7 +353,7 @@ sys.meta_path.insert(0, Hidden())
     [
         (("up", str(LOCAL)), "httpx psutil", "local"),
         (("up", str(LOCAL)), "uvloop orjson zmq httptools fastapi", "local"),
-        (("demo",), "openai", "bench"),
+        (("demo",), "openai", "demo"),
         (("bench", "cht", "--quick"), "matplotlib", "bench"),
         (("bench", "router", "--quick"), "numpy", "bench"),
     ],
@@ -382,3 +385,16 @@ def test_bench_says_before_the_run_where_it_can_not_write(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert done.stderr.startswith("plumage: can't write results to")
     assert "--out" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["cht", "--quick"], ["--help"], ["cht", "speed=9"]])
+def test_bench_says_where_benchmarks_are_when_only_the_package_is_installed(words: list[str]) -> None:
+    code = f"import sys; sys.modules['plumage_bench'] = None; sys.argv = {['plumage', 'bench', *words]!r}; "
+    code += "from plumage_cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    if "--help" in words:
+        assert "Benchmarks run from a clone of the repository only." in done.stdout
+    else:
+        assert done.returncode == 1
+        assert "benchmarks are not in the package; clone Plumage's repository, run `make setup` there" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,14 @@ def test_doctor_says_how_a_missing_package_comes(monkeypatch: pytest.MonkeyPatch
     [missing] = [finding for finding in check_machine(1) if "missing" in finding.what]
     assert (missing.verdict, missing.what) == (Verdict.BAD, "missing for the router: uvloop")
     assert missing.remedy.startswith("in a clone: make setup; else: pip install")
+
+
+def test_doctor_misses_what_benchmarks_need_only_where_benchmarks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    [missing] = [finding for finding in check_machine(1) if "missing" in finding.what]
+    assert (missing.what, "plumage-llm[bench]" in missing.remedy) == ("missing for benchmarks: matplotlib", True)
+    monkeypatch.setitem(sys.modules, "plumage_bench", None)
+    assert not [finding for finding in check_machine(1) if "missing" in finding.what]
 
 
 def test_doctor_names_what_is_wrong_with_a_pool() -> None:

@@ -26,7 +26,7 @@ PARTS = {
     "operator": "operator",
     "cli/plumage_cli/cluster": "kube",
     "cli/plumage_cli/local": "local",
-    "cli/plumage_cli/demo": "bench",
+    "cli/plumage_cli/demo": "demo",
     "cli": "",
     "bench": "bench",
 }
