@@ -29,7 +29,7 @@ COMMANDS = {
     "explain": "Say why a request went where it went.",
     "doctor": "Say what is wrong with this machine and its pools, or with a cluster and its.",
     "demo": "Run a pool, load it, kill an engine, and compare with round robin and LRU.",
-    "bench": "Run a benchmark.",
+    "bench": "Run a benchmark, in a clone of the repository.",
     "trace": "Fetch, convert and describe request traces.",
 }
 
