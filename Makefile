@@ -13,7 +13,7 @@ SOURCES := core router engine operator cli bench
 # Without bytecode each of a test run's hundreds of processes compiles all that it imports, vLLM for eight seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs-pages
+.PHONY: help setup setup-vllm check-vllm demo test lint format bench clean images chart cluster cluster-down cluster-programs e2e e2e-vllm e2e-victims crds evidence docs docs-pages
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -77,6 +77,9 @@ crds: setup  ## write crds/*.yaml from the models; make lint fails when they dif
 
 evidence: setup  ## write docs/evidence.md from its claims and runs; make lint fails when they disagree
 	@$(BIN)/python scripts/make_evidence.py
+
+docs: setup  ## build the site of docs/ into out/site; a broken link or code reference fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-pages: setup  ## write the generated pages of docs/: decisions, tested, reference; make lint fails when they differ
 	@$(BIN)/python scripts/make_docs.py && $(BIN)/python scripts/make_manifest_reference.py && $(BIN)/python scripts/make_metrics_reference.py

@@ -16,7 +16,7 @@ import pytest
 import typer.main
 import yaml
 from cluster.programs import API, NODES, found
-from support.doc_pages import ROOT, commands, pages
+from docs_pages.references import ROOT, commands, pages
 from support.needs import missing
 
 from plumage_cli.main import app

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.doc_pages import DOCS, ROOT, dead_links, missing_modules, missing_paths, pages
+from docs_pages.references import DOCS, ROOT, dead_links, missing_modules, missing_paths, pages
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 

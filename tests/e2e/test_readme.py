@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.doc_pages import ROOT
+from docs_pages.references import ROOT
 from support.needs import missing
 from support.pool import Pool, whole
 
