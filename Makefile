@@ -79,7 +79,7 @@ evidence: setup  ## write docs/evidence.md from its claims and runs; make lint f
 	@$(BIN)/python scripts/make_evidence.py
 
 docs: setup  ## build the site of docs/ into out/site; a broken link or code reference fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-pages: setup  ## write the generated pages of docs/: decisions, tested, reference; make lint fails when they differ
 	@$(BIN)/python scripts/make_docs.py && $(BIN)/python scripts/make_manifest_reference.py && $(BIN)/python scripts/make_metrics_reference.py

@@ -40,6 +40,13 @@ def test_broken_references_fail_the_site(tmp_path: Path) -> None:
     assert [name for name, (_, shown) in BROKEN.items() if shown not in built.stderr] == []
 
 
+def test_make_and_lint_are_strict() -> None:
+    """With --quiet mkdocs counts no warnings, so --strict would have no effect."""
+    for name in ("Makefile", "scripts/lint.sh"):
+        (line,) = (one for one in (ROOT / name).read_text().splitlines() if "mkdocs" in one)
+        assert line.rstrip().endswith("build --strict")
+
+
 def _build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--config-file={config}", f"--site-dir={site}"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
