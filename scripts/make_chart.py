@@ -23,7 +23,7 @@ import yaml
 
 from plumage.cluster import GROUP
 from plumage_operator import permissions
-from plumage_operator.integrations import INTEGRATIONS
+from plumage_operator.kinds import INTEGRATIONS
 from plumage_operator.permissions import Rule
 
 ROOT = Path(__file__).parents[1]

@@ -12,12 +12,11 @@ import signal
 import sys
 
 from plumage.errors import ConfigurationError
-from plumage_operator.cluster.lease import LeaseLostError
-from plumage_operator.cluster.trust import TrustChangedError
-from plumage_operator.log_limit import OneLinePerCause
-from plumage_operator.logs import set_up
+from plumage_operator.kube.credentials import TrustChangedError
+from plumage_operator.leader_election import LeaseLostError
+from plumage_operator.manager import Operator
+from plumage_operator.observability.logs import OneLinePerCause, set_up
 from plumage_operator.options import Options, read_options
-from plumage_operator.running import Operator
 
 __all__ = ["main"]
 

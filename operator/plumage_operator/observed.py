@@ -1,10 +1,14 @@
-"""What was read before a decision: plain values, frozen, so that a plan depends on nothing else."""
+"""What was read before a decision: plain, frozen values, so that a plan depends on nothing else. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from plumage.cluster import COMPONENT_LABEL, Component
 
 __all__ = [
     "Attached",
@@ -15,14 +19,18 @@ __all__ = [
     "Refusal",
     "Scaling",
     "Trouble",
+    "digest",
     "key_of",
     "meta",
     "own_child",
     "owner_uid",
+    "part_of",
+    "status_of",
 ]
 
 Object = Mapping[str, Any]
 """An object as the API server gives it."""
+
 ChildKey = tuple[str, str]
 """Kind and name, in the pool's namespace."""
 
@@ -117,3 +125,24 @@ def own_child(observed: Observed, key: ChildKey) -> Object | None:
     collected, and says nothing of this one."""
     live = observed.children.get(key)
     return live if live is not None and owner_uid(live) in ("", meta(observed.pool).get("uid")) else None
+
+
+def part_of(pods: Iterable[Object], component: Component) -> list[Object]:
+    """Those of them that are of one part and not being deleted."""
+    return [
+        pod
+        for pod in pods
+        if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component and "deletionTimestamp" not in meta(pod)
+    ]
+
+
+def status_of(pool: Object) -> Mapping[str, Any]:
+    """The status that the pool has."""
+    found: Mapping[str, Any] = pool.get("status") or {}
+    return found
+
+
+def digest(value: object) -> str:
+    """Sixteen hexadecimal characters; equal for equal JSON, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

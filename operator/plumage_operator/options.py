@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from plumage.errors import ConfigurationError
+from plumage_operator.config import Site
 from plumage_operator.permissions import LEASE, ROUTER_ROLE
-from plumage_operator.site import Site
 
 __all__ = ["AUTOSCALE_SECONDS", "WORKERS", "Options", "read_options"]
 

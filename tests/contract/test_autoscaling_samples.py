@@ -23,8 +23,7 @@ from support.needs import missing
 from plumage.api.v1alpha1 import Quantity
 from plumage.autoscaling import CacheJudge
 from plumage_operator.external_metrics import PoolSample, add_pool_figures
-from plumage_operator.external_metrics.documents import resource_list, value_list
-from plumage_operator.external_metrics.selector import parse_selector
+from plumage_operator.external_metrics.api_documents import parse_selector, resource_list, value_list
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer

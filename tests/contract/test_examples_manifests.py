@@ -9,7 +9,7 @@ import pytest
 from support.operator_world import SITE
 
 from plumage.api.v1alpha1 import InferencePool, load_manifests
-from plumage_operator.children import Scene, build_children
+from plumage_operator.resources import Scene, build_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # beside it lie kinds that are not ours

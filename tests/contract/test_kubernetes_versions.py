@@ -19,7 +19,7 @@ from support.needs import module
 from support.operator_world import SITE
 
 from plumage.api.v1alpha1 import InferencePool, Manifest, load_manifests
-from plumage_operator.children import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 CHART_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))

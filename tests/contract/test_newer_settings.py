@@ -17,8 +17,8 @@ from plumage.newer import MARK, Settings
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.settings import read_feather, read_settings
-from plumage_operator.children import GatewayScene, Scene, Served, build_children, build_gateway_children
-from plumage_operator.plan import read_pool
+from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources.context import read_pool
 from plumage_router.config import load_config
 from plumage_router.front.config import load_front
 from plumage_router.live import ConfigWatch

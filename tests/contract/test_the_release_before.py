@@ -19,7 +19,7 @@ _BOTH = """
 import ast, json, sys
 from plumage.directory import schema
 from plumage_engine.agent.config import AgentConfig
-from plumage_operator.plan import read_pool
+from plumage_operator.resources.context import read_pool
 from plumage_router.config import RouterConfig
 from support.operator_world import World, pool_object
 parts = (schema.Beat, AgentConfig, RouterConfig, read_pool, World)

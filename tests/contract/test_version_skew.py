@@ -17,10 +17,10 @@ from plumage.errors import ManifestError
 from plumage.fleet_report import read_agent_report, read_router_report
 from plumage.membership import parse_members
 from plumage_engine.agent.config import AgentConfig
-from plumage_operator.actions import WriteStatus
-from plumage_operator.gateways import gateway_words
+from plumage_operator.controller.actions import WriteStatus
+from plumage_operator.controller.gateway_plan import gateway_words
 from plumage_operator.observed import Attached, Observed, ObservedGateway
-from plumage_operator.plan import read_pool
+from plumage_operator.resources.context import read_pool
 from plumage_router.config import RouterConfig, load_config
 from plumage_router.live import ConfigWatch
 

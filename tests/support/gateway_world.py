@@ -7,9 +7,9 @@ from typing import Any
 
 from support.operator_world import NOW, SITE, World, pool_object
 
-from plumage_operator.children import CONFIG_HASH
-from plumage_operator.gateways import gateway_changes, gateway_words
+from plumage_operator.controller.gateway_plan import gateway_changes, gateway_words
 from plumage_operator.observed import Attached, ObservedGateway, Refusal
+from plumage_operator.resources import CONFIG_HASH
 
 __all__ = ["ROUTER", "Gateway", "attached", "model"]
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from plumage_operator.cluster.api import Api
+from plumage_operator.kube.client import Api
 
 __all__ = ["answered_by"]
 

@@ -7,9 +7,9 @@ import sys
 from functools import partial
 from unittest.mock import patch
 
-from plumage_operator import running
+from plumage_operator import manager as running
 from plumage_operator.__main__ import main
-from plumage_operator.freshness import Freshness
+from plumage_operator.cache.watch_check import Freshness
 
 __all__: list[str] = []
 

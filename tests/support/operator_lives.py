@@ -20,8 +20,8 @@ from typing import Any
 from unittest.mock import patch
 
 from plumage_operator.__main__ import main
-from plumage_operator.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
-from plumage_operator.cluster.perform import Performer
+from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
+from plumage_operator.controller.perform import Performer
 from plumage_operator.observed import key_of
 
 __all__ = ["lives"]

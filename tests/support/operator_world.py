@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from plumage.cluster import COMPONENT_LABEL, POOL_LABEL
-from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.config import Site
+from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.controller.plan import plan
 from plumage_operator.observed import Observed, Scaling, key_of
-from plumage_operator.plan import plan
-from plumage_operator.site import Site
 
 SITE = Site(image="plumage:1", engine_image="engine:1")
 NOW = 1_800_000_000.0

@@ -14,10 +14,10 @@ from aiohttp import web
 from support.fleets import START, agent, observed, pod, router
 from support.ports import free_ports
 
-from plumage_operator.autoscale import Autoscaling, FleetClient
-from plumage_operator.autoscale import pods as ports
+from plumage_operator.autoscaling import Autoscaling, FleetClient
+from plumage_operator.autoscaling import pods as ports
+from plumage_operator.cache.store import PoolKey
 from plumage_operator.observed import Observed
-from plumage_operator.store import PoolKey
 
 KEY: PoolKey = ("models", "chat")
 SPEC: dict[str, Any] = {

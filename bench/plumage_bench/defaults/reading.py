@@ -20,10 +20,10 @@ from plumage_bench.defaults.scaling import decisions
 from plumage_cli.local.plan import Site as LocalSite
 from plumage_cli.local.plan import plan_replica, plan_router
 from plumage_cli.local.vllm import VllmSite
-from plumage_operator.children import GatewayScene, Scene, build_children, build_gateway_children
+from plumage_operator.config import Site
+from plumage_operator.controller.served_pools import serving_of
 from plumage_operator.observed import Attached, Observed, ObservedGateway
-from plumage_operator.serving import serving_of
-from plumage_operator.site import Site
+from plumage_operator.resources import GatewayScene, Scene, build_children, build_gateway_children
 
 __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
 

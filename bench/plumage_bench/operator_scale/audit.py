@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from plumage_operator.children import KINDS
+from plumage_operator.kinds import KINDS
 
 __all__ = ["OPERATOR", "POLICY", "Entry", "by_verb", "idle_writes", "read_entries"]
 

@@ -17,8 +17,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.kube_config import load_kube_config
 
 from plumage.errors import PlumageError
-from plumage_operator.children import KINDS
-from plumage_operator.cluster.api import Api, path_of
+from plumage_operator.kinds import KINDS
+from plumage_operator.kube.client import Api, path_of
 
 __all__ = ["Course", "TooSlowError", "administrator", "create_all", "path", "until_all"]
 

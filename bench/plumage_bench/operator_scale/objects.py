@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import API_VERSION, parse_pool
-from plumage_operator.children import Scene, build_children
-from plumage_operator.conditions import Reason, Type
-from plumage_operator.site import Site
+from plumage_operator.config import Site
+from plumage_operator.resources import Scene, build_children
+from plumage_operator.status.conditions import Reason, Type
 
 __all__ = ["NAMESPACES", "PODS_A_POOL", "children", "deployments", "is_complete", "is_settled", "namespace_of", "pool"]
 

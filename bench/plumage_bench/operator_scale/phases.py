@@ -15,7 +15,7 @@ from plumage_bench.operator_scale import audit, crowd, objects
 from plumage_bench.operator_scale.checkout import Cluster
 from plumage_bench.operator_scale.crowd import Course, TooSlowError
 from plumage_bench.operator_scale.process import Figures, peak_megabytes, processor_seconds, read_figures
-from plumage_operator.cluster.api import Api
+from plumage_operator.kube.client import Api
 
 __all__ = ["Bare", "Idle", "Operated", "bare", "operated"]
 

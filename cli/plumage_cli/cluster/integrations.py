@@ -14,7 +14,7 @@ from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.operators import operators, user_of, words
 from plumage_cli.cluster.pools import name_of
 from plumage_cli.cluster.rights import may
-from plumage_operator.integrations import INTEGRATIONS, Integration
+from plumage_operator.kinds import INTEGRATIONS, Integration
 
 __all__ = ["check_integrations"]
 

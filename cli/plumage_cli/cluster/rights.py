@@ -8,7 +8,7 @@ from typing import Any
 from plumage_cli.checks import Finding, Verdict
 from plumage_cli.cluster.client import ApiError, Cluster
 from plumage_cli.cluster.operators import user_of
-from plumage_operator.integrations import INTEGRATIONS
+from plumage_operator.kinds import INTEGRATIONS
 from plumage_operator.permissions import IN_POOLS, IN_SYSTEM, Rule
 
 __all__ = ["check_rights", "may"]

@@ -6,9 +6,9 @@ Pure: `metrics`, `selector`, `documents`, `certificate`. Thin I/O: `front_proxy`
 
 from __future__ import annotations
 
-from plumage_operator.external_metrics.front_proxy import FrontProxy, read_front_proxy
-from plumage_operator.external_metrics.metrics import PoolSample, samples_of
-from plumage_operator.external_metrics.plain import add_pool_figures
+from plumage_operator.external_metrics.json_page import add_pool_figures
+from plumage_operator.external_metrics.pool_metrics import PoolSample, samples_of
 from plumage_operator.external_metrics.server import ExternalMetrics
+from plumage_operator.external_metrics.tls import FrontProxy, read_front_proxy
 
 __all__ = ["ExternalMetrics", "FrontProxy", "PoolSample", "add_pool_figures", "read_front_proxy", "samples_of"]

@@ -18,12 +18,11 @@ from typing import Any, Final, TypeAlias
 from aiohttp import web
 
 from plumage.errors import ConfigurationError
-from plumage_operator.errors import ApiError
-from plumage_operator.external_metrics import documents
-from plumage_operator.external_metrics.certificate import State, expiry, said_of, state_of
-from plumage_operator.external_metrics.front_proxy import FrontProxy, tls_context
-from plumage_operator.external_metrics.metrics import METRICS, Asked, PoolSample, unheard
-from plumage_operator.external_metrics.selector import parse_selector
+from plumage_operator.external_metrics import api_documents as documents
+from plumage_operator.external_metrics.api_documents import parse_selector
+from plumage_operator.external_metrics.pool_metrics import METRICS, Asked, PoolSample, unheard
+from plumage_operator.external_metrics.tls import FrontProxy, State, expiry, said_of, state_of, tls_context
+from plumage_operator.kube.errors import ApiError
 
 __all__ = ["RENEWED", "ExternalMetrics"]
 

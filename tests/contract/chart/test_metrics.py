@@ -12,9 +12,9 @@ import yaml
 from support.charts import CHART, ROOT
 from support.operator_world import SITE, pool_object
 
-from plumage_operator.children import Scene
-from plumage_operator.children.exposure import build_monitor
-from plumage_operator.plan import read_pool
+from plumage_operator.resources import Scene
+from plumage_operator.resources.context import read_pool
+from plumage_operator.resources.network_access import build_monitor
 
 OURS = re.compile(r"\b(plumage_(?:router|agent|operator)_[a-z_]+|vllm:[a-z_]+)")
 SOURCES = {

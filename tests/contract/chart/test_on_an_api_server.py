@@ -22,7 +22,7 @@ from cryptography import x509
 from support.charts import CHART, ROOT, pod_specs
 from support.needs import missing
 
-from plumage_operator.integrations import INTEGRATIONS
+from plumage_operator.kinds import INTEGRATIONS
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer

@@ -9,8 +9,8 @@ import pytest
 from support.operator_world import SITE, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_kept
-from plumage_operator.children import GatewayScene, Scene, Served, build_children, build_gateway_children
-from plumage_operator.plan import read_pool
+from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources.context import read_pool
 
 SPOKEN_TO = {"chat-engine", "chat-router", "front-gateway"}
 

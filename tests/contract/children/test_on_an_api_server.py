@@ -12,8 +12,8 @@ import pytest
 from support.needs import missing
 
 from plumage.api.v1alpha1 import parse_pool
-from plumage_operator.children import Scene, build_children
-from plumage_operator.site import Site
+from plumage_operator.config import Site
+from plumage_operator.resources import Scene, build_children
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer

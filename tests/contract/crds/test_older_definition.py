@@ -16,12 +16,12 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.kube_config import load_kube_config
 from support.crds import CRDS
 
-from plumage_operator.actions import WriteStatus
-from plumage_operator.cluster.api import Api
-from plumage_operator.cluster.events import Recorder
-from plumage_operator.cluster.perform import Performer
-from plumage_operator.errors import RefusedError
-from plumage_operator.store import Store
+from plumage_operator.cache.store import Store
+from plumage_operator.controller.actions import WriteStatus
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.perform import Performer
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.errors import RefusedError
 
 GROUP = "older.plumage.dev"
 REPO = Path(__file__).parents[3]

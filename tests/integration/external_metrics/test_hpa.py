@@ -23,8 +23,8 @@ from support.autoscaling import KNEE
 from support.ports import free_ports
 
 from plumage.autoscaling import CacheJudge, PoolLoad, ReplicaLoad
-from plumage_operator.cluster.api import Api
 from plumage_operator.external_metrics import ExternalMetrics, PoolSample, read_front_proxy
+from plumage_operator.kube.client import Api
 
 REPO = Path(__file__).parents[3]
 NAMESPACE, POOL = "hpa", "chat"

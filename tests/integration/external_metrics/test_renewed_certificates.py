@@ -17,8 +17,8 @@ from cryptography import x509
 from support.ports import free_port
 
 from plumage_operator.external_metrics import ExternalMetrics
-from plumage_operator.external_metrics.front_proxy import FrontProxy
-from plumage_operator.metrics import Metrics
+from plumage_operator.external_metrics.tls import FrontProxy
+from plumage_operator.observability.metrics import Metrics
 
 GROUP = "external.metrics.k8s.io"
 EXPIRED = -datetime.timedelta(hours=1)

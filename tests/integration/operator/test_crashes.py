@@ -15,8 +15,8 @@ from support.operator_fleet import CHILDREN, Fleet, pool
 from support.operator_lives import lives
 
 from plumage.cluster import OURS
-from plumage_operator.children import APPLIED
-from plumage_operator.gateways import CONFIG_SEEN
+from plumage_operator.controller.gateway_plan import CONFIG_SEEN
+from plumage_operator.resources import APPLIED
 
 pytestmark = pytest.mark.timeout(600)
 

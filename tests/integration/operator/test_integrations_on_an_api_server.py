@@ -17,7 +17,7 @@ from support.kube import served
 from support.needs import missing, module
 from support.operator_fleet import USER, Fleet, condition, events, pool
 
-from plumage_operator.integrations import INTEGRATIONS
+from plumage_operator.kinds import INTEGRATIONS
 
 ALL = [one.switch for one in INTEGRATIONS]
 ROUTE, MONITOR = "httproutes.gateway.networking.k8s.io", "podmonitors.monitoring.coreos.com"

@@ -23,8 +23,8 @@ from plumage_bench.operator_scale import objects, pods
 from plumage_bench.operator_scale.audit import OPERATOR, POLICY, by_verb, idle_writes, read_entries
 from plumage_bench.operator_scale.network import unshare_command
 from plumage_bench.operator_scale.process import figures_of, peak_megabytes, processor_seconds
-from plumage_operator.autoscale.window import Window
-from plumage_operator.metrics import Metrics
+from plumage_operator.autoscaling.pool_load import Window
+from plumage_operator.observability.metrics import Metrics
 
 
 def line(user: str, verb: str, resource: str, second: int) -> str:

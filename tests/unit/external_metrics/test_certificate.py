@@ -9,8 +9,8 @@ import pytest
 from cluster.certificates import Authority
 from cryptography import x509
 
-from plumage_operator.external_metrics.certificate import SOON, State, expiry, said_of, state_of
-from plumage_operator.metrics import Metrics
+from plumage_operator.external_metrics.tls import SOON, State, expiry, said_of, state_of
+from plumage_operator.observability.metrics import Metrics
 
 END = 1_800_000_000.0
 NAME = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"

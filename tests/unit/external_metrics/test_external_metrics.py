@@ -13,9 +13,8 @@ from support.autoscaling import KNEE, pool
 from plumage.autoscaling import CacheJudge, PoolLoad
 from plumage.errors import ConfigurationError
 from plumage_operator.external_metrics import FrontProxy, PoolSample, add_pool_figures, read_front_proxy
-from plumage_operator.external_metrics.documents import resource_list, value_list
-from plumage_operator.external_metrics.metrics import METRICS, figures
-from plumage_operator.external_metrics.selector import parse_selector
+from plumage_operator.external_metrics.api_documents import parse_selector, resource_list, value_list
+from plumage_operator.external_metrics.pool_metrics import METRICS, figures
 
 
 def sample(load: PoolLoad, judge: CacheJudge | None = None) -> PoolSample:

@@ -50,7 +50,7 @@ def test_an_image_is_pinned_labelled_and_runs_as_a_number(path: Path) -> None:
 
 
 def test_the_user_is_the_one_that_the_operator_gives_its_pods() -> None:
-    from plumage_operator.children.pods import USER
+    from plumage_operator.resources.workload import USER
 
     assert all(f"USER {USER}:{USER}" in path.read_text() for path in DOCKERFILES)
 

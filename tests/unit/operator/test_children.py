@@ -15,9 +15,9 @@ from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
-from plumage_operator.children import CONFIG_HASH, Scene, build_children
 from plumage_operator.observed import key_of
-from plumage_operator.plan import read_pool
+from plumage_operator.resources import CONFIG_HASH, Scene, build_children
+from plumage_operator.resources.context import read_pool
 from plumage_router.config import load_config
 
 SIMULATOR = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}

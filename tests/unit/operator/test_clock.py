@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_operator.clock import steady_clock
+from plumage_operator.manager import steady_clock
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.operator_world import NOW, SITE, World, pod_object, pool_object
 
-from plumage_operator.actions import Tell, WriteStatus
-from plumage_operator.conditions import Fact, Reason, Type, set_condition
-from plumage_operator.diagnosis import diagnose, stuck_pods, wants_events
+from plumage_operator.controller.actions import Tell, WriteStatus
+from plumage_operator.controller.plan import plan_words
 from plumage_operator.observed import Refusal, Scaling, Trouble
-from plumage_operator.plan import plan_words
+from plumage_operator.status.conditions import Fact, Reason, Type, set_condition
+from plumage_operator.status.diagnosis import diagnose, stuck_pods, wants_events
 
 
 def waiting(reason: str, message: str = "", container: str = "engine", **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from support.operator_world import SITE, pool_object
 
 from plumage.api.v1alpha1.pods import OWNED_ENV
 from plumage.errors import ManifestError
-from plumage_operator.children import Scene, build_children
-from plumage_operator.plan import read_pool
+from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources.context import read_pool
 
 TOKEN = {"name": "hub", "key": "token"}
 SPECS: list[dict[str, Any]] = [

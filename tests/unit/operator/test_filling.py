@@ -10,12 +10,12 @@ from aiohttp import web
 from support.kube_double import answered_by
 from support.operator_world import SITE, pool_object
 
-from plumage_operator import running
-from plumage_operator.cluster.api import Api
-from plumage_operator.errors import RefusedError
+from plumage_operator import manager as running
+from plumage_operator.controller.watch import WATCHED
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.errors import RefusedError
+from plumage_operator.manager import Operator
 from plumage_operator.options import Options
-from plumage_operator.running import Operator
-from plumage_operator.triggers import WATCHED
 
 
 class Server:

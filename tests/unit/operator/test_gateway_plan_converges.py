@@ -11,9 +11,9 @@ import pytest
 from support.gateway_world import Gateway, attached, model
 from support.operator_world import NOW, SITE
 
-from plumage_operator.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
-from plumage_operator.gateways import CONFIG_SEEN, gateway_changes, gateway_words
-from plumage_operator.site import Site
+from plumage_operator.config import Site
+from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.controller.gateway_plan import CONFIG_SEEN, gateway_changes, gateway_words
 
 CLAIM = {"uri": "pvc://claim/model"}
 

@@ -13,13 +13,13 @@ from support.operator_world import NOW, SITE, World, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_kept
 from plumage.cluster import CORDON, OURS
-from plumage_operator.actions import Annotate, Apply, Tell
-from plumage_operator.autoscale.pods import pods_observed
-from plumage_operator.children import GatewayScene, build_gateway_children
-from plumage_operator.gateways import CONFIG_SEEN, gateway_changes, gateway_words
+from plumage_operator.autoscaling.pods import pods_observed
+from plumage_operator.controller.actions import Annotate, Apply, Tell
+from plumage_operator.controller.gateway_plan import CONFIG_SEEN, gateway_changes, gateway_words
+from plumage_operator.controller.plan import plan, plan_words
+from plumage_operator.controller.served_pools import serving_of
 from plumage_operator.observed import Attached, Observed, Refusal
-from plumage_operator.plan import plan, plan_words
-from plumage_operator.serving import serving_of
+from plumage_operator.resources import GatewayScene, build_gateway_children
 from plumage_router.front.config import load_front
 
 

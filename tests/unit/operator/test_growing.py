@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.operator_world import World, pool_object
 
-from plumage_operator.actions import Apply, WriteStatus
+from plumage_operator.controller.actions import Apply, WriteStatus
 
 UNKNOWN_IMAGE = {"reason": "ErrImagePull", "message": "not found"}
 

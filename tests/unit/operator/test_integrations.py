@@ -9,9 +9,9 @@ import pytest
 import yaml
 from support.operator_world import SITE, pool_object
 
-from plumage_operator.children import KINDS, Scene, build_children
-from plumage_operator.integrations import INTEGRATIONS, Integration
-from plumage_operator.plan import read_pool
+from plumage_operator.kinds import INTEGRATIONS, KINDS, Integration
+from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources.context import read_pool
 
 VALUES = Path(__file__).parents[3] / "charts" / "plumage" / "values.yaml"
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}

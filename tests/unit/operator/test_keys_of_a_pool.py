@@ -12,17 +12,18 @@ from support.kube_double import answered_by
 from support.operator_world import NOW, SITE, World, pool_object
 
 from plumage.cluster import OURS, PAUSE
-from plumage_operator.actions import MakeSecret
-from plumage_operator.children import Scene, build_children
-from plumage_operator.cluster.events import Recorder
-from plumage_operator.cluster.perform import Performer
-from plumage_operator.cluster.troubles import Troubles
-from plumage_operator.errors import ConflictError
-from plumage_operator.metrics import Metrics
-from plumage_operator.plan import plan_keys, read_pool
-from plumage_operator.queue import WorkQueue
-from plumage_operator.reconciler import Key, Reconciler
-from plumage_operator.store import Store
+from plumage_operator.cache.store import Store
+from plumage_operator.controller.actions import MakeSecret
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.perform import Performer
+from plumage_operator.controller.plan import plan_keys
+from plumage_operator.controller.queue import WorkQueue
+from plumage_operator.controller.reconcile import Key, Reconciler
+from plumage_operator.kube.errors import ConflictError
+from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.observability.metrics import Metrics
+from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources.context import read_pool
 
 NAME = "chat-keys-pool-uid"
 VLLM = {"model": {"uri": "hf://org/model"}, "engine": {}}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from plumage_operator.cluster import lease as lease_module
-from plumage_operator.cluster.lease import DEADLINE, DURATION, RETRY, Elector, LeaseLostError, Seen, may_take
-from plumage_operator.errors import ConflictError, GoneError, UnavailableError
+from plumage_operator import leader_election as lease_module
+from plumage_operator.kube.errors import ConflictError, GoneError, UnavailableError
+from plumage_operator.leader_election import DEADLINE, DURATION, RETRY, Elector, LeaseLostError, Seen, may_take
 
 
 class Leases:

@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from plumage_operator.cluster.api import Api
-from plumage_operator.errors import GoneError, UnavailableError
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.errors import GoneError, UnavailableError
 
 
 class Lists:

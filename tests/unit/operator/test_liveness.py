@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from plumage_operator.errors import UnavailableError
-from plumage_operator.freshness import HEARTBEAT, Freshness
-from plumage_operator.liveness import Heartbeats, Progress
-from plumage_operator.queue import WorkQueue
-from plumage_operator.store import Store
-from plumage_operator.web import health_app
+from plumage_operator.cache.store import Store
+from plumage_operator.cache.watch_check import HEARTBEAT, Freshness
+from plumage_operator.controller.queue import Progress, WorkQueue
+from plumage_operator.kube.errors import UnavailableError
+from plumage_operator.observability.health import Heartbeats, health_app
 
 
 class Cluster:

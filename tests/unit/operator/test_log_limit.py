@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plumage_operator.log_limit import OneLinePerCause, cause
+from plumage_operator.observability.logs import OneLinePerCause, cause
 
 
 class Log:

@@ -7,9 +7,9 @@ from typing import Any
 from support.operator_world import World, pod_object, pool_object
 
 from plumage.cluster import COMPONENT_LABEL
-from plumage_operator.actions import Tell
-from plumage_operator.conditions import Reason
-from plumage_operator.diagnosis import diagnose, is_lost
+from plumage_operator.controller.actions import Tell
+from plumage_operator.status.conditions import Reason
+from plumage_operator.status.diagnosis import diagnose, is_lost
 
 CONTAINERS = [{"name": "engine", "image": "engine:1", "ready": True, "state": {"running": {}}}]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumage_operator.cluster.managers import as_applied
+from plumage_operator.controller.perform import as_applied
 
 
 def entry(manager: str, operation: str, fields: dict[str, Any], **more: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from support.operator_world import World, pool_object
 
 from plumage.cluster import PAUSE
-from plumage_operator.actions import Tell, WriteStatus
+from plumage_operator.controller.actions import Tell, WriteStatus
 from plumage_operator.observed import Scaling
 
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}

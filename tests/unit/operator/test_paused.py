@@ -8,7 +8,7 @@ from typing import Any
 from support.operator_world import World, pool_object
 
 from plumage.cluster import CORDON, PAUSE
-from plumage_operator.actions import Apply
+from plumage_operator.controller.actions import Apply
 from plumage_operator.observed import Scaling
 
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}

@@ -11,13 +11,13 @@ from aiohttp import web
 from support.kube_double import answered_by
 from support.operator_world import SITE, World
 
-from plumage_operator.actions import Apply
-from plumage_operator.cluster.events import Recorder
-from plumage_operator.cluster.perform import Performer
-from plumage_operator.conditions import Reason
-from plumage_operator.errors import ConflictError
-from plumage_operator.plan import plan_changes
-from plumage_operator.store import Store
+from plumage_operator.cache.store import Store
+from plumage_operator.controller.actions import Apply
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.perform import Performer
+from plumage_operator.controller.plan import plan_changes
+from plumage_operator.kube.errors import ConflictError
+from plumage_operator.status.conditions import Reason
 
 OURS = {"manager": "plumage", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NOW, World, pool_object
 
-from plumage_operator.actions import Apply, Delete, Tell, WriteStatus
+from plumage_operator.controller.actions import Apply, Delete, Tell, WriteStatus
+from plumage_operator.controller.plan import DELETION_COST
 from plumage_operator.observed import Scaling, key_of
-from plumage_operator.plan import DELETION_COST
 
 SPECS: dict[str, dict[str, Any]] = {
     "simulator": {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "replicas": 2},

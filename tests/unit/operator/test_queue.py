@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from plumage_operator.queue import WorkQueue
+from plumage_operator.controller.queue import WorkQueue
 
 
 class Clock:

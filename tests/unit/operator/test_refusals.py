@@ -14,19 +14,19 @@ from aiohttp import web
 from support.kube_double import answered_by
 from support.operator_world import NOW, SITE, pool_object
 
-from plumage_operator import integrations
-from plumage_operator.actions import Apply, Delete, Tell
-from plumage_operator.children import KINDS
-from plumage_operator.cluster.api import Api
-from plumage_operator.cluster.events import Recorder
-from plumage_operator.cluster.perform import Performer
-from plumage_operator.cluster.troubles import Troubles
-from plumage_operator.metrics import Metrics
+from plumage_operator import kinds as integrations
+from plumage_operator.cache.store import Store
+from plumage_operator.controller.actions import Apply, Delete, Tell
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.perform import Performer
+from plumage_operator.controller.queue import WorkQueue
+from plumage_operator.controller.reconcile import Key, Reconciler
+from plumage_operator.controller.watch import INTEGRATIONS
+from plumage_operator.kinds import KINDS
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.observability.metrics import Metrics
 from plumage_operator.observed import key_of
-from plumage_operator.queue import WorkQueue
-from plumage_operator.reconciler import Key, Reconciler
-from plumage_operator.store import Store
-from plumage_operator.triggers import INTEGRATIONS
 
 VALUES = Path(__file__).parents[3] / "charts" / "plumage" / "values.yaml"
 SERVED = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}

@@ -14,9 +14,9 @@ from support.operator_world import SITE, pod_object, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool, parse_kept
 from plumage.cluster import COMPONENT_LABEL
-from plumage_operator.children import GatewayScene, Scene, build_children, build_gateway_children
-from plumage_operator.children.scene import Served
-from plumage_operator.diagnosis import diagnose
+from plumage_operator.resources import GatewayScene, Scene, build_children, build_gateway_children
+from plumage_operator.resources.context import Served
+from plumage_operator.status.diagnosis import diagnose
 
 VALUES = yaml.safe_load(Path("charts/plumage/values.yaml").read_text())
 FIELD = re.compile(r"(the pool's )?(spec(?:\.[a-zA-Z]+)+)")

@@ -10,7 +10,7 @@ from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import body_memory
-from plumage_operator.children.resources import Defaults, filled, router_defaults
+from plumage_operator.resources.workload import Defaults, filled, router_defaults
 
 DEFAULTS = Defaults("50m", "192Mi", "1Gi")
 amounts = st.sampled_from(["0", "1m", "50m", "2", "64Mi", "192Mi", "1Gi", "3Gi"])

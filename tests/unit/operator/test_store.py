@@ -8,7 +8,7 @@ import pytest
 from support.operator_world import pod_object, pool_object
 
 from plumage.cluster import POOL_LABEL, gateway_labels_of
-from plumage_operator.store import Store
+from plumage_operator.cache.store import Store
 
 POOL = ("default", "chat")
 FRONT = ("default", "front")

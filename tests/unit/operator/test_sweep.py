@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.cluster import POOL_LABEL
-from plumage_operator.errors import GoneError
-from plumage_operator.store import Store
-from plumage_operator.sweep import sweep
+from plumage_operator.cache.relist import sweep
+from plumage_operator.cache.store import Store
+from plumage_operator.kube.errors import GoneError
 
 _SERVICES = (("", "v1", "services"),)
 _CHAT = ("default", "chat")

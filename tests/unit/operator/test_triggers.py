@@ -8,10 +8,10 @@ import pytest
 from support.operator_world import pod_object, pool_object
 
 from plumage.cluster import POOL_LABEL, gateway_labels_of
-from plumage_operator.queue import WorkQueue
-from plumage_operator.reconciler import Key
-from plumage_operator.store import Store
-from plumage_operator.triggers import take_in
+from plumage_operator.cache.store import Store
+from plumage_operator.controller.queue import WorkQueue
+from plumage_operator.controller.reconcile import Key
+from plumage_operator.controller.watch import take_in
 
 CHAT, OTHER, FRONT = (
     ("InferencePool", "default", "chat"),

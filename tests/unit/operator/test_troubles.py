@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 from support.kube_double import answered_by
 
-from plumage_operator.actions import Tell
-from plumage_operator.cluster.api import Api
-from plumage_operator.cluster.events import Recorder
-from plumage_operator.cluster.troubles import Troubles
-from plumage_operator.conditions import timestamp
-from plumage_operator.diagnosis import stuck_pods, wants_events
+from plumage_operator.controller.actions import Tell
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.status.conditions import timestamp
+from plumage_operator.status.diagnosis import stuck_pods, wants_events
 
 POOL = {
     "apiVersion": "inference.plumage.dev/v1alpha1",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plumage_operator.cluster.trust import TrustChangedError, keep_trusting
+from plumage_operator.kube.credentials import TrustChangedError, keep_trusting
 
 
 async def lives_on(file: str | None) -> bool:

@@ -11,9 +11,9 @@ import pytest
 from support.operator_world import SITE, World
 
 from plumage.cluster import CORDON, PAUSE
+from plumage_operator.controller.plan import DELETION_COST, plan_changes
+from plumage_operator.controller.reconcile import Unchanged, mark_of
 from plumage_operator.observed import Observed, Scaling
-from plumage_operator.plan import DELETION_COST, plan_changes
-from plumage_operator.unchanged import Unchanged, mark_of
 
 _ENGINE = ("Deployment", "chat-engine")
 

@@ -10,7 +10,7 @@ import pytest
 from support.operator_world import World, pool_object
 
 from plumage.cluster import PAUSE
-from plumage_operator.actions import Apply, Tell
+from plumage_operator.controller.actions import Apply, Tell
 
 ANYBODY = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
 EXPOSED = {

@@ -8,7 +8,7 @@ import pytest
 from support.operator_world import SITE, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool, parse_kept
-from plumage_operator.children import GatewayScene, Scene, Served, build_gateway_children
+from plumage_operator.resources import GatewayScene, Scene, Served, build_gateway_children
 
 POOL: dict[str, Any] = {
     "model": {"uri": "builtin://tiny-chat"},

@@ -8,9 +8,8 @@ import pytest
 from support.fleets import START, agent, pod, router, waits
 
 from plumage.fleet_report import WarmupReport
-from plumage_operator.autoscale.figures import Reports, heats, pool_load
-from plumage_operator.autoscale.pods import pods_of_pool
-from plumage_operator.autoscale.window import Window
+from plumage_operator.autoscaling.pods import pods_of_pool
+from plumage_operator.autoscaling.pool_load import Reports, Window, heats, pool_load
 
 LATER = START + 1000
 

@@ -9,7 +9,7 @@ import pytest
 from support.fleets import router
 from support.reporting_pool import KEY, SPEC, World, report, running
 
-from plumage_operator.autoscale import Autoscaling
+from plumage_operator.autoscaling import Autoscaling
 
 
 @pytest.fixture

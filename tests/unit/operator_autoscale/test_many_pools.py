@@ -8,10 +8,10 @@ from typing import Any
 
 from support.fleets import observed, pod
 
-from plumage_operator.autoscale import Autoscaling
-from plumage_operator.autoscale.trouble import Trouble
+from plumage_operator.autoscaling import Autoscaling
+from plumage_operator.autoscaling.report_client import Trouble
+from plumage_operator.cache.store import PoolKey
 from plumage_operator.observed import Observed
-from plumage_operator.store import PoolKey
 
 POOLS = [("default", f"chat-{number}") for number in range(300)]
 

@@ -8,7 +8,7 @@ import pytest
 from support.fleets import pod
 from support.reporting_pool import KEY, World, report, running
 
-from plumage_operator.autoscale.trouble import SELDOM, Trouble
+from plumage_operator.autoscaling.report_client import SELDOM, Trouble
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from support.reporting_pool import World, report, running
 
-from plumage_operator.autoscale import Autoscaling
-from plumage_operator.autoscale.pace import LATELY, Pace
+from plumage_operator.autoscaling import Autoscaling
+from plumage_operator.autoscaling.poll_schedule import LATELY, Pace
 from plumage_operator.external_metrics import add_pool_figures, samples_of
 
 CHAT, OTHER = ("models", "chat"), ("models", "other")

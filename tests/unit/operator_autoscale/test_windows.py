@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumage.fleet_report import AgentReport, HistogramReport
-from plumage_operator.autoscale.window import Window
+from plumage_operator.autoscaling.pool_load import Window
 
 HOUR = 3600.0
 

@@ -8,12 +8,12 @@ from typing import Any
 from support.fleets import START, observed, pod
 
 from plumage.autoscaling import Decision
-from plumage_operator.actions import Action, Annotate, Apply, Tell, WriteStatus
-from plumage_operator.autoscale.scaler import replicas_wanted
-from plumage_operator.autoscale.word import decided
+from plumage_operator.autoscaling.scaler import decided, replicas_wanted
+from plumage_operator.config import Site
+from plumage_operator.controller.actions import Action, Annotate, Apply, Tell, WriteStatus
+from plumage_operator.controller.plan import plan_changes, plan_words
 from plumage_operator.observed import Observed, Scaling
-from plumage_operator.plan import plan_changes, plan_words, read_pool
-from plumage_operator.site import Site
+from plumage_operator.resources.context import read_pool
 
 SPEC = {
     "autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TotalTokensPerSecond", "target": 100}]}

@@ -1,0 +1,127 @@
+"""Asks routers and agents for their reports, with a bound on how many at once for all pools together.
+
+A pod that does not answer is asked less often (`PodBackoff`): pods behind a wrong NetworkPolicy must not keep the
+operator busy with waiting. No answer is larger than `MOST_BYTES`, and none takes longer than `PATIENCE`. Redirects are
+not followed, because the token would go to their target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from plumage.cluster import TOKEN_FOLDER
+from plumage.errors import ConfigurationError
+from plumage_operator.observability.logs import cause
+
+__all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "SELDOM", "FleetClient", "Trouble"]
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64
+
+MOST_BYTES: Final = 4 << 20
+"""A router's report of 1,000 replicas is 300 KB."""
+
+CONNECT: Final = 1.0  # seconds
+
+PATIENCE: Final = 3.0
+
+TOKEN_FILE: Final = Path(TOKEN_FOLDER) / "token"
+
+
+class FleetClient:
+    """Needs a running loop; `close` it. token_file: the operator's projected token; read at each round, for the kubelet
+    renews it. clock: seconds, by which a pod in trouble is left alone."""
+
+    def __init__(self, token_file: Path = TOKEN_FILE, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token_file = token_file
+        self._clock = clock
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=PATIENCE, connect=CONNECT),
+            connector=aiohttp.TCPConnector(limit=AT_ONCE, keepalive_timeout=30.0),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, url: str, take: Callable[[bytes], None], trouble: Trouble) -> bool:
+        """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once.
+        trouble: of the pod that is asked; it is kept up here."""
+        if self._clock() < trouble.until:
+            return False
+        async with self._room:
+            try:
+                take(await self._get(url))
+            except (aiohttp.ClientError, TimeoutError, OSError, ConfigurationError) as error:
+                self._failed(url, trouble, error)
+                return False
+        if trouble.over():
+            log.info("%s answers again", url)
+        return True
+
+    async def _get(self, url: str) -> bytes:
+        headers = {"Authorization": f"Bearer {token}"} if (token := self._token()) else {}
+        async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise ConfigurationError(f"it answers {answer.status}{_HINTS.get(answer.status, '')}")
+            parts, size = [], 0
+            async for part in answer.content.iter_any():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise ConfigurationError(f"its report is larger than {MOST_BYTES} bytes")
+                parts.append(part)
+            return b"".join(parts)
+
+    def _token(self) -> str | None:
+        try:
+            return self._token_file.read_text().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _failed(self, url: str, trouble: Trouble, error: BaseException) -> None:
+        trouble.failed(self._clock())
+        if trouble.times == 2:
+            said = str(error) or type(error).__name__
+            log.warning("no figures from %s: %s", url, said, extra=cause("figures", type(error).__name__))
+
+
+_HINTS: Final = {
+    401: ": the operator's token is not accepted there (its projected volume, or the clocks)",
+    403: ": the operator's service account is not among its callers",
+    404: ": it is of a version without this route",
+}
+
+SELDOM: Final = 120.0
+
+_FIRST_WAIT: Final = 15.0
+
+_EARLY: Final = 4.0  # seconds; no answer takes three, and the round after fifteen must not be missed for that
+
+
+@dataclass(slots=True)
+class Trouble:
+    """times: failures in a row. until: when it may be asked again, by the caller's clock."""
+
+    times: int = 0
+    until: float = -inf
+
+    def failed(self, now: float) -> None:
+        """now: when it failed, not when its round began: a round of many pods takes a while."""
+        self.times += 1
+        self.until = now + min(SELDOM, _FIRST_WAIT * 2 ** min(self.times - 1, 10)) - _EARLY
+
+    def over(self) -> bool:
+        """It answers; whether it did not before."""
+        was, self.times, self.until = self.times > 0, 0, -inf
+        return was

@@ -1,0 +1,148 @@
+"""The autoscaler of one pool: keeps its reports, decides at each round, and answers with the decision in between.
+
+It has no clock and no I/O of its own. The rules are those of `plumage.autoscaling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from plumage.api.v1alpha1 import InferencePool
+from plumage.autoscaling import (
+    SETTLE,
+    Autoscaler,
+    CacheHeat,
+    CacheJudge,
+    Decision,
+    PoolLoad,
+    coldest_first,
+    deletion_costs,
+    judge_of,
+)
+from plumage.cluster import child_name
+from plumage_operator.autoscaling.pods import PoolPods, pods_observed
+from plumage_operator.autoscaling.pool_load import Reports, heats, pool_load
+from plumage_operator.observed import Observed, Scaling, meta, own_child
+from plumage_operator.resources.context import read_pool
+from plumage_operator.status.conditions import timestamp
+
+__all__ = ["PoolScaler", "costs_of", "decided", "manual"]
+
+_STEADY: Final = frozenset({"AtTarget", "Stabilized", "RateLimited", "AtMinimum", "AtMaximum"})
+"""Reasons between which a pool goes to and fro while nothing is wrong: the first of them stands for all, so that a
+pool's status is not written for each."""
+
+
+class PoolScaler:
+    """Keeps reports, wishes and the last decision of a pool. uid: the pool's. load: as of the last look. judge: of the
+    last hit ratio that was measured on a settled number of replicas."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.reports = Reports()
+        self.load: PoolLoad | None = None
+        self.judge: CacheJudge | None = None
+        self._rules = Autoscaler()
+        self._decision: Decision | None = None
+        self._wanted: int | None = None
+        self._hit_ratio: float | None = None
+        self._scaled: float | None = None
+        self._read: tuple[object, InferencePool] | None = None
+        self.told: object = None  # what of the last word was worth a plan
+
+    def pool(self, observed: Observed) -> InferencePool:
+        """The manifest, parsed once a generation. ManifestError as `read_pool`."""
+        version = (meta(observed.pool).get("uid"), meta(observed.pool).get("generation"))
+        if self._read is None or self._read[0] != version:
+            self._read = (version, read_pool(observed.pool))
+        return self._read[1]
+
+    def pods(self, observed: Observed) -> PoolPods:
+        """Whom to ask; reports of others are dropped."""
+        pods = pods_observed(observed)
+        self.reports.keep(pods)
+        return pods
+
+    def decide(self, observed: Observed, pods: PoolPods, now: float) -> None:
+        """After the pods were asked. Without a Deployment there is nothing to scale yet. now: seconds since 1970."""
+        pool = self.pool(observed)
+        wanted = replicas_wanted(pool, observed)
+        if wanted is None:
+            return
+        if self._wanted is not None and wanted != self._wanted:
+            self._rules.scaled(self._wanted, wanted, now)
+            self._scaled = now
+        self._wanted = wanted
+        first = self.load is None
+        self.load = self._rules.completed(pool_load(pods, self.reports, wanted), now)
+        if self.load.steady_for >= SETTLE and self.load.fresh(now):
+            self.judge = judge_of(self.load) or self.judge
+        if self.load.hit_ratio is not None and self.load.fresh(now):
+            self._hit_ratio = self.load.hit_ratio
+        spec = pool.spec.autoscaling
+        decision = None if spec is None else self._rules.decide(spec, self.load, now)
+        if first and decision is not None and decision.reason == "MetricMissing":
+            decision = None  # a rate is of two looks
+        self._decision = decision
+
+    def word(self, observed: Observed) -> Scaling | None:
+        """For the plan that is made now; None before there is one, when what the status says holds."""
+        pool = self.pool(observed)
+        wanted = replicas_wanted(pool, observed)
+        if self.load is None or wanted is None:
+            return None
+        autoscaled = pool.spec.autoscaling is not None
+        decision = self._decision if autoscaled else None  # the last one may be of a spec that was another
+        if autoscaled and decision is None:
+            return None
+        replicas = pool.spec.initial_replicas if decision is None else decision.replicas
+        pods = pods_observed(observed)
+        costs = costs_of(pods, heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
+        if decision is None:
+            return manual(replicas, hit_ratio=self._hit_ratio, costs=costs)
+        if decision.reason in _STEADY:
+            decision = replace(decision, reason="AtTarget")
+        return decided(decision, hit_ratio=self._hit_ratio, last_scale_time=self._time(observed), costs=costs)
+
+    def _time(self, observed: Observed) -> str | None:
+        if self._scaled is not None:
+            return timestamp(self._scaled)
+        found = ((observed.pool.get("status") or {}).get("autoscaling") or {}).get("lastScaleTime")
+        return None if found is None else str(found)
+
+
+def replicas_wanted(pool: InferencePool, observed: Observed) -> int | None:
+    """What the engines' Deployment asks for; None where the pool has none yet."""
+    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
+    if deployment is None:
+        return None
+    return int((deployment.get("spec") or {}).get("replicas", 1))
+
+
+def decided(
+    decision: Decision, *, hit_ratio: float | None, last_scale_time: str | None, costs: dict[str, int]
+) -> Scaling:
+    """A decision as condition, status fields and deletion costs."""
+    status = decision.status(last_scale_time).model_dump(mode="json", by_alias=True, exclude_none=True)
+    fields: dict[str, Any] = {"autoscaling": status, **_ratio(hit_ratio)}
+    active = "False" if decision.reason == "MetricMissing" else "True"
+    return Scaling(decision.replicas, active, decision.reason, decision.message, costs, fields)
+
+
+def manual(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> Scaling:
+    """A pool without autoscaling: somebody else says how many, the coldest still goes first."""
+    message = "spec.autoscaling is not set: spec.replicas counts"
+    return Scaling(replicas, "False", "Manual", message, costs, _ratio(hit_ratio))
+
+
+def _ratio(hit_ratio: float | None) -> dict[str, Any]:
+    return {} if hit_ratio is None else {"hitRatioPercent": round(100 * hit_ratio)}
+
+
+def costs_of(pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]) -> dict[str, int]:
+    """Deletion costs to write now. An old one is made 0, which is the same as none."""
+    annotated = {pod.name: pod.cost for pod in pods.engines if pod.cost is not None}
+    costs = deletion_costs(coldest_first(fleet), leaving, annotated, warming=warming)
+    return {pod: int(cost or 0) for pod, cost in costs.items() if cost is not None or annotated.get(pod) != "0"}

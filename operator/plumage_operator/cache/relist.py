@@ -1,0 +1,106 @@
+"""Fills the cache at the start, and removes objects from it whose deletion no watch reported.
+
+A watch that starts or restarts lists first, and a list does not report earlier deletions. An object that is deleted
+between the operator's first list and the watch's, or while a watch is broken, would stay in the cache. So all objects
+are listed from time to time. What the cache held before the list, and the list lacks, is removed, unless a watch
+reported a newer version meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
+from plumage_operator.cache.store import Place, PoolKey, Store
+from plumage_operator.kinds import KINDS
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.errors import ApiError, GoneError
+from plumage_operator.observed import Object, meta
+
+__all__ = ["fill", "keep_swept", "missing_kinds", "sweep"]
+
+log = logging.getLogger(__name__)
+
+_FIRST: Final = 5.0  # seconds, in which watches begin
+
+_EVERY: Final = 300.0  # seconds: each time all metadata is listed, some twenty objects for a pool
+
+_NAMES: Final = {plural: kind for kind, (_, plural) in KINDS.items()} | {"pods": "Pod"}
+
+_POOLS: Final = (("InferenceGateway", "inferencegateways"), ("InferencePool", "inferencepools"))
+
+Kind = tuple[str, str, str]
+"""Group, version and plural."""
+
+
+async def keep_swept(
+    api: Api, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str], changed: Callable[[PoolKey], None]
+) -> None:
+    """For ever. changed: called with each pool that lost something. An API server that is away is asked next time."""
+    kinds, wait = tuple(kinds), _FIRST
+    while True:
+        await asyncio.sleep(wait)
+        wait = _EVERY
+        try:
+            for pool in await sweep(api, store, kinds, namespaces):
+                changed(pool)
+        except ApiError as error:
+            log.warning("can't look for what is gone, trying again in %g s: %s", wait, error)
+
+
+async def sweep(api: Api, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str]) -> set[PoolKey]:
+    """Forgets what is gone; the pools that it belonged to."""
+    lost: set[PoolKey] = set()
+    for kind, api_version, plural, selector in _wanted(kinds):
+        held = store.held(kind)
+        there: set[Place] = set()
+        for namespace in namespaces or (None,):
+            there |= await _listed(api, api_version, plural, namespace, selector)
+        lost |= store.forget(kind, {one for one in held.keys() - there if store.version(kind, *one) == held[one]})
+    return lost
+
+
+def _wanted(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, apiVersion, plural and label selector."""
+    for group, version, plural in kinds:
+        yield _NAMES[plural], f"{group}/{version}" if group else version, plural, OURS_SELECTOR
+    for kind, plural in _POOLS:
+        yield kind, f"{GROUP}/{VERSION}", plural, ""
+
+
+async def _listed(api: Api, api_version: str, plural: str, namespace: str | None, selector: str) -> set[Place]:
+    """None of a kind that the cluster does not know: then its objects went with it."""
+    try:
+        return {_place(one) for one in await api.versions(api_version, plural, namespace, selector)}
+    except GoneError:
+        return set()
+
+
+def _place(thing: Object) -> Place:
+    return str(meta(thing).get("namespace", "")), str(meta(thing).get("name", ""))
+
+
+async def missing_kinds(api: Api, namespaces: Sequence[str]) -> list[str]:
+    """Names of our definitions that the cluster does not have."""
+    missing = []
+    for plural in ("inferencegateways", "inferencepools"):
+        try:
+            await api.versions(f"{GROUP}/{VERSION}", plural, (namespaces or (None,))[0], "")
+        except GoneError:
+            missing.append(f"{plural}.{GROUP}")
+    return missing
+
+
+async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:
+    """The whole picture, before anything is decided from it: watches of many kinds don't begin at the same time, and a
+    child that was merely not told yet would look like one that somebody deleted."""
+    pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
+    for group, version, plural in (*kinds, *pools):
+        selector = "" if group == GROUP else OURS_SELECTOR
+        for namespace in namespaces or (None,):
+            async for page in api.pages(f"{group}/{version}" if group else version, plural, namespace, selector):
+                for thing in page:
+                    store.put(thing)

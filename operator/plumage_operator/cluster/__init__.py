@@ -1,1 +1,0 @@
-"""The only part of the operator that talks to the API server."""

@@ -1,0 +1,1 @@
+"""Watches changes, plans what to do about them, and does it."""

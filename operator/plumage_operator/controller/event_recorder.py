@@ -1,0 +1,98 @@
+"""Events on a pool. One that is told again is counted, not repeated: its name is made of what it says."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+from plumage.cluster import MANAGED_BY
+from plumage_operator.controller.actions import Tell
+from plumage_operator.kube.client import Api, path_of
+from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, is_namespace_ending
+from plumage_operator.observability.logs import cause
+from plumage_operator.observed import Object, digest, meta
+from plumage_operator.status.conditions import timestamp
+
+__all__ = ["Recorder"]
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 5_000  # names of events whose count is known
+
+_LONGEST: Final = 1_000  # characters; the API server refuses more than 1,024
+
+
+class Recorder:
+    """clock: seconds since 1970. instance: which operator says it."""
+
+    def __init__(self, api: Api, clock: Callable[[], float], instance: str) -> None:
+        self._api = api
+        self._clock = clock
+        self._instance = instance
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    async def tell(self, thing: Object, said: Tell) -> None:
+        """An event about `thing`. One that can't be written is lost and logged: events often have a store of their own,
+        and what they are about must not wait for it. In a namespace that ends nobody would read it."""
+        name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), said.reason, said.message])}"
+        count = self._counts.get(name, 0) + 1
+        namespace = str(meta(thing)["namespace"])
+        try:
+            count = await self._tell(thing, namespace, name, said, count)
+        except GoneError:
+            return
+        except ApiError as error:
+            if not is_namespace_ending(error):
+                lost = "%s/%s: the event could not be written: %s: %s (%s)"
+                why = cause("event", type(error).__name__, error.status)
+                log.warning(lost, namespace, meta(thing)["name"], said.reason, said.message, error, extra=why)
+            return
+        self._remember(name, count)
+
+    async def _tell(self, thing: Object, namespace: str, name: str, said: Tell, count: int) -> int:
+        """How often it was told now."""
+        if count > 1:
+            try:
+                await self._count(namespace, name, count)
+                return count
+            except GoneError:  # Kubernetes forgets events after an hour
+                count = 1
+        try:
+            await self._create(thing, namespace, name, said)
+        except ConflictError:  # an operator before this one told it
+            count = 2
+            await self._count(namespace, name, count)
+        return count
+
+    async def _create(self, thing: Object, namespace: str, name: str, said: Tell) -> None:
+        now = timestamp(self._clock())
+        about = {key: meta(thing)[key] for key in ("name", "namespace", "uid") if key in meta(thing)}
+        event: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {"apiVersion": thing["apiVersion"], "kind": thing["kind"], **about},
+            "type": said.type,
+            "reason": said.reason,
+            "message": said.message[:_LONGEST],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": MANAGED_BY},
+            "reportingComponent": MANAGED_BY,
+            "reportingInstance": self._instance,
+        }
+        await self._api.request("POST", path_of("v1", "events", namespace), body=event)
+
+    async def _count(self, namespace: str, name: str, count: int) -> None:
+        body = {"count": count, "lastTimestamp": timestamp(self._clock())}
+        path = path_of("v1", "events", namespace, name)
+        await self._api.request("PATCH", path, body=body, content="application/merge-patch+json")
+
+    def _remember(self, name: str, count: int) -> None:
+        self._counts[name] = count
+        self._counts.move_to_end(name)
+        while len(self._counts) > _REMEMBERED:
+            self._counts.popitem(last=False)

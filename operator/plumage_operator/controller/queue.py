@@ -1,0 +1,139 @@
+"""The work queue: which pools and gateways to reconcile, and when.
+
+A key is reconciled by one worker at a time. A key that is added while it waits is reconciled once; a key that is added
+while it is reconciled is reconciled once more. Failures wait longer each time, unless a change came meanwhile: it may
+be the cure. The queue is bounded by the number of keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Generic, TypeVar
+
+from plumage_operator.observability.health import Heartbeats
+
+__all__ = ["Progress", "WorkQueue"]
+
+Key = TypeVar("Key", bound=Hashable)
+
+_FIRST = 0.5  # seconds that a first failure waits
+
+_LONGEST = 60.0
+
+
+class WorkQueue(Generic[Key]):
+    """clock: monotonic seconds. jitter: a number from 0 to 1, so that many failures at once don't return at once."""
+
+    def __init__(self, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
+        self._clock = clock
+        self._jitter = jitter
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._order = itertools.count()
+        self._running: set[Key] = set()
+        self._again: dict[Key, float] = {}
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+        self.ended = 0
+        """Looks that ended, whichever way."""
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Look at `key` in so many seconds, or earlier where that was asked already."""
+        due = self._clock() + after
+        if key in self._running:
+            self._again[key] = min(due, self._again.get(key, due))
+            return
+        if due >= self._due.get(key, float("inf")):
+            return
+        self._due[key] = due
+        heapq.heappush(self._heap, (due, next(self._order), key))
+        self._changed.set()
+
+    async def take(self) -> Key:
+        """The next key that is due; the caller must end with `done`."""
+        while True:
+            self._changed.clear()
+            wait = self._until_due()
+            if wait <= 0:
+                key = heapq.heappop(self._heap)[2]
+                del self._due[key]
+                self._running.add(key)
+                return key
+            try:
+                async with asyncio.timeout(wait if wait != float("inf") else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _until_due(self) -> float:
+        """Seconds until the first key is due; entries that an earlier one replaced are dropped."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] - self._clock() if self._heap else float("inf")
+
+    def done(self, key: Key, *, failed: bool = False, after: float | None = None) -> None:
+        """The look ended. after: when the next one should be, if nothing happens before; at least so long a wait where
+        it failed."""
+        self._running.discard(key)
+        self.ended += 1
+        again = self._again.pop(key, None)
+        asked = float("inf") if again is None else max(0.0, again - self._clock())
+        if failed:
+            self._failures[key] = self._failures.get(key, 0) + 1
+            self.add(key, max(min(self._delay(key), asked), after or 0.0))
+            return
+        self._failures.pop(key, None)
+        if again is not None:
+            self.add(key, asked)
+        if after is not None:
+            self.add(key, after)
+
+    def _delay(self, key: Key) -> float:
+        most = min(_LONGEST, _FIRST * 2.0 ** min(self._failures[key] - 1, 20))
+        return most * (0.5 + self._jitter() / 2)
+
+    def forget(self, key: Key) -> None:
+        """A key that is gone for good has no failures to remember."""
+        self._failures.pop(key, None)
+
+    @property
+    def waiting(self) -> int:
+        """Keys that wait."""
+        return len(self._due)
+
+    @property
+    def overdue(self) -> float:
+        """Seconds that the next key is late, below 0 while it is not due; 0 where none waits."""
+        wait = self._until_due()
+        return -wait if self._heap else 0.0
+
+    @property
+    def oldest(self) -> float:
+        """Seconds that the key longest due has waited; 0 where none is due."""
+        return max(0.0, self.overdue)
+
+
+_QUEUE: Final = "queue"
+
+_SILENCE: Final = 180.0  # seconds; a look takes at most two thirds of it
+
+
+class Progress:
+    """Whether a queue is worked off, by workers that may have died: none is due, or a look ended since the last time.
+    That pools wait long is no reason to end: the next process would look at all of them from the start. An alert tells
+    people (PlumagePoolsWait)."""
+
+    def __init__(self, queue: WorkQueue[Any], heartbeats: Heartbeats) -> None:
+        self._queue = queue
+        self._heartbeats = heartbeats
+        self._ended = queue.ended
+        heartbeats.expect(_QUEUE, _SILENCE)
+
+    def beat(self) -> None:
+        """Call it every few seconds."""
+        if self._queue.ended != self._ended or self._queue.oldest == 0.0:
+            self._heartbeats.beat(_QUEUE)
+        self._ended = self._queue.ended

@@ -1,0 +1,146 @@
+"""Which pools a gateway serves, under which names, and what of its spec it can't serve. Pure.
+
+A pool is served where it says so itself (`spec.router.gatewayRef`), since it has no router of its own then, and nobody
+else opens a door to it. A gateway's `models` name such pools as clients shall know them; one that no model names is
+served under its own names. A name leads to one pool: of several that ask for it the oldest gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from plumage.api.v1alpha1 import InferenceGateway, InferencePool
+from plumage.errors import ManifestError
+from plumage_operator.config import Site
+from plumage_operator.observed import Attached, Object, ObservedGateway, digest, meta
+from plumage_operator.resources import Scene, Served, model_mistakes
+from plumage_operator.resources.context import cordoned, goes, read_pool
+from plumage_operator.status.conditions import Reason
+
+__all__ = ["MOST_POOLS", "Fault", "Serving", "serving_of"]
+
+MOST_POOLS: Final = 64
+"""Of one gateway: each costs every router of it a mirror and a prober."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the gateway asks for and does not get."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """served: oldest first. faults: the gravest first."""
+
+    served: tuple[Served, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A pool, with the names that it is asked by: those of the gateway's models, or its own."""
+
+    pool: InferencePool
+    attached: Attached
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.pool.metadata.name
+
+
+def serving_of(observed: ObservedGateway, gateway: InferenceGateway, site: Site) -> Serving:
+    """What the gateway serves now."""
+    claims = [_Claim(pool, attached) for attached, pool in _readable(observed.attached)]
+    _claim_names(gateway, claims)
+    owners, faults = _decide(claims)
+    served = [one for one in (_served(claim, owners, site) for claim in claims) if one.names]
+    if len(served) > MOST_POOLS:
+        left = ", ".join(one.scene.metadata.name for one in served[MOST_POOLS:])
+        told = f"a gateway serves {MOST_POOLS} pools at most: {left} are not served; give them another gateway"
+        faults.append(Fault(Reason.NOT_SERVED, told))
+    return Serving(tuple(served[:MOST_POOLS]), (*_missing(observed, gateway), *faults))
+
+
+def _readable(attached: Sequence[Attached]) -> Iterator[tuple[Attached, InferencePool]]:
+    """Oldest first. Of a pool whose spec can't be read its own condition tells; one that goes gets nothing new."""
+    there = [one for one in attached if not goes(one.pool)]
+    for one in sorted(there, key=lambda one: _age(one.pool)):
+        try:
+            yield one, read_pool(one.pool)
+        except ManifestError:
+            continue
+
+
+def _age(pool: Object) -> tuple[str, str]:
+    """Pools of one second go by their names."""
+    return str(meta(pool).get("creationTimestamp", "")), str(meta(pool)["name"])
+
+
+def _claim_names(gateway: InferenceGateway, claims: Sequence[_Claim]) -> None:
+    """A pool of weight 0 is named, and asks for nothing."""
+    by_name = {claim.name: claim for claim in claims}
+    named: set[str] = set()
+    for model in gateway.spec.models:
+        for share in model.pools:
+            named.add(share.pool_ref.name)
+            claim = by_name.get(share.pool_ref.name)
+            if claim is not None and share.weight:
+                claim.names += [model.name, *model.aliases]
+    for claim in claims:
+        model_of = claim.pool.spec.model
+        if claim.name not in named:
+            claim.names += [model_of.served_name, *model_of.aliases]
+        if claim.names:
+            claim.names += [adapter.name for adapter in model_of.adapters if adapter.name not in claim.names]
+
+
+def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[Fault]]:
+    """Which pool each name leads to. Claims come oldest first."""
+    owners: dict[str, str] = {}
+    lost: dict[tuple[str, str], list[str]] = {}
+    for claim in claims:
+        for name in claim.names:
+            owner = owners.setdefault(name, claim.name)
+            if owner != claim.name:
+                lost.setdefault((owner, claim.name), []).append(name)
+    return owners, [_conflict(*pools, names) for pools, names in lost.items()]
+
+
+def _conflict(older: str, younger: str, names: Sequence[str]) -> Fault:
+    told = (
+        f"pools {older} and {younger} are both asked for model {', '.join(names)}, and one pool serves a name: "
+        f"{older}, the older one, does. Give {younger} another name or weight 0, or remove one of them; "
+        "shares by weight are not served so far"
+    )
+    return Fault(Reason.MODEL_CONFLICT, told)
+
+
+def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[Fault]:
+    named = sorted({share.pool_ref.name for model in gateway.spec.models for share in model.pools})
+    attached = {str(meta(one.pool)["name"]) for one in observed.attached}
+    gone = [name for name in named if name not in observed.pools]
+    if gone:
+        told = f"there is no InferencePool {', '.join(gone)} in this namespace: create it, or remove it here"
+        yield Fault(Reason.POOL_MISSING, told)
+    strange = [name for name in named if name in observed.pools and name not in attached]
+    if strange:
+        told = (
+            f"InferencePool {', '.join(strange)} does not refer to this gateway: set its spec.router to "
+            f"{{gatewayRef: {{name: {gateway.metadata.name}}}}}, or remove it here"
+        )
+        yield Fault(Reason.POOL_NOT_ATTACHED, told)
+
+
+def _served(claim: _Claim, owners: Mapping[str, str], site: Site) -> Served:
+    """Without a name it is not served. mark: volumes of several pools lie beside each other in one pod."""
+    scene = Scene(claim.pool, site, 1, mark=f"-{digest(claim.name)[:8]}")
+    if model_mistakes(scene):
+        return Served(scene, ())
+    names = tuple(dict.fromkeys(name for name in claim.names if owners[name] == claim.name))
+    return Served(scene, names, tuple(cordoned(claim.attached.pods)))

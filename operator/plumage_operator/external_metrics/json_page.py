@@ -1,0 +1,41 @@
+"""A pool's figures as one flat JSON document, for KEDA's scaler `metrics-api` and for people:
+`GET /v1/plumage/pools/NAMESPACE/POOL`.
+
+Numbers only, as the operator's metrics beside it: no prompt, no name but the pool's. A figure that is missing or stale
+is absent, and KEDA, which does not find it then, keeps the size there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aiohttp import web
+
+from plumage_operator.external_metrics.pool_metrics import METRICS, Asked, PoolSample, figures, unheard
+
+__all__ = ["PATH", "add_pool_figures"]
+
+PATH: Final = "/v1/plumage/pools/{namespace}/{pool}"
+
+
+def add_pool_figures(
+    app: web.Application,
+    samples: Callable[[], Iterable[PoolSample]],
+    *,
+    asked: Asked = unheard,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Add the route to the application that serves the operator's metrics."""
+
+    async def answer(request: web.Request) -> web.Response:
+        wanted = (request.match_info["namespace"], request.match_info["pool"])
+        sample = next((one for one in samples() if (one.namespace, one.pool) == wanted), None)
+        if sample is None:
+            return web.json_response({"error": "there is no such pool, or it was not looked at yet"}, status=404)
+        asked(wanted)
+        found = {METRICS[name].key: round(value, 4) for name, value in figures(sample, clock()).items()}
+        return web.json_response({"pool": sample.pool, "wantedReplicas": sample.load.wanted, **found})
+
+    app.router.add_get(PATH, answer)

@@ -1,0 +1,130 @@
+"""TLS of the external metrics server: which client may connect, and how long the server's certificate is valid.
+
+The API server authenticates and authorizes a request before it forwards it. So the only check left here is that the
+client is the API server. The ConfigMap `kube-system/extension-apiserver-authentication` names the authority that signs
+its client certificate, and the common names that the certificate may have.
+
+An expired server certificate causes no error here: the listener goes on, and the API server refuses it. Then
+HorizontalPodAutoscalers get no metric and keep their size. So the log warns before the certificate expires.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from cryptography import x509
+
+from plumage.errors import ConfigurationError
+
+__all__ = [
+    "CONFIG_PATH",
+    "SOON",
+    "FrontProxy",
+    "State",
+    "expiry",
+    "read_front_proxy",
+    "said_of",
+    "state_of",
+    "tls_context",
+]
+
+CONFIG_PATH: Final = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontProxy:
+    """authority: PEM. names: common names, one of which its certificate must have; none: any will do."""
+
+    authority: str
+    names: frozenset[str] = frozenset()
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a peer's certificate, whose signature TLS has checked, is the API server's."""
+        if certificate is None:
+            return False
+        subject = (pair for part in certificate.get("subject") or () for pair in part)
+        return not self.names or any(name == "commonName" and value in self.names for name, value in subject)
+
+
+class _Api(Protocol):
+    async def request(self, method: str, path: str) -> dict[str, Any]: ...
+
+
+async def read_front_proxy(api: _Api) -> FrontProxy:
+    """ConfigurationError where the API server passes no request on."""
+    data = (await api.request("GET", CONFIG_PATH)).get("data") or {}
+    authority = data.get("requestheader-client-ca-file")
+    if not authority:
+        raise ConfigurationError(
+            "the API server is set up without aggregation (no requestheader-client-ca-file in "
+            "kube-system/extension-apiserver-authentication): external metrics can't be served"
+        )
+    try:
+        names = frozenset(map(str, json.loads(data.get("requestheader-allowed-names") or "[]")))
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError("requestheader-allowed-names is no list of names") from error
+    return FrontProxy(str(authority), names)
+
+
+def tls_context(proxy: FrontProxy, folder: Path) -> ssl.SSLContext:
+    """Of a server with the certificate in `folder` (tls.crt, tls.key); who calls needs one of `proxy`'s authority."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"no certificate to serve external metrics with in {folder}: {error}") from error
+    try:
+        context.load_verify_locations(cadata=proxy.authority)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"requestheader-client-ca-file can't be read: {error}") from error
+    return context
+
+
+SOON: Final = 7 * 86_400.0  # seconds; the chart's alert PlumageExternalMetricsCertificateExpires has it too
+
+_RENEW: Final = "renew externalMetrics.tls.existingSecret, or delete the chart's own Secret and helm upgrade"
+
+
+class State(Enum):
+    """Of a certificate."""
+
+    GOOD = "good"
+    SOON = "soon"
+    EXPIRED = "expired"
+
+
+def expiry(chain: bytes) -> float | None:
+    """When the first of a PEM file's certificates expires, in seconds since 1970: one link is enough. None where they
+    can't be read, of which TLS has its own word."""
+    try:
+        return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(chain))
+    except ValueError:
+        return None
+
+
+def state_of(expires: float, now: float) -> State:
+    """now: seconds since 1970, as expires is."""
+    if expires <= now:
+        return State.EXPIRED
+    return State.SOON if expires - now < SOON else State.GOOD
+
+
+def said_of(state: State, expires: float) -> str:
+    """A line for the log."""
+    date = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    match state:
+        case State.GOOD:
+            return f"the certificate is good until {date}"
+        case State.SOON:
+            return f"the certificate expires soon, at {date}: {_RENEW}"
+        case State.EXPIRED:
+            return f"the certificate has expired, at {date}, and the API server refuses it: {_RENEW}"

@@ -1,0 +1,77 @@
+"""The kinds of objects that the operator makes. Pure.
+
+`INTEGRATIONS` lists the kinds that not every cluster has. The operator makes them only where a pool asks for them, and
+only with the right that a switch of the chart gives. The watches, the messages of refusals, `plumage doctor` and the
+chart's roles all follow this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "Integration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Integration:
+    """switch: of the chart, under `integrations`. field: of a pool's spec, which has one made; asks: the value in it
+    that says so, where that is not the field itself."""
+
+    switch: str
+    kind: str
+    group: str
+    version: str
+    plural: str
+    field: str
+    asks: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the right to make one is missing. One that was made before the right was taken away stays,
+        and the operator does not even see it: dropping the field alone would leave a pool open to the outside."""
+        drop = f"Or drop spec.{self.field}, and delete what was made for it before."
+        return f"The chart gives the right: {self._upgrade}. {drop}"
+
+    @property
+    def removal(self) -> str:
+        """What to do where the right to delete one is missing that no spec asks for any more."""
+        return f"The pool no longer asks for it: delete it, or give the operator the right: {self._upgrade}."
+
+    @property
+    def _upgrade(self) -> str:
+        return f"helm upgrade with integrations.{self.switch}=true"
+
+    def asked_by(self, spec: Mapping[str, Any]) -> bool:
+        """spec: a pool's, as an API server keeps it, with its defaults."""
+        found: Any = spec
+        for name in (self.asks or self.field).split("."):
+            found = (found or {}).get(name)
+        return bool(found)
+
+
+INTEGRATIONS: Final = (
+    Integration("gatewayApi", "HTTPRoute", "gateway.networking.k8s.io", "v1", "httproutes", "router.httpRoute"),
+    Integration("ingress", "Ingress", "networking.k8s.io", "v1", "ingresses", "router.ingress"),
+    Integration(
+        "podMonitors", "PodMonitor", "monitoring.coreos.com", "v1", "podmonitors", "monitoring", "monitoring.enabled"
+    ),
+)
+
+KINDS: Final = {
+    "ConfigMap": ("v1", "configmaps"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "Service": ("v1", "services"),
+    "Deployment": ("apps/v1", "deployments"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Ingress": ("networking.k8s.io/v1", "ingresses"),
+    "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+}
+"""Every kind that a child can have: its apiVersion, and its resource's name in paths."""
+
+MADE_ONCE: Final = {"Secret": ("v1", "secrets")}
+"""What is created and never read, changed or removed: its owner reference lets it be collected."""

@@ -1,0 +1,1 @@
+"""The client of the API server, its errors and credentials."""

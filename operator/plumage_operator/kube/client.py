@@ -1,0 +1,255 @@
+"""The API server, as far as the operator needs it: a few verbs on plain objects.
+
+Every call has a timeout. What comes back says by its type whether to ask again: see `errors`. The client is
+`kubernetes.aio`'s, by its one generic call: its models would parse each answer twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client.api_client import ApiClient
+
+from plumage.cluster import MANAGED_BY
+from plumage_operator.kinds import KINDS, MADE_ONCE
+from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, RefusedError, UnavailableError
+from plumage_operator.observed import Object, meta
+
+__all__ = ["Api", "path_of"]
+
+TIMEOUT: Final = 20.0  # seconds for one answer
+
+_CREATED: Final = {**KINDS, **MADE_ONCE}
+
+_AT_ONCE: Final = 16  # requests in flight: the API server's own fairness does the rest
+
+_PAGE: Final = 200  # a pod of ours is 12 KB of JSON, and 60 KB once it is parsed
+
+_JSON: Final = "application/json"
+
+_APPLY: Final = "application/apply-patch+yaml"
+
+_MERGE: Final = "application/merge-patch+json"
+
+_STEPS: Final = "application/json-patch+json"
+
+_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+_MISFIT: Final = "failed to create typed patch object"
+"""How the API server begins to say that what is applied does not fit the schema, with status 500 and no reason."""
+
+
+class Api:
+    """configuration: of `credentials`. Use it as an async context manager, in one event loop."""
+
+    def __init__(self, configuration: Any) -> None:
+        self._client: Any = ApiClient(configuration)  # untyped upstream
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def __aenter__(self) -> Api:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def create(self, child: Object) -> dict[str, Any]:
+        """A new object. ConflictError where there is one of its name, whoever's it is. A field that the API server does
+        not know is refused, as it is when it is applied."""
+        path = path_of(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
+        query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
+        return await self.request("POST", path, query=query, body=child)
+
+    async def apply(self, child: Object) -> dict[str, Any]:
+        """Server-side apply, forced: the fields that we write are ours, whoever wrote them before."""
+        path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
+        query = {"fieldManager": MANAGED_BY, "force": "true"}
+        return await self.request("PATCH", path, query=query, body=child, content=_APPLY)
+
+    async def set_managers(self, child: Object, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Say anew who manages which field, of an object as it was read. ConflictError where it changed since."""
+        path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
+        steps = [
+            {"op": "replace", "path": "/metadata/managedFields", "value": [*entries]},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": meta(child)["resourceVersion"]},
+        ]
+        await self.request("PATCH", path, query={"fieldManager": MANAGED_BY}, body=steps, content=_STEPS)
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """A child, or None."""
+        try:
+            return await self.request("GET", _child_path(kind, namespace, name))
+        except GoneError:
+            return None
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """Remove exactly this object; one that is gone, or was made anew, is left."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        try:
+            await self.request("DELETE", _child_path(kind, namespace, name), body=body)
+        except (GoneError, ConflictError):
+            return
+
+    async def annotate(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod that may be gone by now."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        try:
+            await self.request("PATCH", path_of("v1", "pods", namespace, pod), body=body, content=_MERGE)
+        except GoneError:
+            return
+
+    async def write_status(self, thing: Object, plural: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the status of a pool or gateway. ConflictError where it changed since it was read."""
+        known = {name: meta(thing)[name] for name in ("name", "namespace", "uid", "resourceVersion")}
+        body = {"apiVersion": thing["apiVersion"], "kind": thing["kind"], "metadata": known, "status": dict(status)}
+        path = path_of(str(thing["apiVersion"]), plural, str(known["namespace"]), str(known["name"])) + "/status"
+        query = {"fieldManager": MANAGED_BY, "force": "true"}
+        return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
+
+    async def pages(
+        self, api_version: str, plural: str, namespace: str | None, selector: str = "", *, fields: str = ""
+    ) -> AsyncIterator[list[Object]]:
+        """All objects of a kind, page by page, for all at once may be more than there is memory; none where the cluster
+        does not know the kind. selector: of labels; fields: of fields."""
+        try:
+            async for text in self._pages(api_version, plural, namespace, selector, _JSON, fields):
+                page = _parsed(text)
+                kind = str(page.get("kind", "")).removesuffix("List")
+                yield [{"apiVersion": api_version, "kind": kind, **one} for one in page.get("items") or ()]
+        except GoneError:
+            return
+
+    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
+        """Namespace, name and resourceVersion of all objects of a kind, each in its metadata. What else is there is not
+        even parsed: most of it is who manages which field. GoneError where the cluster does not know the kind."""
+        found: list[Object] = []
+        async for text in self._pages(api_version, plural, namespace, selector, _METADATA):
+            found += [{"metadata": msgspec.to_builtins(one.metadata)} for one in _listed(text).items or ()]
+        return found
+
+    async def _pages(
+        self, api_version: str, plural: str, namespace: str | None, selector: str, accept: str, fields: str = ""
+    ) -> AsyncIterator[bytes]:
+        path = path_of(api_version, plural, namespace)
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(_PAGE), **{name: value for name, value in selectors.items() if value}}
+        while True:
+            text = await self._answer("GET", path, query=query, accept=accept)
+            yield text
+            going_on = _head(text).metadata.going_on
+            if not going_on:
+                return
+            query["continue"] = going_on
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content: str = _JSON,
+    ) -> dict[str, Any]:
+        """One request; one of `errors` where it is not done."""
+        return _parsed(await self._answer(method, path, query=query, body=body, content=content))
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content: str = _JSON,
+        accept: str = _JSON,
+    ) -> bytes:
+        url = f"{self._client.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": accept, "Content-Type": content, "User-Agent": "plumage-operator"}
+        try:
+            async with self._slots:
+                await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+                async with asyncio.timeout(TIMEOUT):
+                    status, text, after = await self._send(method, url, headers, body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if status < 300:
+            return text
+        raise _error(method, path, status, _parsed(text), after)
+
+    async def _send(
+        self, method: str, url: str, headers: dict[str, str], body: object
+    ) -> tuple[int, bytes, float | None]:
+        response = await self._client.call_api(
+            method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(TIMEOUT)
+        )
+        text = await response.read()
+        after = str(response.getheader("Retry-After", ""))
+        return int(response.status), text, float(after) if after.isdigit() else None
+
+
+def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
+    """The path of an object, or of all of its kind; of the whole cluster without a namespace."""
+    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+    where = f"/namespaces/{quote(namespace)}" if namespace else ""
+    return f"{root}{where}/{plural}" + (f"/{quote(name)}" if name else "")
+
+
+def _child_path(kind: str, namespace: str, name: str) -> str:
+    return path_of(*KINDS[kind], namespace, name)
+
+
+class _Metadata(msgspec.Struct):
+    namespace: str = ""
+    name: str = ""
+    resourceVersion: str = ""  # noqa: N815 - as it is called there
+
+
+class _Item(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class _Listed(msgspec.Struct):
+    items: list[_Item] | None = None  # null where there are none
+
+
+class _Place(msgspec.Struct):
+    going_on: str = msgspec.field(default="", name="continue")
+
+
+class _Head(msgspec.Struct):
+    """Of a list: where its next page begins."""
+
+    metadata: _Place = msgspec.field(default_factory=_Place)
+
+
+_decode = msgspec.json.Decoder().decode
+
+_listed = msgspec.json.Decoder(_Listed).decode
+
+_head = msgspec.json.Decoder(_Head).decode
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        told = _decode(text) if text else {}
+    except msgspec.DecodeError:
+        told = {"message": text[:200].decode(errors="replace")}
+    return told if isinstance(told, dict) else {}
+
+
+def _error(method: str, path: str, status: int, told: Mapping[str, Any], after: float | None) -> ApiError:
+    reason, said = str(told.get("reason", "")), str(told.get("message", ""))
+    message = f"{method} {path}: {status} {reason}: {said}"
+    if status == 500 and said.startswith(_MISFIT):  # it will say so again, however often it is asked
+        return RefusedError(said, status, reason)
+    if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took so long that its next page is no more
+        return UnavailableError(message, status, reason, after)
+    if status == 409:
+        return ConflictError(message, status, reason)
+    if status == 404:
+        return GoneError(message, status, reason)
+    return RefusedError(said or message, status, reason)

@@ -1,0 +1,103 @@
+"""Warnings about pods, from the cluster's events: one list of a namespace for all of its pools.
+
+The API server has no watch cache of events: each list reads all of a namespace's from etcd, whichever it asks for. A
+node whose network is down leaves the pods of a thousand pools stuck at once, and each of those looks again after
+seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.errors import ApiError
+from plumage_operator.observability.logs import cause
+from plumage_operator.observed import Object, Trouble, meta
+
+__all__ = ["Troubles"]
+
+log = logging.getLogger(__name__)
+
+_FRESH: Final = 5.0  # seconds for which a list serves, once it is there
+
+_FAILED: Final = 30.0  # seconds for which one that failed does: a server in trouble is not asked again by each pool
+
+_WITHIN: Final = 20.0
+
+_OF_A_POD: Final = 3
+
+_PODS: Final = 3  # of one pool: they have the same trouble
+
+_LONGEST: Final = 1_000  # characters of one message
+
+_SELECTOR: Final = "involvedObject.kind=Pod,type=Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    until: float
+    by_pod: Mapping[str, tuple[Trouble, ...]]
+
+
+class Troubles:
+    """clock: monotonic seconds. ours: whether a namespace's pod is one of a pool's; others' warnings are not kept."""
+
+    def __init__(self, api: Api, clock: Callable[[], float], ours: Callable[[str, str], bool]) -> None:
+        self._api = api
+        self._clock = clock
+        self._ours = ours
+        self._read: dict[str, _Read] = {}
+        self._reading: dict[str, asyncio.Lock] = {}
+
+    async def of(self, namespace: str, pods: Iterable[str]) -> tuple[Trouble, ...]:
+        """Of the first few of the pods that have any, newest first. None while events can't be had: they explain, and
+        nothing waits for them."""
+        self._forget()
+        async with self._reading.setdefault(namespace, asyncio.Lock()):
+            if namespace not in self._read:
+                self._read[namespace] = await self._listed(namespace)
+            by_pod = self._read[namespace].by_pod
+        troubled = [by_pod[pod] for pod in pods if pod in by_pod][:_PODS]
+        return tuple(trouble for pod in troubled for trouble in pod)
+
+    def _forget(self) -> None:
+        """What is too old, and the locks of namespaces that nobody asks about."""
+        now = self._clock()
+        self._read = {namespace: read for namespace, read in self._read.items() if read.until > now}
+        for namespace in [one for one, lock in self._reading.items() if one not in self._read and not lock.locked()]:
+            del self._reading[namespace]
+
+    async def _listed(self, namespace: str) -> _Read:
+        """Its time begins when the list is there: one that took long serves those who waited for it, too."""
+        found: dict[str, list[tuple[str, Trouble]]] = {}
+        serves = _FRESH
+        try:
+            async with asyncio.timeout(_WITHIN):
+                async for page in self._api.pages("v1", "events", namespace, fields=_SELECTOR):
+                    for event in page:
+                        self._keep(namespace, event, found)
+        except (ApiError, TimeoutError) as error:  # a missing right, too, which the look must not fail for
+            serves = _FAILED
+            unread = "can't list the events of %s, which say why pods don't start: %s"
+            log.warning(unread, namespace, str(error) or "too slow", extra=cause("events", type(error).__name__))
+        by_pod = {pod: tuple(trouble for _, trouble in told) for pod, told in found.items()}
+        return _Read(self._clock() + serves, by_pod)
+
+    def _keep(self, namespace: str, event: Object, found: dict[str, list[tuple[str, Trouble]]]) -> None:
+        pod = str((event.get("involvedObject") or {}).get("name", ""))
+        if not self._ours(namespace, pod):
+            return
+        trouble = Trouble(pod, str(event.get("reason", "")), str(event.get("message", ""))[:_LONGEST])
+        told = [*found.get(pod, ()), (_last(event), trouble)]
+        found[pod] = sorted(told, key=lambda one: one[0], reverse=True)[:_OF_A_POD]
+
+
+def _last(event: Object) -> str:
+    """When it was told last. The new kind of events has other fields for it, and none where it was told once."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((time for time in times if time), meta(event).get("creationTimestamp") or ""))

@@ -1,0 +1,242 @@
+"""Runs the whole operator in one event loop: waits for the Lease, then watches and reconciles until it is stopped.
+
+When one of its tasks fails, when it loses the Lease or when kopf ends, the operator ends with an error. The kubelet
+starts it again, and a fresh operator knows the cluster after some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import kopf
+
+from plumage_operator.autoscaling import Autoscaling, FleetClient
+from plumage_operator.cache.relist import fill, keep_swept, missing_kinds
+from plumage_operator.cache.store import PoolKey, Store
+from plumage_operator.cache.watch_check import Freshness
+from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.perform import Performer
+from plumage_operator.controller.queue import Progress, WorkQueue
+from plumage_operator.controller.reconcile import Key, Reconciler
+from plumage_operator.controller.watch import Kind, make_registry, make_settings, watched
+from plumage_operator.external_metrics.json_page import add_pool_figures
+from plumage_operator.external_metrics.pool_metrics import samples_of
+from plumage_operator.external_metrics.server import ExternalMetrics
+from plumage_operator.external_metrics.tls import read_front_proxy
+from plumage_operator.kube.client import Api
+from plumage_operator.kube.credentials import keep_trusting, load_configuration
+from plumage_operator.kube.errors import RefusedError, UnavailableError
+from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.leader_election import Elector
+from plumage_operator.observability.health import Heartbeats, health_app, metrics_app, serve
+from plumage_operator.observability.metrics import Metrics
+from plumage_operator.options import Options
+
+__all__ = ["Operator", "steady_clock"]
+
+log = logging.getLogger(__name__)
+
+_LOOP = "event loop"
+
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
+
+_REFUSALS = 5  # half a minute of them; who lacks a right for longer ends, and its pod shows it
+
+_DEFINE = "apply them (kubectl apply --server-side -f crds/), or install the chart with crds.enabled=true"
+
+_PULSE = 5.0  # seconds between two beats of what must always move
+
+
+class Operator:
+    """One process of the operator."""
+
+    def __init__(self, options: Options, configuration: Any = None) -> None:
+        self._options = options
+        self._configuration = configuration
+        self.store = Store()
+        self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
+        self.metrics = Metrics()
+        self.heartbeats = Heartbeats(time.monotonic)
+        self.lacking = ""  # what keeps it from its work, in words; empty while nothing does
+        self._steady = steady_clock()  # one for all figures, whose ages are compared
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Until `stopped` is set; whatever else ends it is raised."""
+        configuration = self._configuration or await load_configuration()
+        await _first_of([keep_trusting(configuration.ssl_ca_cert), self._run(configuration, stopped)])
+
+    async def _run(self, configuration: Any, stopped: asyncio.Event) -> None:
+        async with AsyncExitStack() as stack:
+            api = await stack.enter_async_context(Api(configuration))
+            client = FleetClient()
+            stack.push_async_callback(client.close)
+            autoscaling = self._autoscaling(client)
+            await self._serve(stack, autoscaling)
+            self.heartbeats.expect(_LOOP, 60.0)
+            elector = self._elector(api)
+            if not await _until(stopped, elector.acquire(lambda: self.heartbeats.beat(_LOOP))):
+                return
+            stack.push_async_callback(elector.release)
+            log.info("active: watching %s", ", ".join(self._options.namespaces) or "the whole cluster")
+            self.metrics.leading = True
+            await _until(stopped, self._all(api, elector, autoscaling, stopped))
+
+    def _autoscaling(self, client: FleetClient) -> Autoscaling:
+        pools, observe, interval = self.store.pools, self.store.observe, float(self._options.autoscale_seconds)
+        return Autoscaling(client, pools, observe, self._changed, interval=interval, clock=self._steady)
+
+    def _elector(self, api: Api) -> Elector:
+        options = self._options
+        return Elector(api, options.site.namespace, options.lease, options.identity, time.monotonic)
+
+    async def _serve(self, stack: AsyncExitStack, autoscaling: Autoscaling) -> None:
+        figures = metrics_app(self._page)
+        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), asked=autoscaling.asked, clock=self._steady)
+        for app, port in (
+            (health_app(self.heartbeats, lambda: self.lacking), self._options.health_port),
+            (figures, self._options.metrics_port),
+        ):
+            stack.push_async_callback((await serve(app, port)).cleanup)
+
+    def _page(self) -> str:
+        pools = len(self.store.pools())
+        return self.metrics.page(pools=pools, waiting=self.queue.waiting, oldest=self.queue.oldest)
+
+    async def _all(self, api: Api, elector: Elector, autoscaling: Autoscaling, stopped: asyncio.Event) -> None:
+        """Everything that the active operator does, until the first of it ends."""
+        options, kinds = self._options, watched(self._options.integrations)
+        recorder = Recorder(api, time.time, options.identity)
+        reconciler = Reconciler(
+            self.store,
+            self.queue,
+            self._troubles(api),
+            Performer(api, recorder, self.store),
+            options.site,
+            self.metrics,
+            word=autoscaling.word,
+        )
+        freshness = Freshness(api, self.store, self.heartbeats, options.namespaces, self._changed)
+        await _first_of([elector.hold(), self._filled(api, kinds)])
+        works: list[Coroutine[Any, Any, None]] = [
+            elector.hold(), self._kopf(stopped, kinds), freshness.run(), autoscaling.run(), self._pulse(),
+            keep_swept(api, self.store, kinds, options.namespaces, self._changed),
+        ]  # fmt: skip
+        works += [reconciler.work() for _ in range(options.workers)]
+        if options.external_port is not None:
+            external = ExternalMetrics(
+                lambda: samples_of(autoscaling.scalers),
+                lambda: read_front_proxy(api),
+                Path(options.external_tls),
+                port=options.external_port,
+                asked=autoscaling.asked,
+                clock=self._steady,
+                expires=self._certificate_expires,
+            )
+            works.append(external.run())
+        await _first_of(works)
+
+    def _certificate_expires(self, at: float | None) -> None:
+        self.metrics.certificate_expires = at
+
+    def _troubles(self, api: Api) -> Troubles:
+        return Troubles(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)
+
+    def _changed(self, pool: PoolKey) -> None:
+        self.queue.add(("InferencePool", *pool))
+
+    async def _pulse(self) -> None:
+        """The loop moves, and the queue is worked off."""
+        progress = Progress(self.queue, self.heartbeats)
+        while True:
+            self.heartbeats.beat(_LOOP)
+            progress.beat()
+            await asyncio.sleep(_PULSE)
+
+    async def _filled(self, api: Api, kinds: tuple[Kind, ...]) -> None:
+        """All that there is; asked for again while the API server is away, and a few times where it refuses: for a
+        moment after its start it refuses what roles allow."""
+        wait, refusals = _FIRST_WAIT, 0
+        while True:
+            try:
+                await self._kinds_there(api)
+                await fill(api, self.store, kinds, self._options.namespaces)
+                break
+            except (RefusedError, UnavailableError) as error:
+                refusals += isinstance(error, RefusedError)
+                if refusals > _REFUSALS:
+                    raise
+                log.warning("can't list what there is, asking again in %g s: %s", wait, error)
+                self.heartbeats.beat(_LOOP)
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+        for pool in self.store.pools():
+            self._changed(pool)
+
+    async def _kinds_there(self, api: Api) -> None:
+        """Waits until the cluster knows our kinds, and is not ready meanwhile. Without them a watch sees nothing: the
+        operator would look healthy and do nothing."""
+        wait = _FIRST_WAIT
+        while missing := await missing_kinds(api, self._options.namespaces):
+            self.lacking = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
+            log.error("%s; asking again in %g s", self.lacking, wait)
+            self.heartbeats.beat(_LOOP)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        self.lacking = ""
+
+    async def _kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
+        """kopf takes the signals for itself; without one it ends with an error only."""
+        options = self._options
+        await kopf.operator(
+            registry=make_registry(self.store, self.queue, self.metrics, kinds),
+            settings=make_settings(kinds),
+            standalone=True,
+            clusterwide=not options.namespaces,
+            namespaces=options.namespaces,
+        )
+        stopped.set()
+        await asyncio.Event().wait()
+
+
+async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` ended by itself, before `stopped` was set; what it raises is raised."""
+    task, stop = asyncio.create_task(work), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()
+        return True
+    finally:
+        await _end((task, stop))
+
+
+async def _first_of(works: list[Coroutine[Any, Any, None]]) -> None:
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Any) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def steady_clock(
+    wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """A clock for this process."""
+    began = wall() - monotonic()
+    return lambda: began + monotonic()

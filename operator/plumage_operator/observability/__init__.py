@@ -1,0 +1,1 @@
+"""The operator's log, metrics and health pages."""

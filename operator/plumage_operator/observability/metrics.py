@@ -1,0 +1,62 @@
+"""The operator's own figures, for a scraper."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+
+from plumage.exposition import counter, counters, gauge, histogram, page
+
+__all__ = ["Metrics"]
+
+# Seconds. A look may take 120; a bound below that would hide how slow the slowest are.
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+_REFUSALS = "What the API server would not do, by kind of object; a status counts as its pool's or gateway's."
+
+_EXPIRY = "When the certificate expires that external metrics are served with, in seconds since 1970."
+
+
+class Metrics:
+    """Counts since this process began."""
+
+    def __init__(self) -> None:
+        self.reconciles = 0
+        self.errors: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.events = 0
+        self.leading = False
+        self.certificate_expires: float | None = None
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """How long one reconcile took."""
+        self.reconciles += 1
+        self._seconds += seconds
+        self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+
+    def page(self, *, pools: int, waiting: int, oldest: float) -> str:
+        """The answer to a scrape."""
+        reached = [sum(self._buckets[: index + 1]) for index in range(len(self._buckets))]
+        return page(
+            counter("plumage_operator_watch_events", "Changes that the watches told.", self.events),
+            counter("plumage_operator_reconciles", "Looks at a pool or gateway.", self.reconciles),
+            counters("plumage_operator_errors", "Looks that failed, by kind of error.", "error", self.errors),
+            counters("plumage_operator_actions", "Actions done, by kind.", "action", self.actions),
+            counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
+            histogram("plumage_operator_reconcile_seconds", "Time of one look.", _BOUNDS, reached, self._seconds),
+            gauge("plumage_operator_pools", "Pools known.", pools),
+            gauge("plumage_operator_queue_length", "Pools that wait for a look.", waiting),
+            gauge("plumage_operator_queue_oldest_seconds", "How long the next one is overdue.", oldest),
+            gauge("plumage_operator_leading", "1 for the active operator, 0 for one that waits.", self.leading),
+            self._expiry(),
+        )
+
+    def _expiry(self) -> Iterator[str]:
+        """Nothing where none is served: a zero would look like one that expired long ago."""
+        if self.certificate_expires is not None:
+            name = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
+            yield from gauge(name, _EXPIRY, self.certificate_expires)

@@ -1,0 +1,113 @@
+"""The routers of a gateway: Deployment, Service, ConfigMap. One process serves all pools and follows its file. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from plumage.api.v1alpha1 import InferenceGatewaySpec
+from plumage.api.v1alpha1.pool import RolloutSpec
+from plumage.api.v1alpha1.router import RouterLimits
+from plumage.cluster import (
+    ROUTER_METRICS_PORT,
+    ROUTER_PORT,
+)
+from plumage.newer import marked
+from plumage.settings import body_memory
+from plumage_operator.resources.context import Child, GatewayScene, Served
+from plumage_operator.resources.router import ROLLING, build_pod
+from plumage_operator.resources.settings import ANYWHERE, LEAVE_SECONDS, router, router_auth, without
+from plumage_operator.resources.workload import deployment
+
+__all__ = [
+    "LIVE",
+    "build_config",
+    "build_deployment",
+    "build_service",
+    "cordoned_file",
+    "gateway_settings",
+    "longest_drain",
+]
+
+LIVE = ("limits", "timeouts", "pools")
+"""Of the file: what a front takes up while it runs (`plumage_router.front`). Pools come and go so, unless the pods
+need something for it: a tokenizer's volume, a directory's Secret, a longer grace period."""
+
+
+def build_config(scene: GatewayScene) -> Child:
+    """Its settings, and of each pool the replicas that people cordoned."""
+    files: dict[str, Any] = {"router.json": marked(gateway_settings(scene))}
+    for one in scene.served:
+        files[cordoned_file(one.scene.metadata.name)] = {"cordoned": sorted(one.cordoned)}
+    data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
+    return scene.child("v1", "ConfigMap", "gateway", {"data": data})
+
+
+def build_service(scene: GatewayScene) -> Child:
+    """The gateway's address: a port for each listener."""
+    service = scene.gateway.spec.service
+    ports = [
+        {"name": listener.name, "port": listener.port, "targetPort": "http", "protocol": "TCP"}
+        for listener in scene.gateway.spec.listeners
+    ]
+    spec = {"type": service.type, "selector": scene.selector("gateway"), "ports": ports}
+    return scene.child("v1", "Service", "gateway", {"spec": spec}, dict(service.annotations))
+
+
+def build_deployment(scene: GatewayScene) -> Child:
+    """What it takes from a changed file while it runs restarts nothing."""
+    spec = scene.gateway.spec
+    pod = build_pod(
+        scene,
+        "gateway",
+        [one.scene for one in scene.served],
+        drain=longest_drain(scene),
+        spec=spec,
+        limits=RouterLimits(),
+    )
+    restarts = [without(gateway_settings(scene), LIVE)]
+    return deployment(scene, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)
+
+
+def gateway_settings(scene: GatewayScene) -> dict[str, Any]:
+    """Of a router of several pools."""
+    spec = scene.gateway.spec
+    limits = RouterLimits()
+    return {
+        "gateway": scene.metadata.name,
+        "listen": {"host": ANYWHERE, "port": ROUTER_PORT, "metricsPort": ROUTER_METRICS_PORT},
+        "auth": router_auth(scene.site, spec.auth),
+        "limits": {
+            "maxBodyBytes": int(limits.max_body_bytes),
+            "maxBufferedBytes": body_memory(limits, spec.resources),
+            "maxConnections": limits.max_connections,
+            "maxInFlight": spec.flow_control.max_in_flight,
+        },
+        "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(scene)},
+        "accessLog": spec.access_log,
+        "pools": [_behind_gateway(one, spec) for one in scene.served],
+    }
+
+
+def longest_drain(scene: GatewayScene) -> int:
+    """Seconds that requests may take to end, of the most patient pool; a pool's default where there is none."""
+    asked = [one.scene.pool.spec.rollout.drain_timeout_seconds for one in scene.served]
+    return max(asked, default=RolloutSpec().drain_timeout_seconds)
+
+
+def cordoned_file(pool: str) -> str:
+    """Of a gateway's ConfigMap: the replicas of one pool that people cordoned."""
+    return f"cordoned-{pool}.json"
+
+
+def _behind_gateway(served: Served, spec: InferenceGatewaySpec) -> dict[str, Any]:
+    told = without(router(served.scene, cordoned_file(served.scene.metadata.name)), ("listen", "auth"))
+    model = told["model"]
+    aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
+    return {
+        **told,
+        "names": list(served.names),
+        "model": {**model, "aliases": aliases},
+        "accessLog": spec.access_log,
+        "allowedRequestFields": list(spec.allowed_request_fields),
+    }

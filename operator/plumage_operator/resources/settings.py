@@ -1,0 +1,285 @@
+"""The settings files of a pool's ConfigMaps, and the Secrets that its pods mount. Pure.
+
+The files are those of local mode, with the paths and addresses of a cluster. The operator may create Secrets and has no
+other verb on them. So it creates the Secret with a pool's keys once, under a name that no other object has, and never
+changes it. Whoever changes its content rotates a key. A Secret that `spec.keysRef` names belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from plumage import settings
+from plumage.api.v1alpha1.fields import SecretKeyRef
+from plumage.api.v1alpha1.router import AuthSpec
+from plumage.cluster import (
+    AGENT_PORT,
+    CONFIG_FOLDER,
+    DIRECTORY_PORT,
+    ENGINE_PORT,
+    ROUTER_METRICS_PORT,
+    ROUTER_PORT,
+    RUN_FOLDER,
+    TOKEN_FOLDER,
+)
+from plumage.directory.ledger import capacity_within
+from plumage.settings import ENGINE_KEY, SALT_KEY, SecretFiles
+from plumage_operator.config import Site
+from plumage_operator.resources.context import Child, Scene
+from plumage_operator.resources.model_files import tokenizer_place
+from plumage_operator.resources.workload import secret_volume
+
+__all__ = [
+    "ADMIN_FOLDER",
+    "AGENT_LIVE",
+    "ANYWHERE",
+    "CORDONED_FILE",
+    "DIRECTORY_FOLDER",
+    "ENGINE_LIVE",
+    "ENTRIES",
+    "KEYS_FOLDER",
+    "LEAVE_SECONDS",
+    "PLUGIN_KEY",
+    "agent",
+    "build_keys",
+    "directory_mounts",
+    "directory_volumes",
+    "engine_account",
+    "engine_key",
+    "engine_variable",
+    "key_files",
+    "keys_mount",
+    "keys_secret",
+    "keys_volume",
+    "meeting",
+    "restarts_engine",
+    "router",
+    "router_auth",
+    "simulator",
+    "vllm_plugin",
+    "without",
+]
+
+ANYWHERE: Final = "0.0.0.0"
+
+DIRECTORY_FOLDER: Final = "/etc/plumage-directory"
+
+KEYS_FOLDER: Final = "/etc/plumage-keys"
+
+ADMIN_FOLDER: Final = "/etc/plumage-admin"
+
+CORDONED_FILE: Final = "cordoned.json"
+
+LEAVE_SECONDS: Final = 5
+"""A router that ends goes on taking connections for so long: kube-proxy has to hear of it first."""
+
+PLUGIN_KEY: Final = "plugin.json"
+"""Of the engine's ConfigMap: the plugin's settings, which vLLM takes as an environment variable."""
+
+# What rolls no pod: an agent hands a changed batching policy to the engine that runs, and learns its share of the
+# directory's memory from the membership.
+ENGINE_LIVE: Final = ("feather",)
+
+AGENT_LIVE: Final = ("share", "maxChunks")
+
+
+def meeting(scene: Scene) -> settings.Meeting:
+    """Where engine and agent of one pod meet."""
+    events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
+    return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(scene).engine_key)
+
+
+def engine_account(scene: Scene) -> str:
+    """The service account of engine pods."""
+    return scene.pool.spec.engine.service_account_name or scene.name("engine")
+
+
+def engine_key(scene: Scene) -> str:
+    """Of the engine's ConfigMap: what the engine is told."""
+    return PLUGIN_KEY if scene.pool.spec.engine.runtime == "VLLM" else "engine.json"
+
+
+def simulator(scene: Scene) -> dict[str, Any]:
+    return settings.simulator_settings(
+        scene.pool,
+        meeting(scene),
+        model_folder=tokenizer_place(scene).path,
+        host=ANYWHERE,
+        port=ENGINE_PORT,
+        seed=scene.pool.spec.engine.simulator.seed,
+    )
+
+
+def vllm_plugin(scene: Scene) -> dict[str, Any]:
+    return settings.plugin_settings(scene.pool, meeting(scene).token, seed=0)
+
+
+def agent(scene: Scene) -> dict[str, Any]:
+    peers = f"{scene.name('engine')}.{scene.namespace}.svc"
+    told = settings.agent_settings(
+        scene.pool,
+        meeting(scene),
+        model_folder=tokenizer_place(scene).path,
+        engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
+        directory_url=_directory_url(scene),
+        host=ANYWHERE,
+        port=AGENT_PORT,
+        peers={"peersService": peers},
+    )
+    told["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(scene)}"
+    return {**told, **_directory_files(scene), **_agent_callers(scene), **_share(scene, peers)}
+
+
+def router(scene: Scene, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
+    spec = scene.pool.spec.router
+    slices = {
+        "namespace": scene.namespace,
+        "service": scene.name("engine"),
+        "cordonedFile": f"{CONFIG_FOLDER}/{cordoned_file}",
+    }
+    told = settings.router_settings(
+        scene.pool,
+        model_folder=tokenizer_place(scene).path,
+        directory_url=_directory_url(scene),
+        host=ANYWHERE,
+        port=ROUTER_PORT,
+        membership={"membership": {"endpointSlices": slices}},
+        auth=router_auth(scene.site, spec.auth),
+        secrets=key_files(scene),
+    )
+    told["listen"]["metricsPort"] = ROUTER_METRICS_PORT
+    told["timeouts"]["leave"] = LEAVE_SECONDS
+    hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
+    return {**told, "hold": hold, **_directory_files(scene)}
+
+
+def router_auth(site: Site, refs: AuthSpec) -> dict[str, Any]:
+    """Keys of clients and of the admin endpoints are files; the fleet's figures are for the operator."""
+    auth: dict[str, Any] = {"callers": _accounts((site.namespace, site.service_account))}
+    if refs.api_keys_ref is not None:
+        auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
+    if refs.admin_key_ref is not None:
+        auth["adminKeyFile"] = f"{ADMIN_FOLDER}/key"
+    return auth
+
+
+def restarts_engine(scene: Scene) -> list[dict[str, Any]]:
+    """The settings that an engine pod reads at start only, and that it must be replaced for. Sorting the batch is a
+    part of FEATHER that the device's workers are told at their start."""
+    engine = simulator(scene) if scene.pool.spec.engine.runtime == "Simulator" else vllm_plugin(scene)
+    order = {"orderBatch": scene.pool.spec.engine.feather.order_batch}
+    return [without(engine, ENGINE_LIVE), order, without(agent(scene), AGENT_LIVE)]
+
+
+def _directory_url(scene: Scene) -> str:
+    reference = scene.pool.spec.directory.redis_ref
+    if reference is not None:
+        return reference.url
+    return f"redis://{scene.name('directory')}.{scene.namespace}.svc:{DIRECTORY_PORT}"
+
+
+def directory_volumes(scene: Scene) -> list[dict[str, Any]]:
+    """Secrets of a directory that is referred to: its password, the certificates to trust."""
+    return [
+        secret_volume(f"directory-{name}{scene.mark}", ref.name, {ref.key: name})
+        for name, ref in _directory_secrets(scene)
+    ]
+
+
+def directory_mounts(scene: Scene) -> list[dict[str, Any]]:
+    """A folder each: two Secrets can't share one."""
+    return [
+        {
+            "name": f"directory-{name}{scene.mark}",
+            "mountPath": f"{DIRECTORY_FOLDER}/{name}{scene.mark}",
+            "readOnly": True,
+        }
+        for name, _ in _directory_secrets(scene)
+    ]
+
+
+def _directory_secrets(scene: Scene) -> list[tuple[str, SecretKeyRef]]:
+    reference = scene.pool.spec.directory.redis_ref
+    refs = {} if reference is None else {"password": reference.password_ref, "ca": reference.ca_ref}
+    return [(name, ref) for name, ref in refs.items() if ref is not None]
+
+
+def _directory_files(scene: Scene) -> dict[str, str]:
+    reference = scene.pool.spec.directory.redis_ref
+    names = {"password": "directoryPasswordFile", "ca": "directoryCaFile"}
+    files = {names[name]: f"{DIRECTORY_FOLDER}/{name}{scene.mark}/{name}" for name, _ in _directory_secrets(scene)}
+    if reference is not None and reference.username is not None:
+        files["directoryUsername"] = reference.username
+    return files
+
+
+def _agent_callers(scene: Scene) -> dict[str, Any]:
+    """Whose tokens an agent takes: its peers', and for figures the operator's. It stays among `callers`, which is all
+    that an agent of an older version knows."""
+    peers = _accounts((scene.namespace, engine_account(scene)))
+    operator = _accounts((scene.site.namespace, scene.site.service_account))
+    return {"callers": [*peers, *operator], "figuresOnly": operator, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
+
+
+def _accounts(*names: tuple[str, str]) -> list[str]:
+    return [f"system:serviceaccount:{namespace}:{name}" for namespace, name in names]
+
+
+def _share(scene: Scene, members: str) -> dict[str, Any]:
+    if scene.pool.spec.directory.redis_ref is not None:
+        return {}
+    memory = int(scene.pool.spec.directory.managed.max_memory)
+    replicas = max(1, scene.pool.spec.initial_replicas)
+    return {
+        "maxChunks": capacity_within(memory, replicas),
+        "share": {"memory": memory, "replicas": replicas, "membersService": members},
+    }
+
+
+ENTRIES: Final = (ENGINE_KEY, SALT_KEY)
+"""What the operator makes of it, each a random token."""
+
+_FOLDER: Final = "/etc/plumage-pool"
+
+
+def keys_secret(scene: Scene) -> str:
+    """Its name. The uid is in it: what a deleted pool of the same name had is there until it is collected."""
+    reference = scene.pool.spec.keys_ref
+    if reference is not None:
+        return reference.name
+    return "-".join(part for part in (scene.metadata.name, "keys", scene.metadata.uid[:8]) if part)
+
+
+def build_keys(scene: Scene) -> Child:
+    """The Secret without its entries, which are not for a plan to choose."""
+    secret = scene.child("v1", "Secret", "engine", {"type": "Opaque"})
+    return {**secret, "metadata": {**secret["metadata"], "name": keys_secret(scene)}}
+
+
+def key_files(scene: Scene) -> SecretFiles:
+    """Where pods have them."""
+    return SecretFiles.in_folder(f"{_FOLDER}{scene.mark}")
+
+
+def keys_volume(scene: Scene, *, optional: bool = False) -> dict[str, Any]:
+    """All entries, since `previous-engine-key` comes and goes. optional: a pod of several pools starts without it."""
+    secret = {"secretName": keys_secret(scene), "defaultMode": 0o440}
+    return {"name": f"keys-of-pool{scene.mark}", "secret": {**secret, "optional": True} if optional else secret}
+
+
+def keys_mount(scene: Scene) -> dict[str, Any]:
+    """For `keys_volume`."""
+    return {"name": f"keys-of-pool{scene.mark}", "mountPath": f"{_FOLDER}{scene.mark}", "readOnly": True}
+
+
+def engine_variable(scene: Scene) -> dict[str, Any]:
+    """vLLM's key: an argument would stand in the pod's spec, and in every list of processes."""
+    reference = {"name": keys_secret(scene), "key": ENGINE_KEY}
+    return {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}}
+
+
+def without(settings: Mapping[str, Any], live: Iterable[str]) -> dict[str, Any]:
+    """The settings less those that a running process takes up by itself, or that only the next one needs."""
+    left_out = frozenset(live)
+    return {key: value for key, value in settings.items() if key not in left_out}

@@ -1,0 +1,279 @@
+"""What every component of a pool has: account, Deployment, disruption budget, pod security, placement, resources. Pure.
+
+Every container has requests and a memory limit. No default limits CPU, because a throttled router or engine answers
+late for no gain. Each container has a field of the manifest that sets all of them, so a pool fits any ResourceQuota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from plumage.api.v1alpha1 import Quantity
+from plumage.api.v1alpha1.pods import Resources
+from plumage.api.v1alpha1.router import RouterLimits
+from plumage.api.v1alpha1.scheduling import Placement, as_written
+from plumage.cluster import AUDIENCE, CONFIG_FOLDER, TOKEN_FOLDER, Component
+from plumage.settings import ROUTER_MEMORY
+from plumage_operator.observed import digest
+from plumage_operator.resources.context import CONFIG_HASH, Child, Owner
+
+__all__ = [
+    "AGENT",
+    "API_MOUNT",
+    "CONFIG_MOUNT",
+    "FETCH",
+    "IDENTITY_MOUNT",
+    "MIB",
+    "POD_NAME",
+    "SIMULATOR",
+    "TELLS_WHY",
+    "TMP_MOUNT",
+    "USER",
+    "Defaults",
+    "api_volume",
+    "build_account",
+    "build_budget",
+    "build_router_binding",
+    "config_volume",
+    "container_security",
+    "deployment",
+    "filled",
+    "http_probe",
+    "identity_volume",
+    "memory_volume",
+    "placed",
+    "pod_security",
+    "router_defaults",
+    "scratch_volume",
+    "secret_volume",
+]
+
+USER: Final = 10001
+"""Numeric, because `runAsNonRoot` can't look a name up."""
+
+_API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+_TOKEN_SECONDS = 3600  # the kubelet renews it at four fifths
+
+CONFIG_MOUNT: Final = {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
+
+IDENTITY_MOUNT: Final = {"name": "identity", "mountPath": TOKEN_FOLDER, "readOnly": True}
+
+API_MOUNT: Final = {"name": "api", "mountPath": _API_FOLDER, "readOnly": True}
+
+TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}
+
+POD_NAME: Final = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+
+_OFF_ITS_NODE: Final = {"hostNetwork": False, "hostPID": False, "hostIPC": False}
+"""Sent so that they are ours, and put back where somebody sets one: no NetworkPolicy holds a pod in its node's network.
+The API server stores none of them, so they are no part of a template's hash, nor of ours."""
+
+
+def pod_security() -> dict[str, Any]:
+    """The pod's half of the restricted pod security standard."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """The container's half."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def identity_volume() -> dict[str, Any]:
+    """By this token pods of a pool know one another; no API server takes it."""
+    token = {"audience": AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": "token"}
+    return {"name": "identity", "projected": {"defaultMode": 0o440, "sources": [{"serviceAccountToken": token}]}}
+
+
+def api_volume() -> dict[str, Any]:
+    """What Kubernetes mounts everywhere by itself, here in the containers alone that ask the API server something."""
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": _TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+    return {"name": "api", "projected": {"defaultMode": 0o440, "sources": sources}}
+
+
+def config_volume(name: str) -> dict[str, Any]:
+    return {"name": "config", "configMap": {"name": name, "defaultMode": 0o440}}
+
+
+def secret_volume(volume: str, secret: str, items: Mapping[str, str]) -> dict[str, Any]:
+    """items: keys of the Secret and the files they become."""
+    files = [{"key": key, "path": path} for key, path in items.items()]
+    return {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, "items": files}}
+
+
+def scratch_volume(name: str = "tmp", limit: str | None = "1Gi") -> dict[str, Any]:
+    return {"name": name, "emptyDir": {} if limit is None else {"sizeLimit": limit}}
+
+
+def memory_volume(name: str, limit: str) -> dict[str, Any]:
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+TELLS_WHY: Final = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+"""A container that ends says why in its status, by its log's last lines, and the pool's condition repeats it."""
+
+
+def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> dict[str, Any]:
+    """Seconds between two looks, and looks that may fail in a row."""
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": timeout,
+    }
+
+
+def deployment(
+    owner: Owner,
+    component: Component,
+    pod: Mapping[str, Any],
+    *,
+    replicas: int,
+    strategy: Mapping[str, Any],
+    restarts: Sequence[Any] = (),
+    deadline: int = 600,
+) -> Child:
+    """A Deployment of one part. restarts: settings outside of the template that a pod reads at start only, so that
+    pods are replaced when they change. deadline: seconds without progress after which Kubernetes says so. `paused` is
+    sent for the same reason as what is off in a pod: a rollout that somebody else halts goes on."""
+    annotations = {CONFIG_HASH: digest([pod, *restarts])}
+    metadata = {"labels": owner.labels(component), "annotations": annotations}
+    spec = {
+        "paused": False,
+        "replicas": replicas,
+        "selector": {"matchLabels": owner.selector(component)},
+        "strategy": strategy,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": deadline,
+        "template": {"metadata": metadata, "spec": {**pod, **_OFF_ITS_NODE}},
+    }
+    return owner.child("apps/v1", "Deployment", component, {"spec": spec})
+
+
+def placed(told: Placement, selector: Mapping[str, str] | None) -> dict[str, Any]:
+    """The scheduling fields of a pod, as the manifest has them. selector: of the part's pods, which spread over nodes
+    where the manifest names no spread of its own; None for a part of one pod."""
+    spread = [as_written(one) for one in told.topology_spread_constraints]
+    if not spread and selector is not None:
+        spread = [_over_nodes(selector)]
+    fields = {
+        "nodeSelector": dict(told.node_selector),
+        "tolerations": [_toleration(one.model_dump(exclude_none=True, by_alias=True)) for one in told.tolerations],
+        "affinity": as_written(told.affinity) if told.affinity is not None else None,
+        "topologySpreadConstraints": spread,
+        "priorityClassName": told.priority_class_name,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _over_nodes(selector: Mapping[str, str]) -> dict[str, Any]:
+    """Soft, so that a pool larger than its cluster starts all the same. Pods of one template are counted alone: those
+    that a rollout replaces are about to go."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(selector)},
+        "matchLabelKeys": ["pod-template-hash"],
+    }
+
+
+def _toleration(told: dict[str, Any]) -> dict[str, Any]:
+    """Less its empty strings, which the API server does not keep."""
+    return {name: value for name, value in told.items() if value != ""}
+
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """cpu, memory: requests, as Kubernetes writes them. most: the limit of memory."""
+
+    cpu: str
+    memory: str
+    most: str
+
+
+# The agent's index grows with the engine's cache, up to a bound; 0067 has its CPU.
+AGENT: Final = Defaults("50m", "192Mi", "1Gi")
+
+FETCH: Final = Defaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
+
+SIMULATOR: Final = Defaults("100m", "192Mi", "1Gi")
+
+_ROUTER_MOST: Final = "1Gi"
+
+
+def router_defaults(limits: RouterLimits) -> Defaults:
+    """Of a router, by the request bodies that it may hold: without resources they get a quarter of its memory, so four
+    times the memory that is named for them is asked for."""
+    asked = Quantity(ROUTER_MEMORY)
+    if limits.body_memory is not None and 4 * limits.body_memory.value > asked.value:
+        asked = Quantity(4 * int(limits.body_memory))
+    most = Quantity(_ROUTER_MOST)
+    return Defaults("100m", str(asked), str(most if asked.value <= most.value else asked))
+
+
+def filled(given: Resources, defaults: Defaults) -> dict[str, dict[str, str]]:
+    """`resources` of a container. A default request is at most the limit that is named, and the default limit at least
+    the request that is named: a pod with a request above its limit is refused."""
+    requests = {name: _least(amount, given.limits.get(name)) for name, amount in _requests(defaults).items()}
+    named = given.requests.get("memory")
+    most = Quantity(defaults.most)
+    limits = {"memory": str(most if named is None or named.value <= most.value else named)}
+    return {
+        "requests": {**requests, **_written(given.requests)},
+        "limits": {**limits, **_written(given.limits)},
+    }
+
+
+def _requests(defaults: Defaults) -> dict[str, Quantity]:
+    return {"cpu": Quantity(defaults.cpu), "memory": Quantity(defaults.memory)}
+
+
+def _least(amount: Quantity, limit: Quantity | None) -> str:
+    return str(amount if limit is None or amount.value <= limit.value else limit)
+
+
+def _written(amounts: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
+
+
+def build_account(owner: Owner, component: Component) -> Child:
+    """No token is mounted by itself."""
+    return owner.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
+
+
+def build_router_binding(owner: Owner, component: Component) -> Child:
+    """Routers read the EndpointSlices of their namespace. The role comes with the chart."""
+    subject = {"kind": "ServiceAccount", "name": owner.name(component), "namespace": owner.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": owner.site.router_role}
+    body = {"roleRef": role, "subjects": [subject]}
+    return owner.child("rbac.authorization.k8s.io/v1", "RoleBinding", component, body)
+
+
+def build_budget(owner: Owner, component: Component) -> Child:
+    """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
+    replica go.) A pod that is not ready may always go: by Kubernetes' own default a pool that is broken would keep its
+    nodes from being drained for good."""
+    selector = {"matchLabels": owner.selector(component)}
+    spec = {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    return owner.child("policy/v1", "PodDisruptionBudget", component, {"spec": spec})

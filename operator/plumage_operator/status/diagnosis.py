@@ -1,0 +1,326 @@
+"""Pods that are not ready → the cause and what to do about it, from what the cluster says itself. Pure.
+
+The causes stand in several places: a container's state, the pod's `PodScheduled`, a Deployment's `ReplicaFailure`, and,
+for volumes and a pod's network, in Warning events alone. The worst is told: what no waiting cures comes before what may
+pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from plumage.api.v1alpha1.gpus import is_gpu
+from plumage_operator.observed import Object, Trouble, meta
+from plumage_operator.status.conditions import Reason, find_condition, seconds_of
+from plumage_operator.status.remedies import (
+    Part,
+    give_memory,
+    lower_requests,
+    make_image_available,
+    part_of_container,
+    set_limits,
+)
+
+__all__ = ["Cause", "diagnose", "is_lost", "is_ready", "replica_failure", "stuck_pods", "wants_events"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why pods are not ready. message: in the cluster's own words, and what to do. passes: it may cure itself."""
+
+    reason: Reason
+    message: str
+    passes: bool = False
+
+
+_PULL: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+
+_NOT_FOUND = re.compile(r'(secret|configmap|persistentvolumeclaim) "(?:[^"/]*/)?([^"]+)" not found', re.IGNORECASE)
+
+_NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (?:[^/\s]*/)?(\S+)")
+
+_KEY_GONE = re.compile(r"references non-existent (secret|config) key: (\S+)")
+
+_INSUFFICIENT = re.compile(r"Insufficient (\S*\w)")  # a resource's name ends in a letter or digit, and a stop follows
+
+_QUOTA = re.compile(r"exceeded quota: (\S+),")
+
+_NO_LIMITS = re.compile(r"failed quota: ([^\s:]+): must specify (.*)")
+
+_REPLICA_SET = re.compile(r'replica ?set "([^"]+)"', re.IGNORECASE)
+
+_REFUSED_POD = re.compile(r'pods "([^"]+)" is forbidden')
+
+_OF_CONTAINERS = re.compile(r" for: ([^;]+)")  # "limits.memory for: agent,tokenizer; requests.cpu for: tokenizer"
+
+_MISSING: Final = {
+    "secret": Reason.MISSING_SECRET,
+    "configmap": Reason.MISSING_CONFIG_MAP,
+    "persistentvolumeclaim": Reason.MISSING_VOLUME_CLAIM,
+}
+
+_UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was placed since
+
+_NO_VOLUME: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+
+_NO_SANDBOX: Final = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
+
+_LONGEST = 600  # characters of somebody else's words
+
+_PATIENCE: Final = 5.0  # seconds from its place on a node to a pod's first container, where all is well
+
+_FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its last line, which mostly is the cause
+
+
+def diagnose(
+    pods: Sequence[Object], deployment: Object | None, troubles: Sequence[Trouble], component: str = "engine"
+) -> Cause | None:
+    """The worst cause among a component's pods that are not ready, and what their Deployment can't do.
+
+    Causes that no waiting cures come first, then lost nodes, then the rest. A lost node is added to a worse cause, for
+    it may be the reason of that one (no other node has a GPU).
+    Returns None where all pods are ready, or on their way.
+    """
+    lost = [_lost(pod) for pod in pods if is_lost(pod)]
+    waiting = [pod for pod in pods if not is_ready(pod) and not is_lost(pod) and "deletionTimestamp" not in meta(pod)]
+    found = [cause for pod in waiting for cause in _causes(pod, troubles)]
+    if (failure := replica_failure(deployment, component)) is not None:
+        found.append(failure)
+    hard = next((cause for cause in found if not cause.passes), None)
+    if hard is not None and lost:
+        return Cause(hard.reason, f"{hard.message} {lost[0].message}")
+    return hard or next(iter([*lost, *found]), None) or _late(deployment, component)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod's Ready condition is True."""
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def is_lost(pod: Object) -> bool:
+    """Whether the control plane took the pod's readiness away because its node stopped reporting.
+
+    The node lifecycle controller sets Ready to False and leaves ContainersReady, which only the kubelet writes
+    (kubernetes/pkg/controller/util/node, `MarkPodsNotReady`). A kubelet that reports lets the two differ only for a
+    readiness gate. So no right to read nodes is needed. A pod that was not ready before has no such mark.
+    """
+    if pod.get("status", {}).get("reason") == "NodeLost":  # control planes that don't evict by taints
+        return True
+    marked = _condition(pod, "Ready").get("status") == "False"
+    return marked and _condition(pod, "ContainersReady").get("status") == "True" and not _waits_for_a_gate(pod)
+
+
+def _waits_for_a_gate(pod: Object) -> bool:
+    gates = (pod.get("spec") or {}).get("readinessGates") or ()
+    return any(_condition(pod, str(gate.get("conditionType"))).get("status") != "True" for gate in gates)
+
+
+def _lost(pod: Object) -> Cause:
+    name, node = str(meta(pod).get("name")), (pod.get("spec") or {}).get("nodeName", "")
+    what_next = (
+        "A replacement is being started; the pod itself goes once the node reports again or is deleted."
+        if "deletionTimestamp" in meta(pod)
+        else "Kubernetes replaces the pod when its tolerations of the taints unreachable and not-ready end, after five "
+        f"minutes by default. At once, if the node is known to be off: kubectl delete pod {name} --force."
+    )
+    return Cause(
+        Reason.NODE_LOST,
+        f"{name} is lost: its node {node} stopped reporting (kubectl get node {node}). {what_next}",
+        True,
+    )
+
+
+def stuck_pods(pods: Iterable[Object]) -> list[Object]:
+    """Those whose trouble, if they have any, would stand in events alone: scheduled, and no container has begun."""
+    return [pod for pod in pods if not is_ready(pod) and _is_stuck(pod)]
+
+
+def wants_events(stuck: Iterable[Object], now: float) -> list[str]:
+    """Names of those that have been so for longer than a pod takes that merely starts. now: seconds since 1970."""
+    return [str(meta(pod).get("name")) for pod in stuck if _is_late(pod, now)]
+
+
+def _is_late(pod: Object, now: float) -> bool:
+    """A clock that is behind the cluster's own makes all of them late, rather than none."""
+    since = seconds_of(str(_condition(pod, "PodScheduled").get("lastTransitionTime") or ""))
+    return since is None or not 0 <= now - since < _PATIENCE
+
+
+def _is_stuck(pod: Object) -> bool:
+    waiting = [_waiting(status).get("reason") for status in _containers(pod)]
+    scheduled = _condition(pod, "PodScheduled").get("status") == "True"
+    return scheduled and (not waiting or all(reason in ("ContainerCreating", "PodInitializing") for reason in waiting))
+
+
+def _causes(pod: Object, troubles: Sequence[Trouble]) -> Iterator[Cause]:
+    name = str(meta(pod).get("name", "a pod"))
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield _unscheduled(name, str(scheduled.get("message", "")), part_of_container(pod))
+    for status in _containers(pod):
+        part = part_of_container(pod, str(status.get("name", "")))
+        if (cause := _container(name, status, part)) is not None:
+            yield cause
+    if _is_stuck(pod):
+        yield from (_before_containers(one) for one in troubles if one.name == name and one.reason != _UNPLACED)
+    if pod.get("status", {}).get("reason") == "Evicted":
+        yield _evicted(name, _short(str(pod["status"].get("message", ""))))
+
+
+def _evicted(pod: str, said: str) -> Cause:
+    """A node runs out of memory, disk or process ids, and its kubelet removes pods."""
+    told = f"{pod} was evicted from its node: {said.rstrip('.')}"
+    if "memory" in said:
+        return Cause(Reason.OUT_OF_MEMORY, f"{told}. Raise the memory requests of the container that it names.", True)
+    return Cause(Reason.EVICTED, f"{told}. Free or add what its node lacks.", True)
+
+
+def _containers(pod: Object) -> list[Mapping[str, Any]]:
+    status = pod.get("status", {})
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _container(pod: str, status: Mapping[str, Any], part: Part) -> Cause | None:
+    waiting, container = _waiting(status), str(status.get("name", ""))
+    reason, said = waiting.get("reason", ""), _short(str(waiting.get("message", "")))
+    if reason in _PULL:
+        return Cause(
+            Reason.IMAGE_PULL_FAILED,
+            f"{pod} can't pull image {status.get('image', '')} of container {container} ({reason}): "
+            f"{said.rstrip('.')}. {make_image_available(part)}",
+        )
+    if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
+        return _missing(pod, said) or Cause(
+            Reason.CONTAINER_REFUSED, f"{pod}: container {container} can't start ({reason}): {said}"
+        )
+    return _ended(pod, status, reason, part)
+
+
+def _ended(pod: str, status: Mapping[str, Any], reason: str, part: Part) -> Cause | None:
+    container = str(status.get("name", ""))
+    last = (status.get("lastState") or {}).get("terminated") or (status.get("state") or {}).get("terminated") or {}
+    if status.get("ready") or not last or last.get("exitCode") == 0:
+        return None
+    if last.get("reason") == "OOMKilled":
+        told = f"{pod}: container {container} was killed because it ran out of memory"
+        return Cause(Reason.OUT_OF_MEMORY, f"{told}. {give_memory(part)}")
+    if last.get("reason") == "ContainerStatusUnknown":
+        told = f"{pod}: container {container} was lost when its node or kubelet restarted; it is started again"
+        return Cause(Reason.NODE_LOST, told, passes=True)
+    words = _ends(str(last.get("message", ""))).rstrip(".") or "its log says why"
+    told = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {words}"
+    look = f" (kubectl logs {pod} -c {container} --previous)"
+    if part.container in ("tokenizer", "weights"):
+        whose = "the pool's " if part.component == "gateway" else ""
+        remedy = f"Correct {whose}spec.model.uri, give it {whose}spec.model.tokenRef, or let pods reach where it is"
+        return Cause(Reason.MODEL_FAILED, f"{told}. {remedy}{look}.")
+    if reason == "CrashLoopBackOff" or int(status.get("restartCount", 0)) >= 2:
+        return Cause(Reason.CRASH_LOOP, f"{told}{look}.")
+    return Cause(Reason.CRASH_LOOP, f"{told}; it is started again{look}.", passes=True)
+
+
+def _unscheduled(pod: str, message: str, part: Part) -> Cause:
+    said = _short(message)
+    if (missing := _missing(pod, said)) is not None:
+        return missing
+    if (gpu := next(filter(is_gpu, _INSUFFICIENT.findall(message)), None)) is not None:
+        return Cause(
+            Reason.NO_GPU,
+            f"{pod} has no node: {said} Add nodes that have {gpu} free, or ask for fewer per replica by "
+            "spec.engine.tensorParallelSize and spec.engine.resources.limits.",
+        )
+    return Cause(Reason.UNSCHEDULABLE, f"{pod} has no node: {said} {lower_requests(part)}")
+
+
+def _missing(pod: str, said: str) -> Cause | None:
+    """A Secret, ConfigMap or claim that is not there, or lacks a key, in the kubelet's or the scheduler's words."""
+    if (found := _NOT_FOUND.search(said)) is not None:
+        kind, name = found[1].lower(), found[2]
+        word = {"secret": "Secret", "configmap": "ConfigMap"}.get(kind, "PersistentVolumeClaim")
+        return Cause(_MISSING[kind], f"{pod} waits for {word} {name}, which does not exist here: create it.")
+    if (found := _NO_KEY.search(said)) is not None:
+        return Cause(_MISSING[found[2].lower()], f"{pod}: {found[2]} {found[3]} has no key {found[1]}: add it.")
+    if (found := _KEY_GONE.search(said)) is not None:
+        reason = Reason.MISSING_SECRET if found[1] == "secret" else Reason.MISSING_CONFIG_MAP
+        return Cause(reason, f"{pod}: a volume wants key {found[2]}, which is not there: add it. ({said})")
+    return None
+
+
+def _before_containers(trouble: Trouble) -> Cause:
+    """What keeps a pod that has a node from starting its first container."""
+    said = _short(trouble.message)
+    if (missing := _missing(trouble.name, said)) is not None:
+        return missing
+    told = f"({trouble.reason}): {said}"
+    if trouble.reason in _NO_VOLUME:
+        return Cause(Reason.VOLUME_FAILED, f"{trouble.name} can't mount its volumes {told}", passes=True)
+    if trouble.reason in _NO_SANDBOX:
+        remedy = "Look at its node's network plugin and container runtime."
+        return Cause(
+            Reason.SANDBOX_FAILED, f"{trouble.name} gets no sandbox or no network {told}. {remedy}", passes=True
+        )
+    return Cause(Reason.CONTAINER_REFUSED, f"{trouble.name} can't start {told}", passes=True)
+
+
+def replica_failure(deployment: Object | None, component: str = "engine") -> Cause | None:
+    """Pods of the present template that the API server refused to create."""
+    conditions = (deployment or {}).get("status", {}).get("conditions") or ()
+    failure = find_condition(conditions, "ReplicaFailure")
+    if failure is None or failure.get("status") != "True":
+        return None
+    message = str(failure.get("message", ""))
+    if _of_an_older_template(message, find_condition(conditions, "Progressing") or {}):
+        return None
+    said = _short(message)
+    if (quota := _QUOTA.search(message)) is not None:
+        return Cause(
+            Reason.QUOTA_EXCEEDED,
+            f"the namespace's quota {quota[1]} refuses pods: {said}. Raise the quota, or lower replicas or resources.",
+        )
+    if (quota := _NO_LIMITS.search(message)) is not None:
+        containers = [one for part in _OF_CONTAINERS.findall(quota[2]) for one in part.split(",")]
+        remedy = set_limits(component, list(dict.fromkeys(containers)))
+        told = f"the namespace's quota {quota[1]} refuses pods whose containers do not say what they take"
+        return Cause(Reason.QUOTA_EXCEEDED, f"{told}: {said}. {remedy}")
+    return Cause(Reason.PODS_REFUSED, f"the API server refuses the pods: {said}")
+
+
+def _of_an_older_template(message: str, progressing: Mapping[str, Any]) -> bool:
+    """Whether a ReplicaSet of an earlier spec was refused. A Deployment repeats that while the old ReplicaSet tries,
+    also after the spec was corrected. Its condition Progressing names the present ReplicaSet, and a pod's name begins
+    with its ReplicaSet's."""
+    present, refused = _REPLICA_SET.search(str(progressing.get("message", ""))), _REFUSED_POD.search(message)
+    return bool(present and refused and not refused[1].startswith(f"{present[1]}-"))
+
+
+def _late(deployment: Object | None, component: str) -> Cause | None:
+    """Nothing is wrong that anybody could see, and still it took too long."""
+    progress = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "Progressing")
+    if progress is None or progress.get("reason") != "ProgressDeadlineExceeded":
+        return None
+    longer = "; a large model may need a longer spec.engine.startupTimeoutSeconds" if component == "engine" else ""
+    return Cause(Reason.NOT_READY_IN_TIME, f"pods run and are not ready in time: look at their logs{longer}.")
+
+
+def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
+    return found
+
+
+def _condition(pod: Object, type_: str) -> Mapping[str, Any]:
+    return find_condition(pod.get("status", {}).get("conditions") or (), type_) or {}
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _LONGEST else one_line[:_LONGEST] + "…"
+
+
+def _ends(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _LONGEST else f"{one_line[:_FIRST]} … {one_line[-_LAST:]}"
