@@ -12,10 +12,10 @@ import signal
 import sys
 
 from plumage.errors import ConfigurationError
-from plumage_operator.kube.credentials import TrustChangedError
+from plumage_operator.kube.credentials import AuthorityChangedError
 from plumage_operator.leader_election import LeaseLostError
 from plumage_operator.manager import Operator
-from plumage_operator.observability.logs import OneLinePerCause, set_up
+from plumage_operator.observability.logs import OneLinePerCause, configure_logging
 from plumage_operator.options import Options, read_options
 
 __all__ = ["main"]
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    limit = set_up(options.log_level, options.log_format)
+    limit = configure_logging(options.log_level, options.log_format)
     try:
         return _ended(options, limit)
     finally:
@@ -49,7 +49,7 @@ def _ended(options: Options, limit: OneLinePerCause) -> int:
     except LeaseLostError as error:
         log.error("%s; another operator may be active, so this one ends", error)
         return 1
-    except TrustChangedError as error:
+    except AuthorityChangedError as error:
         log.warning("%s; ending, to be started with it", error)
         return 1
     except Exception:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from plumage_operator.permissions import ROUTER_ROLE
 
-__all__ = ["Site"]
+__all__ = ["OperatorConfig"]
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class OperatorConfig:
     """image: of router, agent, directory and simulator. engine_image: vLLM with Plumage's plugin. namespace,
     service_account: the operator's own. monitoring: namespaces that may scrape metrics past the NetworkPolicies."""
 

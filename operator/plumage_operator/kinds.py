@@ -25,7 +25,7 @@ class Integration:
     version: str
     plural: str
     field: str
-    asks: str = ""
+    switch_field: str = ""
 
     @property
     def remedy(self) -> str:
@@ -43,10 +43,10 @@ class Integration:
     def _upgrade(self) -> str:
         return f"helm upgrade with integrations.{self.switch}=true"
 
-    def asked_by(self, spec: Mapping[str, Any]) -> bool:
+    def requested_by(self, spec: Mapping[str, Any]) -> bool:
         """spec: a pool's, as an API server keeps it, with its defaults."""
         found: Any = spec
-        for name in (self.asks or self.field).split("."):
+        for name in (self.switch_field or self.field).split("."):
             found = (found or {}).get(name)
         return bool(found)
 

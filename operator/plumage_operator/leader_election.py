@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from plumage_operator.kube.client import Api, path_of
+from plumage_operator.kube.client import KubeClient, resource_path
 from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, UnavailableError
 from plumage_operator.observability.logs import cause
 
-__all__ = ["DURATION", "Elector", "LeaseLostError", "Seen", "may_take"]
+__all__ = ["DURATION", "LeaderElector", "LeaseLostError", "ObservedLease", "can_acquire"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class LeaseLostError(ApiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedLease:
     """The Lease as it was last seen to change. at: monotonic seconds."""
 
     holder: str
@@ -47,18 +47,18 @@ class Seen:
     at: float
 
 
-def may_take(seen: Seen | None, identity: str, now: float) -> bool:
+def can_acquire(seen: ObservedLease | None, identity: str, now: float) -> bool:
     """Whether the Lease is free, ours, or was left."""
     return seen is None or seen.holder in ("", identity) or now - seen.at > DURATION
 
 
-class Elector:
+class LeaderElector:
     """identity: this operator's, unique. clock: monotonic seconds. wall: seconds since 1970, which are written for
     people to read and never compared."""
 
     def __init__(
         self,
-        api: Api,
+        api: KubeClient,
         namespace: str,
         name: str,
         identity: str,
@@ -67,13 +67,13 @@ class Elector:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
-        self._path = path_of(_VERSION, "leases", namespace)
+        self._path = resource_path(_VERSION, "leases", namespace)
         self._name = name
         self._identity = identity
         self._clock = clock
         self._sleep = sleep
         self._wall = wall
-        self._seen: Seen | None = None
+        self._seen: ObservedLease | None = None
         self._renewed = clock()
 
     async def acquire(self, alive: Callable[[], None] = lambda: None) -> None:
@@ -139,8 +139,8 @@ class Elector:
         spec = lease.get("spec") or {}
         holder, renewal = str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")
         if self._seen is None or (self._seen.holder, self._seen.renewal) != (holder, renewal):
-            self._seen = Seen(holder, renewal, self._clock())
-        if not may_take(self._seen, self._identity, self._clock()):
+            self._seen = ObservedLease(holder, renewal, self._clock())
+        if not can_acquire(self._seen, self._identity, self._clock()):
             return False
         changes = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
         return await self._write("PUT", f"{self._path}/{self._name}", lease, changes)
@@ -159,7 +159,7 @@ class Elector:
             await self._api.request(method, path, body=body)
         except ConflictError:
             return False
-        self._seen, self._renewed = Seen(self._identity, now, sent), sent
+        self._seen, self._renewed = ObservedLease(self._identity, now, sent), sent
         return True
 
     def _holder(self) -> str:

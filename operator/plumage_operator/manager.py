@@ -17,24 +17,24 @@ from typing import Any
 
 import kopf
 
-from plumage_operator.autoscaling import Autoscaling, FleetClient
-from plumage_operator.cache.relist import fill, keep_swept, missing_kinds
+from plumage_operator.autoscaling import AutoscalingLoop, FleetClient
+from plumage_operator.cache.relist import fill, keep_relisting, missing_definitions
 from plumage_operator.cache.store import PoolKey, Store
-from plumage_operator.cache.watch_check import Freshness
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.cache.watch_check import WatchCheck
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
-from plumage_operator.controller.queue import Progress, WorkQueue
+from plumage_operator.controller.queue import QueueProgress, WorkQueue
 from plumage_operator.controller.reconcile import Key, Reconciler
-from plumage_operator.controller.watch import Kind, make_registry, make_settings, watched
-from plumage_operator.external_metrics.json_page import add_pool_figures
-from plumage_operator.external_metrics.pool_metrics import samples_of
-from plumage_operator.external_metrics.server import ExternalMetrics
+from plumage_operator.controller.watch import Kind, make_kopf_settings, make_registry, watched
+from plumage_operator.external_metrics.json_page import add_pool_page
+from plumage_operator.external_metrics.pool_metrics import pool_samples
+from plumage_operator.external_metrics.server import ExternalMetricsServer
 from plumage_operator.external_metrics.tls import read_front_proxy
-from plumage_operator.kube.client import Api
-from plumage_operator.kube.credentials import keep_trusting, load_configuration
+from plumage_operator.kube.client import KubeClient
+from plumage_operator.kube.credentials import load_configuration, watch_authority
 from plumage_operator.kube.errors import RefusedError, UnavailableError
-from plumage_operator.kube.warning_events import Troubles
-from plumage_operator.leader_election import Elector
+from plumage_operator.kube.warning_events import WarningEvents
+from plumage_operator.leader_election import LeaderElector
 from plumage_operator.observability.health import Heartbeats, health_app, metrics_app, serve
 from plumage_operator.observability.metrics import Metrics
 from plumage_operator.options import Options
@@ -64,17 +64,17 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats(time.monotonic)
-        self.lacking = ""  # what keeps it from its work, in words; empty while nothing does
+        self.not_ready_reason = ""  # what keeps it from its work, in words; empty while nothing does
         self._steady = steady_clock()  # one for all figures, whose ages are compared
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Until `stopped` is set; whatever else ends it is raised."""
         configuration = self._configuration or await load_configuration()
-        await _first_of([keep_trusting(configuration.ssl_ca_cert), self._run(configuration, stopped)])
+        await _first_of([watch_authority(configuration.ssl_ca_cert), self._run(configuration, stopped)])
 
     async def _run(self, configuration: Any, stopped: asyncio.Event) -> None:
         async with AsyncExitStack() as stack:
-            api = await stack.enter_async_context(Api(configuration))
+            api = await stack.enter_async_context(KubeClient(configuration))
             client = FleetClient()
             stack.push_async_callback(client.close)
             autoscaling = self._autoscaling(client)
@@ -88,19 +88,21 @@ class Operator:
             self.metrics.leading = True
             await _until(stopped, self._all(api, elector, autoscaling, stopped))
 
-    def _autoscaling(self, client: FleetClient) -> Autoscaling:
+    def _autoscaling(self, client: FleetClient) -> AutoscalingLoop:
         pools, observe, interval = self.store.pools, self.store.observe, float(self._options.autoscale_seconds)
-        return Autoscaling(client, pools, observe, self._changed, interval=interval, clock=self._steady)
+        return AutoscalingLoop(client, pools, observe, self._changed, interval=interval, clock=self._steady)
 
-    def _elector(self, api: Api) -> Elector:
+    def _elector(self, api: KubeClient) -> LeaderElector:
         options = self._options
-        return Elector(api, options.site.namespace, options.lease, options.identity, time.monotonic)
+        return LeaderElector(api, options.config.namespace, options.lease, options.identity, time.monotonic)
 
-    async def _serve(self, stack: AsyncExitStack, autoscaling: Autoscaling) -> None:
+    async def _serve(self, stack: AsyncExitStack, autoscaling: AutoscalingLoop) -> None:
         figures = metrics_app(self._page)
-        add_pool_figures(figures, lambda: samples_of(autoscaling.scalers), asked=autoscaling.asked, clock=self._steady)
+        add_pool_page(
+            figures, lambda: pool_samples(autoscaling.scalers), requested=autoscaling.requested, clock=self._steady
+        )
         for app, port in (
-            (health_app(self.heartbeats, lambda: self.lacking), self._options.health_port),
+            (health_app(self.heartbeats, lambda: self.not_ready_reason), self._options.health_port),
             (figures, self._options.metrics_port),
         ):
             stack.push_async_callback((await serve(app, port)).cleanup)
@@ -109,33 +111,35 @@ class Operator:
         pools = len(self.store.pools())
         return self.metrics.page(pools=pools, waiting=self.queue.waiting, oldest=self.queue.oldest)
 
-    async def _all(self, api: Api, elector: Elector, autoscaling: Autoscaling, stopped: asyncio.Event) -> None:
+    async def _all(
+        self, api: KubeClient, elector: LeaderElector, autoscaling: AutoscalingLoop, stopped: asyncio.Event
+    ) -> None:
         """Everything that the active operator does, until the first of it ends."""
         options, kinds = self._options, watched(self._options.integrations)
-        recorder = Recorder(api, time.time, options.identity)
+        recorder = EventRecorder(api, time.time, options.identity)
         reconciler = Reconciler(
             self.store,
             self.queue,
-            self._troubles(api),
+            self._warnings(api),
             Performer(api, recorder, self.store),
-            options.site,
+            options.config,
             self.metrics,
             word=autoscaling.word,
         )
-        freshness = Freshness(api, self.store, self.heartbeats, options.namespaces, self._changed)
+        freshness = WatchCheck(api, self.store, self.heartbeats, options.namespaces, self._changed)
         await _first_of([elector.hold(), self._filled(api, kinds)])
         works: list[Coroutine[Any, Any, None]] = [
             elector.hold(), self._kopf(stopped, kinds), freshness.run(), autoscaling.run(), self._pulse(),
-            keep_swept(api, self.store, kinds, options.namespaces, self._changed),
+            keep_relisting(api, self.store, kinds, options.namespaces, self._changed),
         ]  # fmt: skip
         works += [reconciler.work() for _ in range(options.workers)]
         if options.external_port is not None:
-            external = ExternalMetrics(
-                lambda: samples_of(autoscaling.scalers),
+            external = ExternalMetricsServer(
+                lambda: pool_samples(autoscaling.scalers),
                 lambda: read_front_proxy(api),
                 Path(options.external_tls),
                 port=options.external_port,
-                asked=autoscaling.asked,
+                requested=autoscaling.requested,
                 clock=self._steady,
                 expires=self._certificate_expires,
             )
@@ -145,21 +149,21 @@ class Operator:
     def _certificate_expires(self, at: float | None) -> None:
         self.metrics.certificate_expires = at
 
-    def _troubles(self, api: Api) -> Troubles:
-        return Troubles(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)
+    def _warnings(self, api: KubeClient) -> WarningEvents:
+        return WarningEvents(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)
 
     def _changed(self, pool: PoolKey) -> None:
         self.queue.add(("InferencePool", *pool))
 
     async def _pulse(self) -> None:
         """The loop moves, and the queue is worked off."""
-        progress = Progress(self.queue, self.heartbeats)
+        progress = QueueProgress(self.queue, self.heartbeats)
         while True:
             self.heartbeats.beat(_LOOP)
             progress.beat()
             await asyncio.sleep(_PULSE)
 
-    async def _filled(self, api: Api, kinds: tuple[Kind, ...]) -> None:
+    async def _filled(self, api: KubeClient, kinds: tuple[Kind, ...]) -> None:
         """All that there is; asked for again while the API server is away, and a few times where it refuses: for a
         moment after its start it refuses what roles allow."""
         wait, refusals = _FIRST_WAIT, 0
@@ -179,24 +183,24 @@ class Operator:
         for pool in self.store.pools():
             self._changed(pool)
 
-    async def _kinds_there(self, api: Api) -> None:
+    async def _kinds_there(self, api: KubeClient) -> None:
         """Waits until the cluster knows our kinds, and is not ready meanwhile. Without them a watch sees nothing: the
         operator would look healthy and do nothing."""
         wait = _FIRST_WAIT
-        while missing := await missing_kinds(api, self._options.namespaces):
-            self.lacking = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
-            log.error("%s; asking again in %g s", self.lacking, wait)
+        while missing := await missing_definitions(api, self._options.namespaces):
+            self.not_ready_reason = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
+            log.error("%s; asking again in %g s", self.not_ready_reason, wait)
             self.heartbeats.beat(_LOOP)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
-        self.lacking = ""
+        self.not_ready_reason = ""
 
     async def _kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
         """kopf takes the signals for itself; without one it ends with an error only."""
         options = self._options
         await kopf.operator(
             registry=make_registry(self.store, self.queue, self.metrics, kinds),
-            settings=make_settings(kinds),
+            settings=make_kopf_settings(kinds),
             standalone=True,
             clusterwide=not options.namespaces,
             namespaces=options.namespaces,

@@ -11,20 +11,20 @@ from typing import Any
 from plumage.cluster import COMPONENT_LABEL, Component
 
 __all__ = [
-    "Attached",
+    "AttachedPool",
     "ChildKey",
     "Object",
     "Observed",
     "ObservedGateway",
     "Refusal",
-    "Scaling",
-    "Trouble",
+    "ScalingDecision",
+    "WarningEvent",
+    "component_pods",
     "digest",
     "key_of",
     "meta",
     "own_child",
     "owner_uid",
-    "part_of",
     "status_of",
 ]
 
@@ -36,7 +36,7 @@ ChildKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class WarningEvent:
     """A Warning event about a pod or a ReplicaSet: some causes stand nowhere else (a volume's missing Secret)."""
 
     name: str
@@ -55,7 +55,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ScalingDecision:
     """The autoscaler's word on a pool: how many replicas, and what `Scaling` says. deletion_costs: of pods, by name,
     lowest goes first. status: further fields of the pool's status."""
 
@@ -77,17 +77,17 @@ class Observed:
     pool: Object
     children: Mapping[ChildKey, Object]
     pods: tuple[Object, ...] = ()
-    troubles: tuple[Trouble, ...] = ()
+    warnings: tuple[WarningEvent, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     gateway: Object | None = None
     gateway_pods: tuple[Object, ...] = ()
-    scaling: Scaling | None = None
-    lost: frozenset[ChildKey] = frozenset()
+    scaling: ScalingDecision | None = None
+    lost_children: frozenset[ChildKey] = frozenset()
     said: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachedPool:
     """A pool that refers to a gateway, and the pods of its engines and all."""
 
     pool: Object
@@ -99,7 +99,7 @@ class ObservedGateway:
     """A gateway, the pools that refer to it, and the names of all pools of its namespace."""
 
     own: Observed
-    attached: tuple[Attached, ...] = ()
+    attached: tuple[AttachedPool, ...] = ()
     pools: frozenset[str] = frozenset()
 
 
@@ -127,7 +127,7 @@ def own_child(observed: Observed, key: ChildKey) -> Object | None:
     return live if live is not None and owner_uid(live) in ("", meta(observed.pool).get("uid")) else None
 
 
-def part_of(pods: Iterable[Object], component: Component) -> list[Object]:
+def component_pods(pods: Iterable[Object], component: Component) -> list[Object]:
     """Those of them that are of one part and not being deleted."""
     return [
         pod

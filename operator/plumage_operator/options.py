@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from plumage.errors import ConfigurationError
-from plumage_operator.config import Site
+from plumage_operator.config import OperatorConfig
 from plumage_operator.permissions import LEASE, ROUTER_ROLE
 
 __all__ = ["AUTOSCALE_SECONDS", "WORKERS", "Options", "read_options"]
@@ -37,7 +37,7 @@ class Options:
     """identity: of this process among operators. namespaces: those watched; none is the whole cluster.
     autoscale_seconds: between two looks at a pool that sizes itself."""
 
-    site: Site
+    config: OperatorConfig
     identity: str
     namespaces: tuple[str, ...] = ()
     integrations: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def read_options(arguments: Sequence[str] | None = None, environment: Mapping[st
     given = _parser(environment).parse_args(arguments)
     if not given.image:
         raise ConfigurationError("which image do pods run? Give --image, or set PLUMAGE_IMAGE")
-    site = Site(
+    config = OperatorConfig(
         image=given.image,
         engine_image=given.engine_image or given.image,
         namespace=given.own_namespace,
@@ -69,7 +69,7 @@ def read_options(arguments: Sequence[str] | None = None, environment: Mapping[st
         monitoring=_words(given.monitoring_namespaces),
     )
     return Options(
-        site=site,
+        config=config,
         identity=environment.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}",
         namespaces=tuple(dict.fromkeys([*_words(environment.get("PLUMAGE_WATCH_NAMESPACES", "")), *given.namespace])),
         integrations=_words(given.integrations),

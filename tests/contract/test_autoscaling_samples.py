@@ -22,7 +22,7 @@ from support.needs import missing
 
 from plumage.api.v1alpha1 import Quantity
 from plumage.autoscaling import CacheJudge
-from plumage_operator.external_metrics import PoolSample, add_pool_figures
+from plumage_operator.external_metrics import PoolSample, add_pool_page
 from plumage_operator.external_metrics.api_documents import parse_selector, resource_list, value_list
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def test_each_trigger_of_keda_finds_a_number_where_it_looks(trigger: dict[
     wanted = sample()
     app = web.Application()
     here = fleet(wanted["metadata"]["namespace"], wanted["spec"]["scaleTargetRef"]["name"])
-    add_pool_figures(app, lambda: [here, fleet("other", "other")], clock=lambda: 0.0)
+    add_pool_page(app, lambda: [here, fleet("other", "other")], clock=lambda: 0.0)
     async with TestClient(TestServer(app)) as client:
         answer = await client.get(urlsplit(trigger["metadata"]["url"]).path)
         assert answer.status == 200

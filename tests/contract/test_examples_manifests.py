@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from support.operator_world import SITE
+from support.operator_world import CONFIG
 
 from plumage.api.v1alpha1 import InferencePool, load_manifests
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources import PoolContext, build_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # beside it lie kinds that are not ours
@@ -67,7 +67,7 @@ def test_the_baseline_differs_in_policies_only() -> None:
 def test_a_vllm_examples_pods_ask_for_their_gpus(name: str, gpus: str | None) -> None:
     (pool,) = load_manifests((EXAMPLES[0].parent / name).read_text(), name)
     assert isinstance(pool, InferencePool)
-    made = build_children(Scene(pool, SITE, pool.spec.initial_replicas))
+    made = build_children(PoolContext(pool, CONFIG, pool.spec.initial_replicas))
     deployment = next(
         one
         for one in made

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from support.charts import CHART, Rendered
 from support.needs import module
-from support.operator_world import SITE
+from support.operator_world import CONFIG
 
 from plumage.api.v1alpha1 import InferencePool, Manifest, load_manifests
-from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_children, build_gateway_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 CHART_VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -62,13 +62,13 @@ def _mistakes(objects: Iterable[dict[str, Any]], version: str) -> Iterator[str]:
 
 def _children(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
     pools = [one for one in manifests if isinstance(one, InferencePool)]
-    scenes = [Scene(pool, SITE, 2) for pool in pools]
-    for scene in scenes:
-        yield from build_children(scene)
-    served = tuple(Served(scene, (scene.metadata.name,)) for scene in scenes)
+    contexts = [PoolContext(pool, CONFIG, 2) for pool in pools]
+    for context in contexts:
+        yield from build_children(context)
+    served = tuple(ServedPool(context, (context.metadata.name,)) for context in contexts)
     for gateway in manifests:
         if not isinstance(gateway, InferencePool):
-            yield from build_gateway_children(GatewayScene(gateway, SITE, served))
+            yield from build_gateway_children(GatewayContext(gateway, CONFIG, served))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_manifest
 from plumage.errors import ConfigurationError
@@ -17,7 +17,7 @@ from plumage.newer import MARK, Settings
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.settings import read_feather, read_settings
-from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_children, build_gateway_children
 from plumage_operator.resources.context import read_pool
 from plumage_router.config import load_config
 from plumage_router.front.config import load_front
@@ -62,13 +62,13 @@ READERS: dict[tuple[str, str], Callable[[Path, Any], Settings]] = {
 CASES = [" ".join(case) for case in READERS]
 
 
-def gateway_scene() -> GatewayScene:
+def gateway_scene() -> GatewayContext:
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
     about = {"apiVersion": "inference.plumage.dev/v1alpha1", "metadata": {"name": "front", "namespace": "default"}}
     gateway = parse_manifest({**about, "kind": "InferenceGateway", "spec": spec}, "test")
     assert isinstance(gateway, InferenceGateway)
     pool = read_pool(pool_object({**SIMULATED, "router": {"gatewayRef": {"name": "front"}}}))
-    return GatewayScene(gateway, SITE, (Served(Scene(pool, SITE, 2), ("chat",)),))
+    return GatewayContext(gateway, CONFIG, (ServedPool(PoolContext(pool, CONFIG, 2), ("chat",)),))
 
 
 def written(who: str, file: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def written(who: str, file: str) -> dict[str, Any]:
         made = [*build_gateway_children(gateway_scene())]
     else:
         pool = read_pool(pool_object(SIMULATED if who == "simulated" else VLLM))
-        made = [*build_children(Scene(pool, SITE, 2))]
+        made = [*build_children(PoolContext(pool, CONFIG, 2))]
     texts = {name: text for one in made if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
     content: dict[str, Any] = json.loads(texts[file])
     return content

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.fleets import agent, router
-from support.operator_world import SITE, World, pool_object
+from support.operator_world import CONFIG, World, pool_object
 
 from plumage.api.v1alpha1 import parse_manifest
 from plumage.errors import ManifestError
@@ -18,8 +18,8 @@ from plumage.fleet_report import read_agent_report, read_router_report
 from plumage.membership import parse_members
 from plumage_engine.agent.config import AgentConfig
 from plumage_operator.controller.actions import WriteStatus
-from plumage_operator.controller.gateway_plan import gateway_words
-from plumage_operator.observed import Attached, Observed, ObservedGateway
+from plumage_operator.controller.gateway_plan import plan_gateway_status
+from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
 from plumage_operator.resources.context import read_pool
 from plumage_router.config import RouterConfig, load_config
 from plumage_router.live import ConfigWatch
@@ -63,8 +63,8 @@ def test_a_gateway_of_newer_definitions_is_read() -> None:
     gateway = {**kind, "metadata": {"name": "front", "namespace": "default"}, "spec": spec}
     pool = newer_pool()
     pool["spec"]["router"] = {"gatewayRef": {"name": "front"}, **NEWER}
-    observed = ObservedGateway(Observed(gateway, {}), (Attached(pool),), frozenset({"chat"}))
-    *_, written = gateway_words(observed, SITE, 0.0)
+    observed = ObservedGateway(Observed(gateway, {}), (AttachedPool(pool),), frozenset({"chat"}))
+    *_, written = plan_gateway_status(observed, CONFIG, 0.0)
     assert isinstance(written, WriteStatus)
     assert {one["type"]: one["reason"] for one in written.status["conditions"]}["Accepted"] == "Valid"
     assert written.status["pools"] == ["chat"]
@@ -107,7 +107,7 @@ def test_agents_and_operators_agree_on_callers_a_version_apart(tmp_path: Path) -
     world = World(pool_object())
     world.converge()
     told = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
-    operator = f"system:serviceaccount:{SITE.namespace}:{SITE.service_account}"
+    operator = f"system:serviceaccount:{CONFIG.namespace}:{CONFIG.service_account}"
     assert told["callers"] == ["system:serviceaccount:default:chat-engine", operator]
     assert told["figuresOnly"] == [operator]
     del told["figuresOnly"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from support.operator_world import NOW, SITE, World, pool_object
+from support.operator_world import CONFIG, NOW, World, pool_object
 
-from plumage_operator.controller.gateway_plan import gateway_changes, gateway_words
-from plumage_operator.observed import Attached, ObservedGateway, Refusal
+from plumage_operator.controller.gateway_plan import plan_gateway_changes, plan_gateway_status
+from plumage_operator.observed import AttachedPool, ObservedGateway, Refusal
 from plumage_operator.resources import CONFIG_HASH
 
 __all__ = ["ROUTER", "Gateway", "attached", "model"]
@@ -16,13 +16,13 @@ __all__ = ["ROUTER", "Gateway", "attached", "model"]
 ROUTER = ("Deployment", "front-gateway")
 
 
-def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: Any) -> Attached:
+def attached(pool: str, born: int = 0, gateway: str | None = "front", **model: Any) -> AttachedPool:
     """A pool behind that gateway, or behind none. born: the second of its creation; model: further fields of its
     `spec.model`."""
     router = {} if gateway is None else {"router": {"gatewayRef": {"name": gateway}}}
     spec = {"model": {"uri": "builtin://tiny-chat", "name": pool, **model}, "engine": {"runtime": "Simulator"}}
     stamp = f"2027-01-01T00:00:{born:02d}Z"
-    return Attached(pool_object({**spec, **router}, name=pool, uid=f"uid-{pool}", creationTimestamp=stamp))
+    return AttachedPool(pool_object({**spec, **router}, name=pool, uid=f"uid-{pool}", creationTimestamp=stamp))
 
 
 def model(name: str, *pools: str, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Gateway(World):
     """models: what the gateway serves, by default each pool under its own name; spec: its further fields. strangers:
     names of pools that refer to no gateway."""
 
-    def __init__(self, *pools: Attached, models: list[dict[str, Any]] | None = None, **spec: Any) -> None:
+    def __init__(self, *pools: AttachedPool, models: list[dict[str, Any]] | None = None, **spec: Any) -> None:
         told = models or [model(one.pool["metadata"]["name"], one.pool["metadata"]["name"]) for one in pools]
         super().__init__(
             {**pool_object({"models": told, **spec}, name="front", uid="gateway-uid"), "kind": "InferenceGateway"}
@@ -54,8 +54,8 @@ class Gateway(World):
         names = {one.pool["metadata"]["name"] for one in self.pools} | self.strangers
         return ObservedGateway(self.observed(refusals=self.refusals), tuple(self.pools), frozenset(names))
 
-    def plan(self, site: Any = SITE, now: float = NOW, **more: Any) -> Any:
-        return (*gateway_changes(self.seen(), site), *gateway_words(self.seen(), site, now))
+    def plan(self, config: Any = CONFIG, now: float = NOW, **more: Any) -> Any:
+        return (*plan_gateway_changes(self.seen(), config), *plan_gateway_status(self.seen(), config, now))
 
     @property
     def config(self) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 
 __all__ = ["answered_by"]
 
 
 @asynccontextmanager
-async def answered_by(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Api]:
+async def answered_by(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[KubeClient]:
     """The operator's client of a server that answers every request so."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(app) as serving:
         configuration = Configuration()
         configuration.host = str(serving.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
+        async with KubeClient(configuration) as api:
             yield api

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from plumage_operator import manager as running
 from plumage_operator.__main__ import main
-from plumage_operator.cache.watch_check import Freshness
+from plumage_operator.cache.watch_check import WatchCheck
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    with patch.object(running, "Freshness", partial(Freshness, every=float(sys.argv[1]))):
+    with patch.object(running, "Freshness", partial(WatchCheck, every=float(sys.argv[1]))):
         sys.exit(main(sys.argv[2:]))

@@ -20,7 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from plumage_operator.__main__ import main
-from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
+from plumage_operator.controller.actions import Action, Annotate, Apply, CreateSecret, Delete, EmitEvent, WriteStatus
 from plumage_operator.controller.perform import Performer
 from plumage_operator.observed import key_of
 
@@ -72,13 +72,13 @@ def _words(action: Action) -> str:
     match action:
         case Apply(child, _):
             return f"Apply {' '.join(key_of(child))} {child['metadata']['annotations']}"
-        case MakeSecret(secret, _):
+        case CreateSecret(secret, _):
             return f"MakeSecret {secret['metadata']['name']}"
         case Delete(kind, name, _):
             return f"Delete {kind} {name}"
         case Annotate(pod, annotations):
             return f"Annotate {pod} {dict(annotations)}"
-        case Tell():
+        case EmitEvent():
             return f"Tell {action.reason} {action.message}"
         case WriteStatus(status):
             figures = {name: status.get(name) for name in ("desiredReplicas", "replicas", "readyReplicas")}

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from plumage.cluster import COMPONENT_LABEL, POOL_LABEL
-from plumage_operator.config import Site
-from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
+from plumage_operator.config import OperatorConfig
+from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, EmitEvent, WriteStatus
 from plumage_operator.controller.plan import plan
-from plumage_operator.observed import Observed, Scaling, key_of
+from plumage_operator.observed import Observed, ScalingDecision, key_of
 
-SITE = Site(image="plumage:1", engine_image="engine:1")
+CONFIG = OperatorConfig(image="plumage:1", engine_image="engine:1")
 NOW = 1_800_000_000.0
 
 
@@ -38,9 +38,9 @@ class World:
         self.pool = pool or pool_object()
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
-        self.told: list[Tell] = []
+        self.told: list[EmitEvent] = []
         self.known: set[tuple[str, str]] = set()  # children that were ever seen, by this operator
-        self.scaling: Scaling | None = None
+        self.scaling: ScalingDecision | None = None
         self._numbers = itertools.count(2)
 
     def observed(self, **more: Any) -> Observed:
@@ -50,12 +50,12 @@ class World:
             copy.deepcopy(self.objects),
             tuple(copy.deepcopy(list(self.pods.values()))),
             scaling=self.scaling,
-            lost=frozenset(self.known - self.objects.keys()),
+            lost_children=frozenset(self.known - self.objects.keys()),
         )
         return Observed(**{**{name: getattr(seen, name) for name in Observed.__slots__}, **more})
 
-    def plan(self, site: Site = SITE, now: float = NOW, **more: Any) -> tuple[Action, ...]:
-        return plan(self.observed(**more), site, now)
+    def plan(self, config: OperatorConfig = CONFIG, now: float = NOW, **more: Any) -> tuple[Action, ...]:
+        return plan(self.observed(**more), config, now)
 
     def do(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -67,21 +67,21 @@ class World:
                         del self.objects[kind, name]
                 case Annotate(pod, annotations):
                     self.pods[pod]["metadata"].setdefault("annotations", {}).update(annotations)
-                case Tell():
+                case EmitEvent():
                     self.told.append(action)
                 case WriteStatus(status):
                     self.pool["status"] = copy.deepcopy(dict(status))
                     self.pool["metadata"]["resourceVersion"] = str(next(self._numbers))
 
-    def converge(self, site: Site = SITE, rounds: int = 10) -> None:
+    def converge(self, config: OperatorConfig = CONFIG, rounds: int = 10) -> None:
         """Plans and does until there is nothing more to do."""
         for _ in range(rounds):
             self.run_controllers()
-            actions = self.plan(site)
+            actions = self.plan(config)
             if not actions:
                 return
             self.do(actions)
-        raise AssertionError(f"still {self.plan(site)} after {rounds} rounds")
+        raise AssertionError(f"still {self.plan(config)} after {rounds} rounds")
 
     def _apply(self, child: Any) -> None:
         key, new = key_of(child), copy.deepcopy(child)

@@ -14,7 +14,7 @@ from aiohttp import web
 from support.fleets import START, agent, observed, pod, router
 from support.ports import free_ports
 
-from plumage_operator.autoscaling import Autoscaling, FleetClient
+from plumage_operator.autoscaling import AutoscalingLoop, FleetClient
 from plumage_operator.autoscaling import pods as ports
 from plumage_operator.cache.store import PoolKey
 from plumage_operator.observed import Observed
@@ -61,7 +61,7 @@ class World:
 
 
 @asynccontextmanager
-async def running(world: World, tmp_path: Path) -> AsyncIterator[Autoscaling]:
+async def running(world: World, tmp_path: Path) -> AsyncIterator[AutoscalingLoop]:
     (port,) = free_ports(1)
     for name in ("AGENT_PORT", "ROUTER_PORT"):
         world.monkeypatch.setattr(ports, name, port)
@@ -73,7 +73,7 @@ async def running(world: World, tmp_path: Path) -> AsyncIterator[Autoscaling]:
     (tmp_path / "token").write_text("projected\n")
     client = FleetClient(tmp_path / "token", clock=lambda: world.now)
     try:
-        yield Autoscaling(client, lambda: [KEY], world.observe, world.changed.append, clock=lambda: world.now)
+        yield AutoscalingLoop(client, lambda: [KEY], world.observe, world.changed.append, clock=lambda: world.now)
     finally:
         await client.close()
         await runner.cleanup()

@@ -20,16 +20,16 @@ from plumage_bench.defaults.scaling import decisions
 from plumage_cli.local.plan import Site as LocalSite
 from plumage_cli.local.plan import plan_replica, plan_router
 from plumage_cli.local.vllm import VllmSite
-from plumage_operator.config import Site
-from plumage_operator.controller.served_pools import serving_of
-from plumage_operator.observed import Attached, Observed, ObservedGateway
-from plumage_operator.resources import GatewayScene, Scene, build_children, build_gateway_children
+from plumage_operator.config import OperatorConfig
+from plumage_operator.controller.served_pools import find_served_pools
+from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
+from plumage_operator.resources import GatewayContext, PoolContext, build_children, build_gateway_children
 
 __all__ = ["NOT_SET", "gateway_makes", "pool_makes", "unread", "unread_of_gateway", "unread_of_pool"]
 
 NOT_SET: Final = "(or it is not set in defaults/manifests.py)"
 """Of a field that no manifest here sets: whoever adds one puts it there."""
-_SITE: Final = Site(image="plumage:1", engine_image="engine:1")
+_CONFIG: Final = OperatorConfig(image="plumage:1", engine_image="engine:1")
 _LOCAL: Final = LocalSite(
     Path("/run/pool"), Path("/models/tiny"), "unix:///run/pool/directory.sock", vllm=VllmSite("python")
 )
@@ -40,7 +40,7 @@ def pool_makes(spec: Mapping[str, Any]) -> Any:
     """All that comes of a pool with that spec. ValidationError for one that is none."""
     pool = InferencePool.model_validate(_object("InferencePool", "chat", spec))
     made: dict[str, Any] = {
-        "operator": build_children(Scene(pool, _SITE, pool.spec.initial_replicas)),
+        "operator": build_children(PoolContext(pool, _CONFIG, pool.spec.initial_replicas)),
         "local": (plan_replica(pool, _LOCAL, 0, 20_001, 20_002), plan_router(pool, _LOCAL, 8000)),
     }
     if pool.spec.autoscaling is not None:
@@ -52,10 +52,10 @@ def gateway_makes(spec: Mapping[str, Any]) -> Any:
     """All that comes of a gateway with that spec, before two pools. ValidationError for one that is none."""
     thing = _object("InferenceGateway", "front", spec)
     gateway = InferenceGateway.model_validate(thing)
-    pools = tuple(Attached(_object("InferencePool", name, _behind(name))) for name in ("chat", "code"))
+    pools = tuple(AttachedPool(_object("InferencePool", name, _behind(name))) for name in ("chat", "code"))
     observed = ObservedGateway(Observed(thing, {}), pools, frozenset({"chat", "code"}))
-    serving = serving_of(observed, gateway, _SITE)
-    return build_gateway_children(GatewayScene(gateway, _SITE, serving.served)), serving.faults
+    serving = find_served_pools(observed, gateway, _CONFIG)
+    return build_gateway_children(GatewayContext(gateway, _CONFIG, serving.served)), serving.problems
 
 
 def _behind(name: str) -> dict[str, Any]:

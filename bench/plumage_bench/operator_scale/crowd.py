@@ -18,7 +18,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from plumage.errors import PlumageError
 from plumage_operator.kinds import KINDS
-from plumage_operator.kube.client import Api, path_of
+from plumage_operator.kube.client import KubeClient, resource_path
 
 __all__ = ["Course", "TooSlowError", "administrator", "create_all", "path", "until_all"]
 
@@ -63,10 +63,10 @@ async def administrator(kubeconfig: Path) -> Any:
 def path(thing: Mapping[str, Any]) -> str:
     """Where an object is."""
     meta = thing["metadata"]
-    return path_of(thing["apiVersion"], _PLURALS[thing["kind"]], meta.get("namespace"), meta["name"])
+    return resource_path(thing["apiVersion"], _PLURALS[thing["kind"]], meta.get("namespace"), meta["name"])
 
 
-async def create_all(api: Api, things: Iterable[Mapping[str, Any]]) -> None:
+async def create_all(api: KubeClient, things: Iterable[Mapping[str, Any]]) -> None:
     """A few at a time, in their order."""
     waiting = iter(things)
 
@@ -78,7 +78,7 @@ async def create_all(api: Api, things: Iterable[Mapping[str, Any]]) -> None:
 
 
 async def until_all(
-    api: Api, paths: Sequence[str], holds: Callable[[Mapping[str, Any]], bool], course: Course, within: float,
+    api: KubeClient, paths: Sequence[str], holds: Callable[[Mapping[str, Any]], bool], course: Course, within: float,
     advance: Advance,
 ) -> None:  # fmt: skip
     """Fills `course`. TooSlowError names what is not so after `within` seconds."""

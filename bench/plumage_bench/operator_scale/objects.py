@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from plumage.api.v1alpha1 import API_VERSION, parse_pool
-from plumage_operator.config import Site
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.config import OperatorConfig
+from plumage_operator.resources import PoolContext, build_children
 from plumage_operator.status.conditions import Reason, Type
 
 __all__ = ["NAMESPACES", "PODS_A_POOL", "children", "deployments", "is_complete", "is_settled", "namespace_of", "pool"]
@@ -16,7 +16,7 @@ ENGINES: Final = 7
 ROUTERS: Final = 2
 PODS_A_POOL: Final = ENGINES + ROUTERS + 1  # and the directory
 NAMESPACES: Final = tuple(f"team-{number:02d}" for number in range(20))
-_SITE: Final = Site(image="plumage:1", engine_image="engine:1")
+_SITE: Final = OperatorConfig(image="plumage:1", engine_image="engine:1")
 _TRUE: Final = (Type.ACCEPTED, Type.ENGINE_READY, Type.ROUTER_READY, Type.DIRECTORY_READY, Type.READY)
 
 
@@ -44,7 +44,7 @@ def children(number: int) -> Iterator[dict[str, Any]]:
     """What the operator makes of that pool; they belong to nobody."""
     manifest = pool(number)
     named = {**manifest, "metadata": {**manifest["metadata"], "uid": "none"}}
-    for child in build_children(Scene(parse_pool(named, "the pool"), _SITE, ENGINES)):
+    for child in build_children(PoolContext(parse_pool(named, "the pool"), _SITE, ENGINES)):
         child["metadata"].pop("ownerReferences")
         yield child
 

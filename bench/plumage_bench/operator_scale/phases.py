@@ -15,7 +15,7 @@ from plumage_bench.operator_scale import audit, crowd, objects
 from plumage_bench.operator_scale.checkout import Cluster
 from plumage_bench.operator_scale.crowd import Course, TooSlowError
 from plumage_bench.operator_scale.process import Figures, peak_megabytes, processor_seconds, read_figures
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 
 __all__ = ["Bare", "Idle", "Operated", "bare", "operated"]
 
@@ -62,7 +62,7 @@ class Operated:
 
 async def bare(cluster: Cluster, pools: int, advance: Advance, made: Callable[[int], Iterable[Thing]]) -> Bare:
     """What is `made` for each pool, from the first that is applied to the last pod that is ready."""
-    async with Api(await crowd.administrator(cluster.server.kubeconfig)) as api:
+    async with KubeClient(await crowd.administrator(cluster.server.kubeconfig)) as api:
         await crowd.create_all(api, map(_namespace, objects.NAMESPACES))
         things = [thing for number in range(pools) for thing in made(number)]
         course = await _apply(api, things, objects.is_complete, advance)
@@ -75,7 +75,10 @@ async def operated(cluster: Cluster, pools: int, idle: float, advance: Advance) 
     server, fleet = cluster.server, cluster.fleet
     server.processes.start("pods", [sys.executable, "-m", "plumage_bench.operator_scale.pods"])
     timeout = aiohttp.ClientTimeout(5.0)
-    async with Api(await crowd.administrator(server.kubeconfig)) as api, aiohttp.ClientSession(timeout=timeout) as web:
+    async with (
+        KubeClient(await crowd.administrator(server.kubeconfig)) as api,
+        aiohttp.ClientSession(timeout=timeout) as web,
+    ):
         await crowd.create_all(api, map(_namespace, objects.NAMESPACES))
         fleet.start(_NAME)
         try:
@@ -99,7 +102,7 @@ def _namespace(name: str) -> Thing:
 
 
 async def _apply(
-    api: Api, things: Sequence[Thing], holds: Callable[[Any], bool], advance: Advance
+    api: KubeClient, things: Sequence[Thing], holds: Callable[[Any], bool], advance: Advance
 ) -> Course:  # fmt: skip
     course = Course(time.monotonic())
     await crowd.create_all(api, things)
@@ -144,7 +147,7 @@ async def _rest(cluster: Cluster, seconds: float) -> Idle:
     return Idle(seconds, dict(writes), dict(requests), after["operator"] - before["operator"])
 
 
-async def _restart(api: Api, web: aiohttp.ClientSession, fleet: Any, pools: int) -> float:
+async def _restart(api: KubeClient, web: aiohttp.ClientSession, fleet: Any, pools: int) -> float:
     """Killed, and started again under the same name, as a kubelet does: seconds from the start of the new process until
     it has looked at every pool and repaired what was broken meanwhile."""
     fleet.stop(_NAME, kill=True)
@@ -159,7 +162,7 @@ async def _restart(api: Api, web: aiohttp.ClientSession, fleet: Any, pools: int)
     return time.monotonic() - began
 
 
-async def _lose_a_service(api: Api) -> tuple[str, str]:
+async def _lose_a_service(api: KubeClient) -> tuple[str, str]:
     pool = objects.pool(0)["metadata"]
     name, namespace = f"{pool['name']}-router", str(pool["namespace"])
     live = await api.get("Service", namespace, name)
@@ -168,7 +171,7 @@ async def _lose_a_service(api: Api) -> tuple[str, str]:
     return namespace, name
 
 
-async def _is_back(api: Api, lost: tuple[str, str]) -> bool:
+async def _is_back(api: KubeClient, lost: tuple[str, str]) -> bool:
     return await api.get("Service", *lost) is not None
 
 

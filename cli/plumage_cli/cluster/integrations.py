@@ -24,7 +24,9 @@ _Thing = Mapping[str, Any]
 
 def check_integrations(cluster: Cluster, pools: Sequence[_Thing], everywhere: bool) -> Iterator[Finding]:
     """Of these pools, which are all of the cluster's, or some of its namespace."""
-    asked = {one: asking for one in INTEGRATIONS if (asking := [pool for pool in pools if one.asked_by(pool["spec"])])}
+    asked = {
+        one: asking for one in INTEGRATIONS if (asking := [pool for pool in pools if one.requested_by(pool["spec"])])
+    }
     there = operators(cluster) if pools else []
     for integration, asking in asked.items():
         if not _is_served(cluster, integration):
@@ -35,7 +37,7 @@ def check_integrations(cluster: Cluster, pools: Sequence[_Thing], everywhere: bo
         for operator in there:
             yield from _operator(cluster, integration, operator, asking)
     for integration in INTEGRATIONS if there else ():
-        idle = {name_of(pool) for pool in pools if not integration.asked_by(pool["spec"])}
+        idle = {name_of(pool) for pool in pools if not integration.requested_by(pool["spec"])}
         for thing in _made(cluster, integration, everywhere):
             if (name_of(thing)[0], pool_of(thing["metadata"].get("labels") or {})) in idle:
                 yield from _left(cluster, integration, thing, there)

@@ -6,9 +6,9 @@ rules themselves are `plumage.autoscaling`.
 
 from __future__ import annotations
 
-from plumage_operator.autoscaling.loop import Autoscaling
+from plumage_operator.autoscaling.loop import AutoscalingLoop
 from plumage_operator.autoscaling.poll_schedule import INTERVAL
 from plumage_operator.autoscaling.report_client import FleetClient
 from plumage_operator.autoscaling.scaler import PoolScaler
 
-__all__ = ["INTERVAL", "Autoscaling", "FleetClient", "PoolScaler"]
+__all__ = ["INTERVAL", "AutoscalingLoop", "FleetClient", "PoolScaler"]

@@ -17,14 +17,14 @@ from typing import Final
 from plumage.errors import ManifestError
 from plumage.fleet_report import AgentReport, RouterReport, read_agent_report, read_router_report
 from plumage_operator.autoscaling.pods import PoolPods, ScaledPod
-from plumage_operator.autoscaling.poll_schedule import INTERVAL, WAKING, Pace
-from plumage_operator.autoscaling.pool_load import Reports, Window
-from plumage_operator.autoscaling.report_client import FleetClient, Trouble
+from plumage_operator.autoscaling.poll_schedule import INTERVAL, WAKING, PollSchedule
+from plumage_operator.autoscaling.pool_load import PodReports, ReportWindow
+from plumage_operator.autoscaling.report_client import FleetClient, PodBackoff
 from plumage_operator.autoscaling.scaler import PoolScaler
 from plumage_operator.cache.store import PoolKey
-from plumage_operator.observed import Observed, Scaling, meta
+from plumage_operator.observed import Observed, ScalingDecision, meta
 
-__all__ = ["Autoscaling"]
+__all__ = ["AutoscalingLoop"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 64
 asks no more pods than that at once, so more pools would only wait."""
 
 
-class Autoscaling:
+class AutoscalingLoop:
     """pools: those there are now. observe: one of them as it is read now, None if it is gone. changed: called with a
     pool's key when its word is another."""
 
@@ -54,7 +54,7 @@ class Autoscaling:
         self._interval = interval
         self._clock = clock
         self._scalers: dict[PoolKey, PoolScaler] = {}
-        self._pace = Pace(interval)
+        self._pace = PollSchedule(interval)
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -62,7 +62,7 @@ class Autoscaling:
         """What is known of each pool, for whoever serves it as metrics."""
         return self._scalers
 
-    def word(self, key: PoolKey, observed: Observed) -> Scaling | None:
+    def word(self, key: PoolKey, observed: Observed) -> ScalingDecision | None:
         """What it says of a pool, for the plan that is made now; None while it has nothing to say."""
         scaler = self._scalers.get(key)
         try:
@@ -70,9 +70,9 @@ class Autoscaling:
         except ManifestError:
             return None  # the plan tells what is wrong with it
 
-    def asked(self, key: PoolKey) -> None:
+    def requested(self, key: PoolKey) -> None:
         """Somebody else scales this pool by its figures, and needs them fresh."""
-        self._pace.asked(key, self._clock())
+        self._pace.requested(key, self._clock())
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -85,11 +85,11 @@ class Autoscaling:
         pools, now = set(self._pools()), self._clock()
         for key in self._scalers.keys() - pools:
             del self._scalers[key]
-        self._pace.keep(pools)
+        self._pace.retain(pools)
         await asyncio.gather(*(self._look(key, now) for key in pools if self._pace.due(key, now)))
 
     async def _look(self, key: PoolKey, now: float) -> None:
-        self._pace.began(key, now)
+        self._pace.start(key, now)
         try:
             async with self._room:
                 observed = self._observe(key)
@@ -106,7 +106,7 @@ class Autoscaling:
             scaler = self._scalers[key] = PoolScaler(_uid(observed))
         pods = scaler.pods(observed)
         autoscaled = scaler.pool(observed).spec.autoscaling is not None
-        self._pace.learned(key, scaled=autoscaled, asleep=not pods.engines)
+        self._pace.record(key, scaled=autoscaled, asleep=not pods.engines)
         await self._ask(pods, scaler.reports, now)
         observed = self._observe(key) or observed  # asking took time
         if scaler.uid != _uid(observed):
@@ -117,26 +117,26 @@ class Autoscaling:
             scaler.told = news
             self._changed(key)
 
-    async def _ask(self, pods: PoolPods, reports: Reports, now: float) -> None:
-        asked = []
+    async def _ask(self, pods: PoolPods, reports: PodReports, now: float) -> None:
+        requested = []
         for pod in pods.engines:
-            agent = partial(_take_agent, reports.agents.setdefault(pod.name, Window()), now)
-            asked.append(self._ask_one(pod, agent, reports))
+            agent = partial(_take_agent, reports.agents.setdefault(pod.name, ReportWindow()), now)
+            requested.append(self._ask_one(pod, agent, reports))
         for pod in pods.routers:
-            router = partial(_take_router, reports.routers.setdefault(pod.name, Window()), now)
-            asked.append(self._ask_one(pod, router, reports))
-        await asyncio.gather(*asked)
+            router = partial(_take_router, reports.routers.setdefault(pod.name, ReportWindow()), now)
+            requested.append(self._ask_one(pod, router, reports))
+        await asyncio.gather(*requested)
 
-    async def _ask_one(self, pod: ScaledPod, take: Callable[[bytes], None], reports: Reports) -> None:
+    async def _ask_one(self, pod: ScaledPod, take: Callable[[bytes], None], reports: PodReports) -> None:
         if pod.url is not None:
-            await self._client.ask(pod.url, take, reports.troubles.setdefault(pod.name, Trouble()))
+            await self._client.ask(pod.url, take, reports.backoffs.setdefault(pod.name, PodBackoff()))
 
 
-def _take_agent(window: Window[AgentReport], now: float, data: bytes) -> None:
+def _take_agent(window: ReportWindow[AgentReport], now: float, data: bytes) -> None:
     window.add(read_agent_report(data), now)
 
 
-def _take_router(window: Window[RouterReport], now: float, data: bytes) -> None:
+def _take_router(window: ReportWindow[RouterReport], now: float, data: bytes) -> None:
     window.add(read_router_report(data), now)
 
 
@@ -144,7 +144,7 @@ def _uid(observed: Observed) -> str:
     return str(meta(observed.pool).get("uid", ""))
 
 
-def _gist(word: Scaling | None) -> object:
+def _gist(word: ScalingDecision | None) -> object:
     """What of a word is worth a plan; its figures move all the time."""
     if word is None:
         return None

@@ -14,7 +14,7 @@ from typing import Final
 
 from plumage_operator.cache.store import PoolKey
 
-__all__ = ["INTERVAL", "LATELY", "SELDOM", "WAKING", "Pace"]
+__all__ = ["INTERVAL", "LATELY", "SELDOM", "WAKING", "PollSchedule"]
 
 INTERVAL: Final = 15.0
 """Seconds, as Kubernetes' HorizontalPodAutoscaler; the operator's options may say less."""
@@ -39,10 +39,10 @@ class _Look:
     at: float = -inf
     scaled: bool = True
     asleep: bool = False
-    asked: float = -inf
+    requested: float = -inf
 
 
-class Pace:
+class PollSchedule:
     """interval: seconds between looks at a pool that is scaled by its figures."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
@@ -54,26 +54,26 @@ class Pace:
         look = self._looks.get(pool)
         return look is None or now >= look.at + self._every(look, now) - _EARLY
 
-    def began(self, pool: PoolKey, now: float) -> None:
+    def start(self, pool: PoolKey, now: float) -> None:
         """A look began; until more is `learned` the last one's findings hold."""
         self._looks.setdefault(pool, _Look()).at = now
 
-    def learned(self, pool: PoolKey, *, scaled: bool, asleep: bool) -> None:
+    def record(self, pool: PoolKey, *, scaled: bool, asleep: bool) -> None:
         """What a look found: whether it is scaled by our own autoscaler, and without replicas."""
         look = self._looks.setdefault(pool, _Look())
         look.scaled, look.asleep = scaled, asleep
 
-    def asked(self, pool: PoolKey, now: float) -> None:
+    def requested(self, pool: PoolKey, now: float) -> None:
         """Somebody asked for its figures. Nothing is kept of a pool that was never looked at."""
         if (look := self._looks.get(pool)) is not None:
-            look.asked = now
+            look.requested = now
 
-    def keep(self, pools: Set[PoolKey]) -> None:
+    def retain(self, pools: Set[PoolKey]) -> None:
         """Forget those that are gone."""
         for pool in self._looks.keys() - pools:
             del self._looks[pool]
 
     def _every(self, look: _Look, now: float) -> float:
-        if not look.scaled and now - look.asked > LATELY:
+        if not look.scaled and now - look.requested > LATELY:
             return max(SELDOM, self._interval)
         return min(WAKING, self._interval) if look.asleep else self._interval

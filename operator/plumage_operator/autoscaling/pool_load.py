@@ -17,32 +17,32 @@ from plumage.autoscaling import CacheHeat, PoolLoad, ReplicaLoad
 from plumage.fleet_report import AgentReport, HistogramReport, RouterReport
 from plumage.mrc import MissRatioCurve
 from plumage_operator.autoscaling.pods import PoolPods, ScaledPod
-from plumage_operator.autoscaling.report_client import Trouble
+from plumage_operator.autoscaling.report_client import PodBackoff
 
-__all__ = ["MOST_KEPT", "WINDOW", "Reports", "Window", "heats", "pool_load"]
+__all__ = ["MAX_REPORTS", "WINDOW", "PodReports", "ReportWindow", "cache_heats", "pool_load"]
 
 _TAIL = 0.95
 
 
 @dataclass(slots=True)
-class Reports:
+class PodReports:
     """Of a pool, by the pod's name."""
 
-    agents: dict[str, Window[AgentReport]] = field(default_factory=dict)
-    routers: dict[str, Window[RouterReport]] = field(default_factory=dict)
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    agents: dict[str, ReportWindow[AgentReport]] = field(default_factory=dict)
+    routers: dict[str, ReportWindow[RouterReport]] = field(default_factory=dict)
+    backoffs: dict[str, PodBackoff] = field(default_factory=dict)
 
-    def keep(self, pods: PoolPods) -> None:
+    def retain(self, pods: PoolPods) -> None:
         """Forget the reports of pods that are gone."""
         engines, routers = {pod.name for pod in pods.engines}, {pod.name for pod in pods.routers}
         self.agents = {name: window for name, window in self.agents.items() if name in engines}
         self.routers = {name: window for name, window in self.routers.items() if name in routers}
-        self.troubles = {name: one for name, one in self.troubles.items() if name in engines | routers}
+        self.backoffs = {name: one for name, one in self.backoffs.items() if name in engines | routers}
 
 
-def pool_load(pods: PoolPods, reports: Reports, wanted: int) -> PoolLoad:
+def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
     """Routers that are ready must all have told: the figures of some are not the pool's."""
-    routers = [reports.routers.get(pod.name, Window[RouterReport]()) for pod in pods.routers if pod.ready]
+    routers = [reports.routers.get(pod.name, ReportWindow[RouterReport]()) for pod in pods.routers if pod.ready]
     agents = [reports.agents[pod.name] for pod in pods.engines if pod.name in reports.agents]
     seen = [window.seen for window in routers]
     waits = _merged(window.histogram(lambda report: report.queue_wait) for window in agents)
@@ -51,7 +51,7 @@ def pool_load(pods: PoolPods, reports: Reports, wanted: int) -> PoolLoad:
         wanted=wanted,
         replicas=tuple(_replica(pod, reports.agents.get(pod.name)) for pod in pods.engines),
         seen=None if not seen or None in seen else min(one for one in seen if one is not None),
-        arrivals=_sum(window.gained(lambda report: report.requests, looks=1) for window in routers),
+        arrivals=_sum(window.gained(lambda report: report.requests, back=1) for window in routers),
         in_flight=_sum(_last(routers, lambda report: report.in_flight)),
         held=_sum(_last(routers, lambda report: max(report.held, report.wanting))),
         hit_ratio=_hit_ratio(routers),
@@ -63,19 +63,19 @@ def pool_load(pods: PoolPods, reports: Reports, wanted: int) -> PoolLoad:
     )
 
 
-def heats(pods: PoolPods, reports: Mapping[str, Window[AgentReport]]) -> list[CacheHeat]:
+def cache_heats(pods: PoolPods, reports: Mapping[str, ReportWindow[AgentReport]]) -> list[CacheHeat]:
     """What the fleet would miss of each replica."""
     return [_heat(pod, reports.get(pod.name)) for pod in pods.engines]
 
 
-def _heat(pod: ScaledPod, window: Window[AgentReport] | None) -> CacheHeat:
+def _heat(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> CacheHeat:
     last = window.last if window else None
     if last is None:
         return CacheHeat(pod.name, pod.ready)
     return CacheHeat(pod.name, pod.ready, last.hotness, float(last.running + last.waiting))
 
 
-def _replica(pod: ScaledPod, window: Window[AgentReport] | None) -> ReplicaLoad:
+def _replica(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> ReplicaLoad:
     last = window.last if window else None
     if window is None or last is None:
         return ReplicaLoad(id=pod.name, ready=pod.ready, warming=pod.starting)
@@ -93,32 +93,32 @@ def _replica(pod: ScaledPod, window: Window[AgentReport] | None) -> ReplicaLoad:
     )
 
 
-def _rate(window: Window[AgentReport], counter: Callable[[AgentReport], float]) -> float | None:
+def _rate(window: ReportWindow[AgentReport], counter: Callable[[AgentReport], float]) -> float | None:
     """What the counter gained a second; None while the window is too short."""
     gained = window.gained(counter)
     return gained / window.seconds if gained is not None and window.seconds else None
 
 
-def _held_back_share(agents: list[Window[AgentReport]]) -> float:
+def _held_back_share(agents: list[ReportWindow[AgentReport]]) -> float:
     """Of the time that requests wait: by Little's law the times are as the mean numbers of those that wait."""
     held = sum(window.mean(lambda report: report.waiting_held_back) for window in agents)
     others = sum(window.mean(lambda report: report.waiting_for_capacity) for window in agents)
     return held / (held + others) if held else 0.0
 
 
-def _hit_ratio(routers: list[Window[RouterReport]]) -> float | None:
+def _hit_ratio(routers: list[ReportWindow[RouterReport]]) -> float | None:
     cached = _sum(window.gained(lambda report: report.cached_tokens) for window in routers)
     prompts = _sum(window.gained(lambda report: report.prompt_tokens) for window in routers)
     return min(1.0, cached / prompts) if prompts and cached is not None else None
 
 
-def _best_curve(routers: list[Window[RouterReport]]) -> MissRatioCurve | None:
+def _best_curve(routers: list[ReportWindow[RouterReport]]) -> MissRatioCurve | None:
     """Of the router that saw most: each sees its own requests, and the curves of several do not add up."""
     curves = [window.last.curve for window in routers if window.last is not None and window.last.curve.tokens]
     return max(curves, key=lambda curve: curve.accesses).as_curve() if curves else None
 
 
-def _cache(pods: PoolPods, agents: Mapping[str, Window[AgentReport]]) -> float | None:
+def _cache(pods: PoolPods, agents: Mapping[str, ReportWindow[AgentReport]]) -> float | None:
     lasts = [agents[pod.name].last for pod in pods.engines if pod.ready and pod.name in agents]
     sizes = [last.cache_tokens for last in lasts if last is not None and last.cache_tokens]
     return sum(sizes) / len(sizes) if sizes else None
@@ -138,7 +138,7 @@ def _added(total: HistogramReport, one: HistogramReport) -> HistogramReport:
     return HistogramReport(total.bounds, counts, total.total + one.total)
 
 
-def _last(routers: list[Window[RouterReport]], gauge: Callable[[RouterReport], float]) -> Iterable[float | None]:
+def _last(routers: list[ReportWindow[RouterReport]], gauge: Callable[[RouterReport], float]) -> Iterable[float | None]:
     return (None if window.last is None else float(gauge(window.last)) for window in routers)
 
 
@@ -152,7 +152,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 WINDOW: Final = 60.0
 """Seconds that rates, ratios and percentiles are of: what the manifest promises."""
 
-MOST_KEPT: Final = 64
+MAX_REPORTS: Final = 64
 
 _LATE: Final = 10.0  # seconds that an answer may be on its way, and in line for it, at most
 
@@ -160,10 +160,10 @@ _R = TypeVar("_R", AgentReport, RouterReport)
 
 
 @dataclass(slots=True)
-class Window(Generic[_R]):
+class ReportWindow(Generic[_R]):
     """`reports`: when each was seen, and what it said; the first is the latest of those that are a window old."""
 
-    reports: deque[tuple[float, _R]] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
+    reports: deque[tuple[float, _R]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))
 
     def add(self, report: _R, now: float) -> None:
         """A report of another process than before begins anew."""
@@ -192,14 +192,14 @@ class Window(Generic[_R]):
         told, seen = last.at - first.at, now - before
         return max(0.0, told if abs(told - seen) <= _LATE else seen)
 
-    def gained(self, counter: Callable[[_R], float], *, looks: int | None = None) -> float | None:
+    def gained(self, counter: Callable[[_R], float], *, back: int | None = None) -> float | None:
         """By a counter within the window, or since so many reports ago; None where one report is all there is, unless
         all that it counted is of the window. Never below 0: a counter that fell is one that began anew."""
-        if self._young() and looks is None:
+        if self._young() and back is None:
             return max(0.0, counter(self.reports[-1][1]))
-        if len(self.reports) <= (looks or 1):
+        if len(self.reports) <= (back or 1):
             return None
-        before = self.reports[-1 - looks if looks else 0][1]
+        before = self.reports[-1 - back if back else 0][1]
         return max(0.0, counter(self.reports[-1][1]) - counter(before))
 
     def histogram(self, read: Callable[[_R], HistogramReport]) -> HistogramReport | None:

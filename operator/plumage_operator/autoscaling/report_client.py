@@ -22,13 +22,13 @@ from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
 from plumage_operator.observability.logs import cause
 
-__all__ = ["AT_ONCE", "MOST_BYTES", "PATIENCE", "SELDOM", "FleetClient", "Trouble"]
+__all__ = ["AT_ONCE", "MAX_BYTES", "PATIENCE", "SELDOM", "FleetClient", "PodBackoff"]
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """A router's report of 1,000 replicas is 300 KB."""
 
 CONNECT: Final = 1.0  # seconds
@@ -55,18 +55,18 @@ class FleetClient:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, url: str, take: Callable[[bytes], None], trouble: Trouble) -> bool:
+    async def ask(self, url: str, take: Callable[[bytes], None], backoff: PodBackoff) -> bool:
         """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once.
         trouble: of the pod that is asked; it is kept up here."""
-        if self._clock() < trouble.until:
+        if self._clock() < backoff.until:
             return False
         async with self._room:
             try:
                 take(await self._get(url))
             except (aiohttp.ClientError, TimeoutError, OSError, ConfigurationError) as error:
-                self._failed(url, trouble, error)
+                self._failed(url, backoff, error)
                 return False
-        if trouble.over():
+        if backoff.over():
             log.info("%s answers again", url)
         return True
 
@@ -78,8 +78,8 @@ class FleetClient:
             parts, size = [], 0
             async for part in answer.content.iter_any():
                 size += len(part)
-                if size > MOST_BYTES:
-                    raise ConfigurationError(f"its report is larger than {MOST_BYTES} bytes")
+                if size > MAX_BYTES:
+                    raise ConfigurationError(f"its report is larger than {MAX_BYTES} bytes")
                 parts.append(part)
             return b"".join(parts)
 
@@ -89,9 +89,9 @@ class FleetClient:
         except (OSError, UnicodeDecodeError):
             return None
 
-    def _failed(self, url: str, trouble: Trouble, error: BaseException) -> None:
-        trouble.failed(self._clock())
-        if trouble.times == 2:
+    def _failed(self, url: str, backoff: PodBackoff, error: BaseException) -> None:
+        backoff.failed(self._clock())
+        if backoff.times == 2:
             said = str(error) or type(error).__name__
             log.warning("no figures from %s: %s", url, said, extra=cause("figures", type(error).__name__))
 
@@ -110,7 +110,7 @@ _EARLY: Final = 4.0  # seconds; no answer takes three, and the round after fifte
 
 
 @dataclass(slots=True)
-class Trouble:
+class PodBackoff:
     """times: failures in a row. until: when it may be asked again, by the caller's clock."""
 
     times: int = 0

@@ -23,12 +23,12 @@ from plumage.autoscaling import (
 )
 from plumage.cluster import child_name
 from plumage_operator.autoscaling.pods import PoolPods, pods_observed
-from plumage_operator.autoscaling.pool_load import Reports, heats, pool_load
-from plumage_operator.observed import Observed, Scaling, meta, own_child
+from plumage_operator.autoscaling.pool_load import PodReports, cache_heats, pool_load
+from plumage_operator.observed import Observed, ScalingDecision, meta, own_child
 from plumage_operator.resources.context import read_pool
 from plumage_operator.status.conditions import timestamp
 
-__all__ = ["PoolScaler", "costs_of", "decided", "manual"]
+__all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual"]
 
 _STEADY: Final = frozenset({"AtTarget", "Stabilized", "RateLimited", "AtMinimum", "AtMaximum"})
 """Reasons between which a pool goes to and fro while nothing is wrong: the first of them stands for all, so that a
@@ -41,7 +41,7 @@ class PoolScaler:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.reports = Reports()
+        self.reports = PodReports()
         self.load: PoolLoad | None = None
         self.judge: CacheJudge | None = None
         self._rules = Autoscaler()
@@ -62,7 +62,7 @@ class PoolScaler:
     def pods(self, observed: Observed) -> PoolPods:
         """Whom to ask; reports of others are dropped."""
         pods = pods_observed(observed)
-        self.reports.keep(pods)
+        self.reports.retain(pods)
         return pods
 
     def decide(self, observed: Observed, pods: PoolPods, now: float) -> None:
@@ -87,7 +87,7 @@ class PoolScaler:
             decision = None  # a rate is of two looks
         self._decision = decision
 
-    def word(self, observed: Observed) -> Scaling | None:
+    def word(self, observed: Observed) -> ScalingDecision | None:
         """For the plan that is made now; None before there is one, when what the status says holds."""
         pool = self.pool(observed)
         wanted = replicas_wanted(pool, observed)
@@ -99,12 +99,14 @@ class PoolScaler:
             return None
         replicas = pool.spec.initial_replicas if decision is None else decision.replicas
         pods = pods_observed(observed)
-        costs = costs_of(pods, heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
+        costs = deletion_costs_of(pods, cache_heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
             return manual(replicas, hit_ratio=self._hit_ratio, costs=costs)
         if decision.reason in _STEADY:
             decision = replace(decision, reason="AtTarget")
-        return decided(decision, hit_ratio=self._hit_ratio, last_scale_time=self._time(observed), costs=costs)
+        return autoscaled_decision(
+            decision, hit_ratio=self._hit_ratio, last_scale_time=self._time(observed), costs=costs
+        )
 
     def _time(self, observed: Observed) -> str | None:
         if self._scaled is not None:
@@ -121,27 +123,29 @@ def replicas_wanted(pool: InferencePool, observed: Observed) -> int | None:
     return int((deployment.get("spec") or {}).get("replicas", 1))
 
 
-def decided(
+def autoscaled_decision(
     decision: Decision, *, hit_ratio: float | None, last_scale_time: str | None, costs: dict[str, int]
-) -> Scaling:
+) -> ScalingDecision:
     """A decision as condition, status fields and deletion costs."""
     status = decision.status(last_scale_time).model_dump(mode="json", by_alias=True, exclude_none=True)
     fields: dict[str, Any] = {"autoscaling": status, **_ratio(hit_ratio)}
     active = "False" if decision.reason == "MetricMissing" else "True"
-    return Scaling(decision.replicas, active, decision.reason, decision.message, costs, fields)
+    return ScalingDecision(decision.replicas, active, decision.reason, decision.message, costs, fields)
 
 
-def manual(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> Scaling:
+def manual(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> ScalingDecision:
     """A pool without autoscaling: somebody else says how many, the coldest still goes first."""
     message = "spec.autoscaling is not set: spec.replicas counts"
-    return Scaling(replicas, "False", "Manual", message, costs, _ratio(hit_ratio))
+    return ScalingDecision(replicas, "False", "Manual", message, costs, _ratio(hit_ratio))
 
 
 def _ratio(hit_ratio: float | None) -> dict[str, Any]:
     return {} if hit_ratio is None else {"hitRatioPercent": round(100 * hit_ratio)}
 
 
-def costs_of(pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]) -> dict[str, int]:
+def deletion_costs_of(
+    pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]
+) -> dict[str, int]:
     """Deletion costs to write now. An old one is made 0, which is the same as none."""
     annotated = {pod.name: pod.cost for pod in pods.engines if pod.cost is not None}
     costs = deletion_costs(coldest_first(fleet), leaving, annotated, warming=warming)

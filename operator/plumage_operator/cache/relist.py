@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
-from plumage_operator.cache.store import Place, PoolKey, Store
+from plumage_operator.cache.store import ObjectKey, PoolKey, Store
 from plumage_operator.kinds import KINDS
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError, GoneError
 from plumage_operator.observed import Object, meta
 
-__all__ = ["fill", "keep_swept", "missing_kinds", "sweep"]
+__all__ = ["fill", "keep_relisting", "missing_definitions", "relist"]
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,8 @@ Kind = tuple[str, str, str]
 """Group, version and plural."""
 
 
-async def keep_swept(
-    api: Api, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str], changed: Callable[[PoolKey], None]
+async def keep_relisting(
+    api: KubeClient, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str], changed: Callable[[PoolKey], None]
 ) -> None:
     """For ever. changed: called with each pool that lost something. An API server that is away is asked next time."""
     kinds, wait = tuple(kinds), _FIRST
@@ -45,18 +45,18 @@ async def keep_swept(
         await asyncio.sleep(wait)
         wait = _EVERY
         try:
-            for pool in await sweep(api, store, kinds, namespaces):
+            for pool in await relist(api, store, kinds, namespaces):
                 changed(pool)
         except ApiError as error:
             log.warning("can't look for what is gone, trying again in %g s: %s", wait, error)
 
 
-async def sweep(api: Api, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str]) -> set[PoolKey]:
+async def relist(api: KubeClient, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str]) -> set[PoolKey]:
     """Forgets what is gone; the pools that it belonged to."""
     lost: set[PoolKey] = set()
     for kind, api_version, plural, selector in _wanted(kinds):
         held = store.held(kind)
-        there: set[Place] = set()
+        there: set[ObjectKey] = set()
         for namespace in namespaces or (None,):
             there |= await _listed(api, api_version, plural, namespace, selector)
         lost |= store.forget(kind, {one for one in held.keys() - there if store.version(kind, *one) == held[one]})
@@ -71,7 +71,9 @@ def _wanted(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 
 
-async def _listed(api: Api, api_version: str, plural: str, namespace: str | None, selector: str) -> set[Place]:
+async def _listed(
+    api: KubeClient, api_version: str, plural: str, namespace: str | None, selector: str
+) -> set[ObjectKey]:
     """None of a kind that the cluster does not know: then its objects went with it."""
     try:
         return {_place(one) for one in await api.versions(api_version, plural, namespace, selector)}
@@ -79,11 +81,11 @@ async def _listed(api: Api, api_version: str, plural: str, namespace: str | None
         return set()
 
 
-def _place(thing: Object) -> Place:
+def _place(thing: Object) -> ObjectKey:
     return str(meta(thing).get("namespace", "")), str(meta(thing).get("name", ""))
 
 
-async def missing_kinds(api: Api, namespaces: Sequence[str]) -> list[str]:
+async def missing_definitions(api: KubeClient, namespaces: Sequence[str]) -> list[str]:
     """Names of our definitions that the cluster does not have."""
     missing = []
     for plural in ("inferencegateways", "inferencepools"):
@@ -94,7 +96,7 @@ async def missing_kinds(api: Api, namespaces: Sequence[str]) -> list[str]:
     return missing
 
 
-async def fill(api: Api, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:
+async def fill(api: KubeClient, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:
     """The whole picture, before anything is decided from it: watches of many kinds don't begin at the same time, and a
     child that was merely not told yet would look like one that somebody deleted."""
     pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))

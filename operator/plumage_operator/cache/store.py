@@ -14,17 +14,17 @@ from typing import Any, Final
 import msgspec
 
 from plumage.cluster import gateway_of, pool_of
-from plumage_operator.observed import Attached, ChildKey, Object, Observed, ObservedGateway, key_of, meta, owner_uid
+from plumage_operator.observed import AttachedPool, ChildKey, Object, Observed, ObservedGateway, key_of, meta, owner_uid
 
-__all__ = ["Owner", "Place", "PoolKey", "Store"]
+__all__ = ["ObjectKey", "OwnerKey", "PoolKey", "Store"]
 
 PoolKey = tuple[str, str]
 """Namespace and name of a pool."""
 
-Place = tuple[str, str]
+ObjectKey = tuple[str, str]
 """Namespace and name of anything."""
 
-Owner = tuple[str, str, str]
+OwnerKey = tuple[str, str, str]
 """Kind (a pool or a gateway), namespace and name of what an object belongs to by its labels, be it there or not."""
 
 _POD_FIELDS: Final = ("conditions", "containerStatuses", "initContainerStatuses", "message", "phase", "podIP", "reason")
@@ -44,11 +44,13 @@ class Store:
     def __init__(self) -> None:
         self._pools: dict[PoolKey, bytes] = {}
         self._gateways: dict[PoolKey, bytes] = {}
-        self._owned: dict[Owner, dict[ChildKey, bytes]] = {}
-        self._owners: dict[str, dict[Place, Owner]] = {}  # of each kind: whom an object is kept for
-        self._lost: dict[Owner, dict[ChildKey, str]] = {}  # children that went from an owner that is there: whose uid
+        self._owned: dict[OwnerKey, dict[ChildKey, bytes]] = {}
+        self._owners: dict[str, dict[ObjectKey, OwnerKey]] = {}  # of each kind: whom an object is kept for
+        self._lost: dict[
+            OwnerKey, dict[ChildKey, str]
+        ] = {}  # children that went from an owner that is there: whose uid
         self._referred: dict[PoolKey, str] = {}  # the gateway of each pool that has one
-        self._versions: dict[str, dict[Place, int]] = {}
+        self._versions: dict[str, dict[ObjectKey, int]] = {}
 
     def put(self, thing: Object) -> PoolKey | None:
         """Keep an object. Answers the pool that it concerns, or None where it concerns none or is no news."""
@@ -67,7 +69,7 @@ class Store:
             return None
         return self._keep(kind, (namespace, name), thing)
 
-    def _keep(self, kind: str, place: Place, thing: Object) -> PoolKey | None:
+    def _keep(self, kind: str, place: ObjectKey, thing: Object) -> PoolKey | None:
         """With its present owner, and with no former one: labels change, as when people isolate a pod."""
         owner = _owner_of(thing)
         if owner != self._owners.get(kind, {}).get(place):
@@ -96,7 +98,7 @@ class Store:
             return None
         return _pool_key(self._drop(kind, (namespace, name)))
 
-    def _drop(self, kind: str, place: Place) -> Owner | None:
+    def _drop(self, kind: str, place: ObjectKey) -> OwnerKey | None:
         """Whom it was kept for."""
         owner = self._owners.get(kind, {}).pop(place, None)
         if owner is not None:
@@ -108,17 +110,17 @@ class Store:
                 self._lost.setdefault(owner, {})[kind, place[1]] = owner_uid(_decode(text))
         return owner
 
-    def forget(self, kind: str, places: Set[Place]) -> set[PoolKey]:
+    def forget(self, kind: str, places: Set[ObjectKey]) -> set[PoolKey]:
         """`remove` objects of which no more is known than where they were; the pools they concerned."""
         told = (self.remove(_named(kind, *place)) for place in places)
         return {pool for pool in told if pool}
 
-    def owner(self, thing: Object) -> Owner | None:
+    def owner(self, thing: Object) -> OwnerKey | None:
         """Whom an object is kept for, whatever its labels say now."""
         kind, name = key_of(thing)
         return self._owners.get(kind, {}).get((str(meta(thing).get("namespace", "")), name))
 
-    def held(self, kind: str) -> dict[Place, int]:
+    def held(self, kind: str) -> dict[ObjectKey, int]:
         """The versions of all objects of a kind."""
         return dict(self._versions.get(kind, {}))
 
@@ -147,7 +149,7 @@ class Store:
         return ObservedGateway(
             own=self._observed(gateway, ("InferenceGateway", *key)),
             attached=tuple(
-                Attached(_decode(self._pools[pool]), _pods(self._owned.get(("InferencePool", *pool), {})))
+                AttachedPool(_decode(self._pools[pool]), _pods(self._owned.get(("InferencePool", *pool), {})))
                 for pool in sorted(self.pools_of(key))
             ),
             pools=frozenset(name for namespace, name in self._pools if namespace == key[0]),
@@ -178,17 +180,17 @@ class Store:
         else:
             self._referred[key] = str(name)
 
-    def _observed(self, thing: bytes, key: Owner) -> Observed:
+    def _observed(self, thing: bytes, key: OwnerKey) -> Observed:
         """A pool or gateway with everything of its own."""
         owned = self._owned.get(key, {})
         children = {child: _decode(text) for child, text in owned.items() if child[0] != "Pod"}
         pool = _decode(thing)
         uids = ("", meta(pool).get("uid"))  # a namesake's, which was deleted, were collected
         lost = frozenset(child for child, uid in self._lost.get(key, {}).items() if uid in uids)
-        return Observed(pool, children, _pods(owned), lost=lost)
+        return Observed(pool, children, _pods(owned), lost_children=lost)
 
 
-def _owner_of(thing: Object) -> Owner | None:
+def _owner_of(thing: Object) -> OwnerKey | None:
     labels, namespace = meta(thing).get("labels") or {}, str(meta(thing).get("namespace", ""))
     if (pool := pool_of(labels)) is not None:
         return "InferencePool", namespace, pool
@@ -197,7 +199,7 @@ def _owner_of(thing: Object) -> Owner | None:
     return None
 
 
-def _pool_key(owner: Owner | None) -> PoolKey | None:
+def _pool_key(owner: OwnerKey | None) -> PoolKey | None:
     return owner[1:] if owner is not None and owner[0] == "InferencePool" else None
 
 

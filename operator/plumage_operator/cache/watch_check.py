@@ -15,12 +15,12 @@ from typing import Final
 
 from plumage.cluster import GROUP, OURS_SELECTOR, VERSION
 from plumage_operator.cache.store import PoolKey, Store
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError
 from plumage_operator.observability.health import Heartbeats
 from plumage_operator.observed import Object, meta
 
-__all__ = ["EVERY", "HEARTBEAT", "Freshness"]
+__all__ = ["EVERY", "HEARTBEAT", "WatchCheck"]
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ _KINDS: Final = (
 Version = tuple[str, str, str, int]
 
 
-class Freshness:
+class WatchCheck:
     """namespaces: those watched; none is the whole cluster. resync: called with each pool, at times."""
 
     def __init__(
         self,
-        api: Api,
+        api: KubeClient,
         store: Store,
         heartbeats: Heartbeats,
         namespaces: Sequence[str],

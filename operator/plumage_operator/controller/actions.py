@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from plumage_operator.observed import ChildKey, Object
 
-__all__ = ["Action", "Annotate", "Apply", "Delete", "MakeSecret", "Tell", "WriteStatus"]
+__all__ = ["Action", "Annotate", "Apply", "CreateSecret", "Delete", "EmitEvent", "WriteStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeSecret:
+class CreateSecret:
     """Create a Secret with a random token under each of these entries, unless there is one of its name."""
 
     secret: Object
@@ -45,7 +45,7 @@ class Annotate:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class EmitEvent:
     """An event on the pool. child: kind and name of the child that it is about; no event where the API server refused
     the action on that child."""
 
@@ -62,4 +62,4 @@ class WriteStatus:
     status: Mapping[str, Any]
 
 
-Action = Apply | MakeSecret | Delete | Annotate | Tell | WriteStatus
+Action = Apply | CreateSecret | Delete | Annotate | EmitEvent | WriteStatus

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from plumage.cluster import MANAGED_BY
-from plumage_operator.controller.actions import Tell
-from plumage_operator.kube.client import Api, path_of
+from plumage_operator.controller.actions import EmitEvent
+from plumage_operator.kube.client import KubeClient, resource_path
 from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, is_namespace_ending
 from plumage_operator.observability.logs import cause
 from plumage_operator.observed import Object, digest, meta
 from plumage_operator.status.conditions import timestamp
 
-__all__ = ["Recorder"]
+__all__ = ["EventRecorder"]
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +24,16 @@ _REMEMBERED: Final = 5_000  # names of events whose count is known
 _LONGEST: Final = 1_000  # characters; the API server refuses more than 1,024
 
 
-class Recorder:
+class EventRecorder:
     """clock: seconds since 1970. instance: which operator says it."""
 
-    def __init__(self, api: Api, clock: Callable[[], float], instance: str) -> None:
+    def __init__(self, api: KubeClient, clock: Callable[[], float], instance: str) -> None:
         self._api = api
         self._clock = clock
         self._instance = instance
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    async def tell(self, thing: Object, said: Tell) -> None:
+    async def tell(self, thing: Object, said: EmitEvent) -> None:
         """An event about `thing`. One that can't be written is lost and logged: events often have a store of their own,
         and what they are about must not wait for it. In a namespace that ends nobody would read it."""
         name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), said.reason, said.message])}"
@@ -51,7 +51,7 @@ class Recorder:
             return
         self._remember(name, count)
 
-    async def _tell(self, thing: Object, namespace: str, name: str, said: Tell, count: int) -> int:
+    async def _tell(self, thing: Object, namespace: str, name: str, said: EmitEvent, count: int) -> int:
         """How often it was told now."""
         if count > 1:
             try:
@@ -66,7 +66,7 @@ class Recorder:
             await self._count(namespace, name, count)
         return count
 
-    async def _create(self, thing: Object, namespace: str, name: str, said: Tell) -> None:
+    async def _create(self, thing: Object, namespace: str, name: str, said: EmitEvent) -> None:
         now = timestamp(self._clock())
         about = {key: meta(thing)[key] for key in ("name", "namespace", "uid") if key in meta(thing)}
         event: dict[str, Any] = {
@@ -84,11 +84,11 @@ class Recorder:
             "reportingComponent": MANAGED_BY,
             "reportingInstance": self._instance,
         }
-        await self._api.request("POST", path_of("v1", "events", namespace), body=event)
+        await self._api.request("POST", resource_path("v1", "events", namespace), body=event)
 
     async def _count(self, namespace: str, name: str, count: int) -> None:
         body = {"count": count, "lastTimestamp": timestamp(self._clock())}
-        path = path_of("v1", "events", namespace, name)
+        path = resource_path("v1", "events", namespace, name)
         await self._api.request("PATCH", path, body=body, content="application/merge-patch+json")
 
     def _remember(self, name: str, count: int) -> None:

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from plumage.cluster import MANAGED_BY
 from plumage_operator.cache.store import Store
-from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.actions import Action, Annotate, Apply, CreateSecret, Delete, EmitEvent, WriteStatus
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.kinds import INTEGRATIONS, KINDS
-from plumage_operator.kube.client import Api, path_of
+from plumage_operator.kube.client import KubeClient, resource_path
 from plumage_operator.kube.errors import ConflictError, GoneError, RefusedError, is_namespace_ending
 from plumage_operator.observed import Object, Refusal, key_of, meta
 from plumage_operator.resources import APPLIED
@@ -42,7 +42,7 @@ _NO_RIGHT: Final = re.compile(r'User "[^"]+" cannot \w+ resource "')
 class Performer:
     """What the API server answers goes into the store at once, so that the next plan need not wait for the watch."""
 
-    def __init__(self, api: Api, recorder: Recorder, store: Store) -> None:
+    def __init__(self, api: KubeClient, recorder: EventRecorder, store: Store) -> None:
         self._api = api
         self._recorder = recorder
         self._store = store
@@ -53,13 +53,13 @@ class Performer:
         made; what may work later is raised."""
         refusals: list[Refusal] = []
         for action in actions:
-            if isinstance(action, Tell) and action.child in {(one.kind, one.name) for one in refusals}:
+            if isinstance(action, EmitEvent) and action.child in {(one.kind, one.name) for one in refusals}:
                 continue  # what it says was not done
             try:
                 await self._do(pool, action)
             except RefusedError as error:
                 refusals.append(_refusal(pool, action, error))
-            except _TakenError as error:
+            except NameTakenError as error:
                 refusals.append(error.refusal)
         return tuple(refusals)
 
@@ -68,13 +68,13 @@ class Performer:
         match action:
             case Apply(child, known):
                 self._store.put(await self._brought_about(pool, child, known=known))
-            case MakeSecret(secret, entries):
+            case CreateSecret(secret, entries):
                 await self._make_secret(secret, entries)
             case Delete(kind, name, uid):
                 await self._api.delete(kind, namespace, name, uid)
             case Annotate(pod, annotations):
                 await self._api.annotate(namespace, pod, annotations)
-            case Tell():
+            case EmitEvent():
                 await self._recorder.tell(pool, action)
             case WriteStatus(status):
                 await self._write_status(pool, status)
@@ -109,7 +109,7 @@ class Performer:
 
     async def _applied(self, pool: Object, child: Object, live: Object) -> Object:
         if not _is_ours(pool, live):
-            raise _TakenError(Refusal(*key_of(child), Reason.NAME_TAKEN, _taken(*key_of(child), live, pool)))
+            raise NameTakenError(Refusal(*key_of(child), Reason.NAME_TAKEN, _taken(*key_of(child), live, pool)))
         if child.get("roleRef") != live.get("roleRef"):  # what a binding binds can't be changed, only made anew
             await self._tried(child)
             await self._api.delete(*_place(child), str(meta(live)["uid"]))
@@ -125,7 +125,7 @@ class Performer:
         unnamed = {name: value for name, value in meta(child).items() if name != "name"}
         trial = {**child, "metadata": {**unnamed, "generateName": f"{meta(child)['name']}-"}}
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict", "dryRun": "All"}
-        path = path_of(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
+        path = resource_path(*KINDS[str(child["kind"])], str(meta(child)["namespace"]))
         await self._api.request("POST", path, query=query, body=trial)
 
     async def _write_status(self, pool: Object, status: Object) -> None:
@@ -152,7 +152,7 @@ class Performer:
         return await self._api.write_status(pool, plural, {key: status[key] for key in status if key != _NEWEST})
 
 
-class _TakenError(Exception):
+class NameTakenError(Exception):
     """The child's name belongs to somebody else."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -204,13 +204,13 @@ def _remedy(kind: str, action: Action, error: RefusedError) -> str:
 
 def _about(pool: Object, action: Action) -> tuple[str, str]:
     match action:
-        case Apply(child, _) | MakeSecret(child, _):
+        case Apply(child, _) | CreateSecret(child, _):
             return key_of(child)
         case Delete(kind, name, _):
             return kind, name
         case Annotate(pod, _):
             return "Pod", pod
-        case Tell():
+        case EmitEvent():
             return "Event", action.reason
         case WriteStatus():
             return str(pool.get("kind")), "status"

@@ -11,82 +11,103 @@ from typing import Any, Final
 
 from plumage.autoscaling import DELETION_COST
 from plumage.cluster import child_name
-from plumage_operator.config import Site
-from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, MakeSecret, Tell, WriteStatus
+from plumage_operator.config import OperatorConfig
+from plumage_operator.controller.actions import Action, Annotate, Apply, CreateSecret, Delete, EmitEvent, WriteStatus
 from plumage_operator.controller.drift import drift
 from plumage_operator.kinds import KINDS
 from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta, own_child, owner_uid, status_of
-from plumage_operator.resources import APPLIED, Child, Scene, build_children, build_keys, with_cordons
-from plumage_operator.resources.context import cordoned, goes, is_paused, read_scene
-from plumage_operator.resources.settings import ENTRIES
-from plumage_operator.status.conditions import Fact, Reason, Type
+from plumage_operator.resources import (
+    APPLIED,
+    Child,
+    PoolContext,
+    build_children,
+    build_key_secret,
+    config_with_cordons,
+)
+from plumage_operator.resources.context import cordoned_replicas, is_deleting, is_paused, read_pool_context
+from plumage_operator.resources.settings import KEY_ENTRIES
+from plumage_operator.status.conditions import Condition, Reason, Type
 from plumage_operator.status.diagnosis import stuck_pods
-from plumage_operator.status.pool_status import changed_materially, make_status, pool_facts, refused_facts, was
+from plumage_operator.status.pool_status import (
+    invalid_conditions,
+    is_worth_writing,
+    last_condition,
+    make_status,
+    pool_conditions,
+)
 
-__all__ = ["brought_about", "plan", "plan_changes", "plan_keys", "plan_words", "removed", "told"]
+__all__ = [
+    "condition_events",
+    "delete_unwanted",
+    "ensure_child",
+    "plan",
+    "plan_changes",
+    "plan_key_secret",
+    "plan_status",
+]
 
-_TOLD: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
+_EVENT_CONDITIONS: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
 """Conditions whose changes are events. The others say the same, or say it to programs."""
 
 
-def plan(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
+def plan(observed: Observed, config: OperatorConfig, now: float) -> tuple[Action, ...]:
     """All that is to be done, in this order. now: seconds since 1970."""
-    return (*plan_changes(observed, site), *plan_words(observed, site, now))
+    return (*plan_changes(observed, config), *plan_status(observed, config, now))
 
 
-def plan_changes(observed: Observed, site: Site) -> tuple[Action, ...]:
+def plan_changes(observed: Observed, config: OperatorConfig) -> tuple[Action, ...]:
     """What makes the cluster as the spec says; of a paused pool, as its pods' cordons say. Nothing for a pool that
     goes: the garbage collector takes its children, and their pods drain."""
-    if goes(observed.pool):
+    if is_deleting(observed.pool):
         return ()
-    scene, mistakes = read_scene(observed, site)
-    if scene is None or mistakes:
+    context, mistakes = read_pool_context(observed, config)
+    if context is None or mistakes:
         return ()
-    return tuple(_cordons(observed, scene) if is_paused(observed.pool) else _changes(observed, scene))
+    return tuple(_cordons(observed, context) if is_paused(observed.pool) else _changes(observed, context))
 
 
-def plan_keys(observed: Observed, site: Site, *, recently: bool = False) -> tuple[Action, ...]:
+def plan_key_secret(observed: Observed, config: OperatorConfig, *, recently: bool = False) -> tuple[Action, ...]:
     """The Secret with the pool's own keys, where it may be missing: before the first engines are made, and while pods
     wait for their volumes. The operator can't read Secrets, so nothing tells whether it is there. recently: it was made
     or found a moment ago, so pods wait for something else."""
-    if goes(observed.pool) or is_paused(observed.pool):
+    if is_deleting(observed.pool) or is_paused(observed.pool):
         return ()
     engines = own_child(observed, ("Deployment", child_name(str(meta(observed.pool).get("name")), "engine")))
     if engines is not None and (recently or not stuck_pods((*observed.pods, *observed.gateway_pods))):
         return ()
-    scene, mistakes = read_scene(observed, site)
-    if scene is None or mistakes or scene.pool.spec.keys_ref is not None:
+    context, mistakes = read_pool_context(observed, config)
+    if context is None or mistakes or context.pool.spec.keys_ref is not None:
         return ()
-    return (MakeSecret(build_keys(scene), ENTRIES),)
+    return (CreateSecret(build_key_secret(context), KEY_ENTRIES),)
 
 
-def plan_words(observed: Observed, site: Site, now: float) -> tuple[Action, ...]:
+def plan_status(observed: Observed, config: OperatorConfig, now: float) -> tuple[Action, ...]:
     """What is said of the pool: events, then its status."""
-    if goes(observed.pool):
+    if is_deleting(observed.pool):
         return ()
     paused = is_paused(observed.pool)
-    scene, mistakes = read_scene(observed, site)
-    if scene is None or mistakes:
-        return tuple(_told(observed, refused_facts(mistakes, paused=paused), None, now))
-    return tuple(_told(observed, pool_facts(observed, scene, paused=paused), scene, now))
+    context, mistakes = read_pool_context(observed, config)
+    if context is None or mistakes:
+        return tuple(_status_actions(observed, invalid_conditions(mistakes, paused=paused), None, now))
+    return tuple(_status_actions(observed, pool_conditions(observed, context, paused=paused), context, now))
 
 
-def _changes(observed: Observed, scene: Scene) -> Iterator[Action]:
-    wanted = build_children(scene, cordoned(observed.pods))
+def _changes(observed: Observed, context: PoolContext) -> Iterator[Action]:
+    wanted = build_children(context, cordoned_replicas(observed.pods))
     yield from _deletion_costs(observed)
     for child in wanted:
-        yield from brought_about(observed, child)
-    yield from removed(observed, {key_of(child) for child in wanted})
+        yield from ensure_child(observed, child)
+    yield from delete_unwanted(observed, {key_of(child) for child in wanted})
 
 
-def _cordons(observed: Observed, scene: Scene) -> Iterator[Action]:
+def _cordons(observed: Observed, context: PoolContext) -> Iterator[Action]:
     """Whoever cordons a replica means now, and says so of a pod. A gateway has the cordons of its pools by its own
     look."""
-    live = observed.children.get(("ConfigMap", scene.name("router")))
+    live = observed.children.get(("ConfigMap", context.name("router")))
     if live is None or owner_uid(live) != meta(observed.pool).get("uid"):
         return
-    child = with_cordons(scene, live, cordoned(observed.pods))
-    if scene.pool.spec.router.gateway_ref is None and child["data"] != live.get("data"):
+    child = config_with_cordons(context, live, cordoned_replicas(observed.pods))
+    if context.pool.spec.router.gateway_ref is None and child["data"] != live.get("data"):
         yield Apply(child, known=True)
 
 
@@ -99,14 +120,14 @@ def _deletion_costs(observed: Observed) -> Iterator[Action]:
             yield Annotate(name, {DELETION_COST: str(costs[name])})
 
 
-def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
+def ensure_child(observed: Observed, child: Child) -> Iterator[Action]:
     """What makes the child as it should be: nothing where it is so."""
     key = key_of(child)
     live = observed.children.get(key)
     if live is None:
         yield Apply(child, known=False)
         if _existed(observed, key):
-            yield Tell("Normal", "ChildRecreated", f"{key[0]} {key[1]} was deleted and is created again", key)
+            yield EmitEvent("Normal", "ChildRecreated", f"{key[0]} {key[1]} was deleted and is created again", key)
         return
     if (owner := owner_uid(live)) not in ("", meta(observed.pool).get("uid")):
         yield Apply(child, known=False)  # another pool of that name had it: the performer looks, and refuses
@@ -119,10 +140,10 @@ def brought_about(observed: Observed, child: Child) -> Iterator[Action]:
     yield Apply(child, known=bool(owner))
     if unchanged:
         said = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
-        yield Tell("Warning", "ChildRepaired", said, key)
+        yield EmitEvent("Warning", "ChildRepaired", said, key)
 
 
-def removed(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
+def delete_unwanted(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
     """Children that the spec no longer asks for; of others' objects only the owner may dispose."""
     for key, live in sorted(observed.children.items()):
         ours = owner_uid(live) == meta(observed.pool).get("uid")
@@ -135,24 +156,26 @@ def _existed(observed: Observed, key: ChildKey) -> bool:
     applied. One that was never there is new to this operator, or went while none ran."""
     status = status_of(observed.pool)
     applied = status.get("observedGeneration") == meta(observed.pool).get("generation")
-    return key in observed.lost and applied and was(observed.pool, Type.ROUTER_READY)[1] != ""
+    return key in observed.lost_children and applied and last_condition(observed.pool, Type.ROUTER_READY)[1] != ""
 
 
-def _told(observed: Observed, facts: Sequence[Fact], scene: Scene | None, now: float) -> Iterator[Action]:
+def _status_actions(
+    observed: Observed, conditions: Sequence[Condition], context: PoolContext | None, now: float
+) -> Iterator[Action]:
     """Events of what changed, then the status: an event that is lost with a crash would never be told, one that is told
     twice is counted."""
-    status: dict[str, Any] = make_status(observed, facts, scene, now)
-    if changed_materially(status_of(observed.pool), status):
-        yield from told(observed, facts)
+    status: dict[str, Any] = make_status(observed, conditions, context, now)
+    if is_worth_writing(status_of(observed.pool), status):
+        yield from condition_events(observed, conditions)
         yield from _resized(observed, status)
         yield WriteStatus(status)
 
 
-def told(observed: Observed, facts: Sequence[Fact]) -> Iterator[Action]:
+def condition_events(observed: Observed, conditions: Sequence[Condition]) -> Iterator[Action]:
     """Events of those that are news to what was told before."""
-    for fact in facts:
-        if fact.type in _TOLD and _is_news(observed, fact):
-            yield Tell(_kind(fact), fact.reason, fact.message or str(fact.type))
+    for condition in conditions:
+        if condition.type in _EVENT_CONDITIONS and _is_news(observed, condition):
+            yield EmitEvent(_kind(condition), condition.reason, condition.message or str(condition.type))
 
 
 def _told_before(observed: Observed) -> Object:
@@ -166,18 +189,18 @@ def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:
     said, now = observed.scaling, status.get("desiredReplicas")
     before = status_of(_told_before(observed)).get("desiredReplicas")
     if said is not None and "autoscaling" in said.fields and before not in (None, now) and now == said.desired:
-        yield Tell("Normal", said.reason, said.message)
+        yield EmitEvent("Normal", said.reason, said.message)
 
 
-def _is_news(observed: Observed, fact: Fact) -> bool:
-    before = was(_told_before(observed), fact.type)
+def _is_news(observed: Observed, condition: Condition) -> bool:
+    before = last_condition(_told_before(observed), condition.type)
     first = before == ("", "")
-    quiet = fact.type is Type.PAUSED and fact.status == "False"
-    return before != (fact.status, str(fact.reason)) and not (first and quiet)
+    quiet = condition.type is Type.PAUSED and condition.status == "False"
+    return before != (condition.status, str(condition.reason)) and not (first and quiet)
 
 
-def _kind(fact: Fact) -> Any:
-    well = {Type.READY: "True", Type.PROGRESSING: "True"}.get(fact.type, fact.status)
+def _kind(condition: Condition) -> Any:
+    well = {Type.READY: "True", Type.PROGRESSING: "True"}.get(condition.type, condition.status)
     harmless = (Reason.SETTLED, Reason.STARTING, Reason.WARMING, Reason.RESIZING)
-    good = fact.status == well and fact.reason != Reason.DEGRADED
-    return "Normal" if good or fact.reason in harmless else "Warning"
+    good = condition.status == well and condition.reason != Reason.DEGRADED
+    return "Normal" if good or condition.reason in harmless else "Warning"

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from plumage_operator.observability.health import Heartbeats
 
-__all__ = ["Progress", "WorkQueue"]
+__all__ = ["QueueProgress", "WorkQueue"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -37,7 +37,7 @@ class WorkQueue(Generic[Key]):
         self._again: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
-        self.ended = 0
+        self.finished = 0
         """Looks that ended, whichever way."""
 
     def add(self, key: Key, after: float = 0.0) -> None:
@@ -78,7 +78,7 @@ class WorkQueue(Generic[Key]):
         """The look ended. after: when the next one should be, if nothing happens before; at least so long a wait where
         it failed."""
         self._running.discard(key)
-        self.ended += 1
+        self.finished += 1
         again = self._again.pop(key, None)
         asked = float("inf") if again is None else max(0.0, again - self._clock())
         if failed:
@@ -121,7 +121,7 @@ _QUEUE: Final = "queue"
 _SILENCE: Final = 180.0  # seconds; a look takes at most two thirds of it
 
 
-class Progress:
+class QueueProgress:
     """Whether a queue is worked off, by workers that may have died: none is due, or a look ended since the last time.
     That pools wait long is no reason to end: the next process would look at all of them from the start. An alert tells
     people (PlumagePoolsWait)."""
@@ -129,11 +129,11 @@ class Progress:
     def __init__(self, queue: WorkQueue[Any], heartbeats: Heartbeats) -> None:
         self._queue = queue
         self._heartbeats = heartbeats
-        self._ended = queue.ended
+        self._ended = queue.finished
         heartbeats.expect(_QUEUE, _SILENCE)
 
     def beat(self) -> None:
         """Call it every few seconds."""
-        if self._queue.ended != self._ended or self._queue.oldest == 0.0:
+        if self._queue.finished != self._ended or self._queue.oldest == 0.0:
             self._heartbeats.beat(_QUEUE)
-        self._ended = self._queue.ended
+        self._ended = self._queue.finished

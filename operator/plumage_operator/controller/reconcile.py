@@ -20,21 +20,21 @@ import xxhash
 from plumage.autoscaling import DELETION_COST
 from plumage.cluster import COMPONENT_LABEL, CORDON
 from plumage_operator.cache.store import PoolKey, Store
-from plumage_operator.config import Site
+from plumage_operator.config import OperatorConfig
 from plumage_operator.controller.actions import Action, WriteStatus
-from plumage_operator.controller.gateway_plan import gateway_changes, gateway_words
+from plumage_operator.controller.gateway_plan import plan_gateway_changes, plan_gateway_status
 from plumage_operator.controller.perform import Performer
-from plumage_operator.controller.plan import plan_changes, plan_keys, plan_words
+from plumage_operator.controller.plan import plan_changes, plan_key_secret, plan_status
 from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.kube.errors import ApiError, ConflictError, UnavailableError
-from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.kube.warning_events import WarningEvents
 from plumage_operator.observability.logs import cause
 from plumage_operator.observability.metrics import Metrics
-from plumage_operator.observed import Object, Observed, Refusal, Scaling, Trouble, meta, status_of
+from plumage_operator.observed import Object, Observed, Refusal, ScalingDecision, WarningEvent, meta, status_of
 from plumage_operator.status.conditions import Reason
-from plumage_operator.status.diagnosis import stuck_pods, wants_events
+from plumage_operator.status.diagnosis import pods_to_explain, stuck_pods
 
-__all__ = ["Key", "Reconciler", "Unchanged", "Word", "mark_of"]
+__all__ = ["Key", "Reconciler", "ScalingSource", "UnchangedPools", "fingerprint_of"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _GATEWAY_AGAIN = 300.0  # what no watch told is found then, as `Freshness` does 
 
 _LONGEST = 120.0  # seconds of one look; each request has its own bound well below
 
-Word = Callable[[PoolKey, Observed], Scaling | None]
+ScalingSource = Callable[[PoolKey, Observed], ScalingDecision | None]
 """The autoscaler's word on a pool; None while it has none."""
 
 
@@ -60,23 +60,23 @@ class Reconciler:
         self,
         store: Store,
         queue: WorkQueue[Key],
-        troubles: Troubles,
+        warnings: WarningEvents,
         performer: Performer,
-        site: Site,
+        config: OperatorConfig,
         metrics: Metrics,
         *,
-        word: Word = lambda _key, _observed: None,
+        word: ScalingSource = lambda _key, _observed: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._queue = queue
-        self._troubles = troubles
+        self._warnings = warnings
         self._performer = performer
-        self._site = site
+        self._config = config
         self._metrics = metrics
         self._word = word
         self._clock = clock
-        self._unchanged = Unchanged()
+        self._unchanged = UnchangedPools()
         self._refused: dict[Key, tuple[Refusal, ...]] = {}
         self._keyed: dict[PoolKey, tuple[object, float]] = {}  # whose Secret was made last, by uid, and when
         self._said: dict[Key, tuple[object, Mapping[str, Any]]] = {}  # statuses that were refused, and whose: a uid
@@ -129,13 +129,13 @@ class Reconciler:
         observed = replace(observed, scaling=scaling)
         refusals = await self._keys(key, observed) + await self._changes(key, observed)
         stuck = stuck_pods(observed.pods)
-        troubles = await self._troubles_of(key[0], stuck)
+        warnings = await self._warnings_of(key[0], stuck)
         now = self._store.observe(key)
         if now is None:
             return None
         said = self._said_of(("InferencePool", *key), now.pool)
-        now = replace(now, scaling=scaling, refusals=refusals, troubles=troubles, said=said)
-        refusals += await self._say(("InferencePool", *key), now, plan_words(now, self._site, self._clock()))
+        now = replace(now, scaling=scaling, refusals=refusals, warnings=warnings, said=said)
+        refusals += await self._say(("InferencePool", *key), now, plan_status(now, self._config, self._clock()))
         self._log(("InferencePool", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
 
@@ -144,18 +144,18 @@ class Reconciler:
         uid, now = meta(observed.pool).get("uid"), self._clock()
         whose, when = self._keyed.get(key, (None, 0.0))
         recently = whose == uid and 0 <= now - when < _STUCK_AGAIN
-        actions = plan_keys(observed, self._site, recently=recently)
+        actions = plan_key_secret(observed, self._config, recently=recently)
         refusals = await self._do(observed, actions)
         if actions and not refusals:
             self._keyed[key] = (uid, now)
         return refusals
 
     async def _changes(self, key: PoolKey, observed: Observed) -> tuple[Refusal, ...]:
-        mark = mark_of(observed)
-        if self._unchanged.knows(key, mark):
+        fingerprint = fingerprint_of(observed)
+        if self._unchanged.is_unchanged(key, fingerprint):
             return ()
-        actions = plan_changes(observed, self._site)
-        self._unchanged.note(key, mark, nothing=not actions)
+        actions = plan_changes(observed, self._config)
+        self._unchanged.record(key, fingerprint, unchanged=not actions)
         return await self._do(observed, actions)
 
     async def _do(self, observed: Observed, actions: tuple[Action, ...]) -> tuple[Refusal, ...]:
@@ -191,9 +191,9 @@ class Reconciler:
                 log.warning("%s %s/%s: %s: %s", *key, one.reason, one.message, extra=cause(one.reason, about))
         self._refused[key] = refusals
 
-    async def _troubles_of(self, namespace: str, stuck: list[Object]) -> tuple[Trouble, ...]:
-        late = wants_events(stuck, self._clock())
-        return await self._troubles.of(namespace, late) if late else ()
+    async def _warnings_of(self, namespace: str, stuck: list[Object]) -> tuple[WarningEvent, ...]:
+        late = pods_to_explain(stuck, self._clock())
+        return await self._warnings.of(namespace, late) if late else ()
 
     async def _gateway(self, key: PoolKey) -> float | None:
         observed = self._store.observe_gateway(key)
@@ -201,15 +201,17 @@ class Reconciler:
             self._queue.forget(("InferenceGateway", *key))
             self._forget(("InferenceGateway", *key))
             return None
-        refusals = await self._do(observed.own, gateway_changes(observed, self._site))
+        refusals = await self._do(observed.own, plan_gateway_changes(observed, self._config))
         stuck = stuck_pods(observed.own.pods)
-        troubles = await self._troubles_of(key[0], stuck)
+        warnings = await self._warnings_of(key[0], stuck)
         now = self._store.observe_gateway(key)
         if now is None:
             return None
         said = self._said_of(("InferenceGateway", *key), now.own.pool)
-        now = replace(now, own=replace(now.own, refusals=refusals, troubles=troubles, said=said))
-        refusals += await self._say(("InferenceGateway", *key), now.own, gateway_words(now, self._site, self._clock()))
+        now = replace(now, own=replace(now.own, refusals=refusals, warnings=warnings, said=said))
+        refusals += await self._say(
+            ("InferenceGateway", *key), now.own, plan_gateway_status(now, self._config, self._clock())
+        )
         self._log(("InferenceGateway", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else _GATEWAY_AGAIN
 
@@ -222,20 +224,20 @@ _OF_A_POD: Final = (CORDON, DELETION_COST)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Unchanged:
+class UnchangedPools:
     """One number for each key."""
 
     def __init__(self) -> None:
         self._marks: dict[tuple[str, str], int] = {}
 
-    def knows(self, key: tuple[str, str], mark: int) -> bool:
+    def is_unchanged(self, key: tuple[str, str], fingerprint: int) -> bool:
         """Whether nothing was to be done when all was as it is now."""
-        return self._marks.get(key) == mark
+        return self._marks.get(key) == fingerprint
 
-    def note(self, key: tuple[str, str], mark: int, *, nothing: bool) -> None:
+    def record(self, key: tuple[str, str], fingerprint: int, *, unchanged: bool) -> None:
         """There was nothing to be done; or there was, and it is looked at again."""
-        if nothing:
-            self._marks[key] = mark
+        if unchanged:
+            self._marks[key] = fingerprint
         else:
             self._marks.pop(key, None)
 
@@ -244,7 +246,7 @@ class Unchanged:
         self._marks.pop(key, None)
 
 
-def mark_of(observed: Observed) -> int:
+def fingerprint_of(observed: Observed) -> int:
     """A hash of all that `plan_changes` looks at: everything but what statuses say, less one field of the pool's."""
     scaling = observed.scaling
     seen = (

@@ -13,20 +13,20 @@ from typing import Final
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool
 from plumage.errors import ManifestError
-from plumage_operator.config import Site
-from plumage_operator.observed import Attached, Object, ObservedGateway, digest, meta
-from plumage_operator.resources import Scene, Served, model_mistakes
-from plumage_operator.resources.context import cordoned, goes, read_pool
+from plumage_operator.config import OperatorConfig
+from plumage_operator.observed import AttachedPool, Object, ObservedGateway, digest, meta
+from plumage_operator.resources import PoolContext, ServedPool, model_mistakes
+from plumage_operator.resources.context import cordoned_replicas, is_deleting, read_pool
 from plumage_operator.status.conditions import Reason
 
-__all__ = ["MOST_POOLS", "Fault", "Serving", "serving_of"]
+__all__ = ["MAX_POOLS", "GatewayProblem", "ServedPools", "find_served_pools"]
 
-MOST_POOLS: Final = 64
+MAX_POOLS: Final = 64
 """Of one gateway: each costs every router of it a mirror and a prober."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class GatewayProblem:
     """What the gateway asks for and does not get."""
 
     reason: Reason
@@ -34,11 +34,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServedPools:
     """served: oldest first. faults: the gravest first."""
 
-    served: tuple[Served, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    served: tuple[ServedPool, ...] = ()
+    problems: tuple[GatewayProblem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Claim:
     """A pool, with the names that it is asked by: those of the gateway's models, or its own."""
 
     pool: InferencePool
-    attached: Attached
+    attached: AttachedPool
     names: list[str] = field(default_factory=list)
 
     @property
@@ -54,22 +54,22 @@ class _Claim:
         return self.pool.metadata.name
 
 
-def serving_of(observed: ObservedGateway, gateway: InferenceGateway, site: Site) -> Serving:
+def find_served_pools(observed: ObservedGateway, gateway: InferenceGateway, config: OperatorConfig) -> ServedPools:
     """What the gateway serves now."""
     claims = [_Claim(pool, attached) for attached, pool in _readable(observed.attached)]
     _claim_names(gateway, claims)
-    owners, faults = _decide(claims)
-    served = [one for one in (_served(claim, owners, site) for claim in claims) if one.names]
-    if len(served) > MOST_POOLS:
-        left = ", ".join(one.scene.metadata.name for one in served[MOST_POOLS:])
-        told = f"a gateway serves {MOST_POOLS} pools at most: {left} are not served; give them another gateway"
-        faults.append(Fault(Reason.NOT_SERVED, told))
-    return Serving(tuple(served[:MOST_POOLS]), (*_missing(observed, gateway), *faults))
+    owners, problems = _decide(claims)
+    served = [one for one in (_served(claim, owners, config) for claim in claims) if one.names]
+    if len(served) > MAX_POOLS:
+        left = ", ".join(one.context.metadata.name for one in served[MAX_POOLS:])
+        told = f"a gateway serves {MAX_POOLS} pools at most: {left} are not served; give them another gateway"
+        problems.append(GatewayProblem(Reason.NOT_SERVED, told))
+    return ServedPools(tuple(served[:MAX_POOLS]), (*_missing(observed, gateway), *problems))
 
 
-def _readable(attached: Sequence[Attached]) -> Iterator[tuple[Attached, InferencePool]]:
+def _readable(attached: Sequence[AttachedPool]) -> Iterator[tuple[AttachedPool, InferencePool]]:
     """Oldest first. Of a pool whose spec can't be read its own condition tells; one that goes gets nothing new."""
-    there = [one for one in attached if not goes(one.pool)]
+    there = [one for one in attached if not is_deleting(one.pool)]
     for one in sorted(there, key=lambda one: _age(one.pool)):
         try:
             yield one, read_pool(one.pool)
@@ -100,7 +100,7 @@ def _claim_names(gateway: InferenceGateway, claims: Sequence[_Claim]) -> None:
             claim.names += [adapter.name for adapter in model_of.adapters if adapter.name not in claim.names]
 
 
-def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[Fault]]:
+def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[GatewayProblem]]:
     """Which pool each name leads to. Claims come oldest first."""
     owners: dict[str, str] = {}
     lost: dict[tuple[str, str], list[str]] = {}
@@ -112,35 +112,35 @@ def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[Fault]]:
     return owners, [_conflict(*pools, names) for pools, names in lost.items()]
 
 
-def _conflict(older: str, younger: str, names: Sequence[str]) -> Fault:
+def _conflict(older: str, younger: str, names: Sequence[str]) -> GatewayProblem:
     told = (
         f"pools {older} and {younger} are both asked for model {', '.join(names)}, and one pool serves a name: "
         f"{older}, the older one, does. Give {younger} another name or weight 0, or remove one of them; "
         "shares by weight are not served so far"
     )
-    return Fault(Reason.MODEL_CONFLICT, told)
+    return GatewayProblem(Reason.MODEL_CONFLICT, told)
 
 
-def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[Fault]:
+def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[GatewayProblem]:
     named = sorted({share.pool_ref.name for model in gateway.spec.models for share in model.pools})
     attached = {str(meta(one.pool)["name"]) for one in observed.attached}
     gone = [name for name in named if name not in observed.pools]
     if gone:
         told = f"there is no InferencePool {', '.join(gone)} in this namespace: create it, or remove it here"
-        yield Fault(Reason.POOL_MISSING, told)
+        yield GatewayProblem(Reason.POOL_MISSING, told)
     strange = [name for name in named if name in observed.pools and name not in attached]
     if strange:
         told = (
             f"InferencePool {', '.join(strange)} does not refer to this gateway: set its spec.router to "
             f"{{gatewayRef: {{name: {gateway.metadata.name}}}}}, or remove it here"
         )
-        yield Fault(Reason.POOL_NOT_ATTACHED, told)
+        yield GatewayProblem(Reason.POOL_NOT_ATTACHED, told)
 
 
-def _served(claim: _Claim, owners: Mapping[str, str], site: Site) -> Served:
+def _served(claim: _Claim, owners: Mapping[str, str], config: OperatorConfig) -> ServedPool:
     """Without a name it is not served. mark: volumes of several pools lie beside each other in one pod."""
-    scene = Scene(claim.pool, site, 1, mark=f"-{digest(claim.name)[:8]}")
-    if model_mistakes(scene):
-        return Served(scene, ())
+    context = PoolContext(claim.pool, config, 1, volume_suffix=f"-{digest(claim.name)[:8]}")
+    if model_mistakes(context):
+        return ServedPool(context, ())
     names = tuple(dict.fromkeys(name for name in claim.names if owners[name] == claim.name))
-    return Served(scene, names, tuple(cordoned(claim.attached.pods)))
+    return ServedPool(context, names, tuple(cordoned_replicas(claim.attached.pods)))

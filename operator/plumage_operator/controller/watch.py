@@ -15,13 +15,13 @@ import kopf
 from plumage.cluster import GROUP, OURS, OURS_SELECTOR, VERSION, gateway_of
 from plumage.errors import ConfigurationError
 from plumage_operator import kinds as integrations
-from plumage_operator.cache.store import Owner, PoolKey, Store
+from plumage_operator.cache.store import OwnerKey, PoolKey, Store
 from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key
 from plumage_operator.kube.credentials import connection_info
 from plumage_operator.observability.metrics import Metrics
 
-__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "make_registry", "make_settings", "take_in", "watched"]
+__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "apply_event", "make_kopf_settings", "make_registry", "watched"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def make_registry(
 
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         metrics.events += 1
-        take_in(store, queue, dict(event["object"]), gone=event["type"] == "DELETED")
+        apply_event(store, queue, dict(event["object"]), gone=event["type"] == "DELETED")
 
     kopf.on.login(registry=registry)(connection_info)
     for plural in ("inferencepools", "inferencegateways"):
@@ -83,7 +83,7 @@ def make_registry(
     return registry
 
 
-def take_in(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, gone: bool) -> None:
+def apply_event(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, gone: bool) -> None:
     """What a watch tells of an object: kept, and a look for whatever it concerns now, and concerned before."""
     before = store.owner(thing)
     pool = store.remove(thing) if gone else store.put(thing)
@@ -110,7 +110,7 @@ def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: P
         queue.add(("InferenceGateway", place[0], name), _SETTLES)
 
 
-def _enqueue_owner(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], owner: Owner) -> None:
+def _enqueue_owner(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], owner: OwnerKey) -> None:
     queue.add(owner, _SETTLES)
     kind, *place = owner
     gateway = store.gateway_of((place[0], place[1])) if kind == "InferencePool" else None
@@ -118,7 +118,7 @@ def _enqueue_owner(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], o
         queue.add(("InferenceGateway", *gateway), _SETTLES)
 
 
-def make_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
+def make_kopf_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
     """kopf's settings: no patching of anything, no peering, no watching of CRDs."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False

@@ -6,9 +6,9 @@ Pure: `metrics`, `selector`, `documents`, `certificate`. Thin I/O: `front_proxy`
 
 from __future__ import annotations
 
-from plumage_operator.external_metrics.json_page import add_pool_figures
-from plumage_operator.external_metrics.pool_metrics import PoolSample, samples_of
-from plumage_operator.external_metrics.server import ExternalMetrics
+from plumage_operator.external_metrics.json_page import add_pool_page
+from plumage_operator.external_metrics.pool_metrics import PoolSample, pool_samples
+from plumage_operator.external_metrics.server import ExternalMetricsServer
 from plumage_operator.external_metrics.tls import FrontProxy, read_front_proxy
 
-__all__ = ["ExternalMetrics", "FrontProxy", "PoolSample", "add_pool_figures", "read_front_proxy", "samples_of"]
+__all__ = ["ExternalMetricsServer", "FrontProxy", "PoolSample", "add_pool_page", "pool_samples", "read_front_proxy"]

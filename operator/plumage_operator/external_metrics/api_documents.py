@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias
 
 from plumage.cluster import POOL_LABEL
 from plumage.errors import ConfigurationError
-from plumage_operator.external_metrics.pool_metrics import METRICS, PoolSample, figures
+from plumage_operator.external_metrics.pool_metrics import METRICS, PoolSample, current_values
 
 __all__ = [
     "GROUP",
     "LONGEST",
     "VERSION",
-    "Selects",
+    "LabelPredicate",
     "api_group",
     "api_group_list",
     "labels_of_pool",
@@ -60,12 +60,12 @@ def labels_of_pool(sample: PoolSample) -> dict[str, str]:
     return {"pool": sample.pool, POOL_LABEL: sample.pool}
 
 
-def value_list(samples: Iterable[PoolSample], metric: str, chosen: Selects, now: float) -> dict[str, Any]:
+def value_list(samples: Iterable[PoolSample], metric: str, chosen: LabelPredicate, now: float) -> dict[str, Any]:
     """A metric's values, one a pool; pools of which it is missing have none."""
     items = []
     for sample in samples:
         labels = labels_of_pool(sample)
-        value = figures(sample, now).get(metric) if chosen(labels) else None
+        value = current_values(sample, now).get(metric) if chosen(labels) else None
         if value is not None:
             items.append(_item(metric, labels, value, now))
     return {"kind": "ExternalMetricValueList", "apiVersion": _GROUP_VERSION, "metadata": {}, "items": items}
@@ -94,7 +94,7 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
     }
 
 
-Selects: TypeAlias = Callable[[Mapping[str, str]], bool]
+LabelPredicate: TypeAlias = Callable[[Mapping[str, str]], bool]
 
 LONGEST: Final = 4096
 
@@ -111,7 +111,7 @@ _SET: Final = re.compile(rf"({_NAME})\s+(in|notin)\s*\(([^()]*)\)")
 _EXISTS: Final = re.compile(rf"(!?)\s*({_NAME})")
 
 
-def parse_selector(text: str) -> Selects:
+def parse_selector(text: str) -> LabelPredicate:
     """Which labels it selects; an empty one selects all. ConfigurationError quotes what can't be read."""
     if len(text) > LONGEST:
         raise ConfigurationError(f"a label selector may have {LONGEST} characters, this one has {len(text)}")
@@ -119,7 +119,7 @@ def parse_selector(text: str) -> Selects:
     return lambda labels: all(test(labels) for test in tests)
 
 
-def _requirement(part: str) -> Selects:
+def _requirement(part: str) -> LabelPredicate:
     if found := _EQUALITY.fullmatch(part):
         name, operator, value = found.groups()
         return _among(name, frozenset({value}), negated=operator == "!=")
@@ -133,7 +133,7 @@ def _requirement(part: str) -> Selects:
     raise ConfigurationError(f"a label selector has forms such as pool=chat or pool in (a,b), not {part!r}")
 
 
-def _among(name: str, values: frozenset[str], *, negated: bool) -> Selects:
+def _among(name: str, values: frozenset[str], *, negated: bool) -> LabelPredicate:
     if negated:  # as in Kubernetes: a label that is not there is not equal to anything
         return lambda labels: labels.get(name) not in values
     return lambda labels: labels.get(name) in values

@@ -13,18 +13,24 @@ from typing import Final
 
 from aiohttp import web
 
-from plumage_operator.external_metrics.pool_metrics import METRICS, Asked, PoolSample, figures, unheard
+from plumage_operator.external_metrics.pool_metrics import (
+    METRICS,
+    OnRequest,
+    PoolSample,
+    current_values,
+    ignore_request,
+)
 
-__all__ = ["PATH", "add_pool_figures"]
+__all__ = ["PATH", "add_pool_page"]
 
 PATH: Final = "/v1/plumage/pools/{namespace}/{pool}"
 
 
-def add_pool_figures(
+def add_pool_page(
     app: web.Application,
     samples: Callable[[], Iterable[PoolSample]],
     *,
-    asked: Asked = unheard,
+    requested: OnRequest = ignore_request,
     clock: Callable[[], float] = time.time,
 ) -> None:
     """Add the route to the application that serves the operator's metrics."""
@@ -34,8 +40,8 @@ def add_pool_figures(
         sample = next((one for one in samples() if (one.namespace, one.pool) == wanted), None)
         if sample is None:
             return web.json_response({"error": "there is no such pool, or it was not looked at yet"}, status=404)
-        asked(wanted)
-        found = {METRICS[name].key: round(value, 4) for name, value in figures(sample, clock()).items()}
+        requested(wanted)
+        found = {METRICS[name].key: round(value, 4) for name, value in current_values(sample, clock()).items()}
         return web.json_response({"pool": sample.pool, "wantedReplicas": sample.load.wanted, **found})
 
     app.router.add_get(PATH, answer)

@@ -18,9 +18,9 @@ from plumage.autoscaling import CacheJudge, PoolLoad, ReplicaLoad
 from plumage_operator.autoscaling import PoolScaler
 from plumage_operator.cache.store import PoolKey
 
-__all__ = ["METRICS", "Asked", "Metric", "PoolSample", "figures", "samples_of", "unheard"]
+__all__ = ["METRICS", "Metric", "OnRequest", "PoolSample", "current_values", "ignore_request", "pool_samples"]
 
-Asked: TypeAlias = Callable[[PoolKey], None]
+OnRequest: TypeAlias = Callable[[PoolKey], None]
 """Is told of each pool whose figures somebody asked for, so that they are kept fresh."""
 
 NOTHING: Final = 0.01
@@ -48,16 +48,16 @@ class Metric:
     read: Callable[[PoolSample], float | None]
 
 
-def unheard(_: PoolKey) -> None:
+def ignore_request(_: PoolKey) -> None:
     """For figures that are fresh whoever asks."""
 
 
-def samples_of(scalers: Mapping[PoolKey, PoolScaler]) -> list[PoolSample]:
+def pool_samples(scalers: Mapping[PoolKey, PoolScaler]) -> list[PoolSample]:
     """Of all pools that were looked at."""
     return [PoolSample(*key, scaler.load, scaler.judge) for key, scaler in scalers.items() if scaler.load is not None]
 
 
-def figures(sample: PoolSample, now: float) -> Mapping[str, float]:
+def current_values(sample: PoolSample, now: float) -> Mapping[str, float]:
     """Everything that is known of a pool and fresh, by the metric's name."""
     found = {metric.name: metric.read(_fresh(sample, now)) for metric in METRICS.values()}
     return {name: value for name, value in found.items() if value is not None}

@@ -20,27 +20,38 @@ from aiohttp import web
 from plumage.errors import ConfigurationError
 from plumage_operator.external_metrics import api_documents as documents
 from plumage_operator.external_metrics.api_documents import parse_selector
-from plumage_operator.external_metrics.pool_metrics import METRICS, Asked, PoolSample, unheard
-from plumage_operator.external_metrics.tls import FrontProxy, State, expiry, said_of, state_of, tls_context
+from plumage_operator.external_metrics.pool_metrics import METRICS, OnRequest, PoolSample, ignore_request
+from plumage_operator.external_metrics.tls import (
+    CertificateState,
+    FrontProxy,
+    describe_certificate,
+    expiry,
+    state_of,
+    tls_context,
+)
 from plumage_operator.kube.errors import ApiError
 
-__all__ = ["RENEWED", "ExternalMetrics"]
+__all__ = ["RELOAD_INTERVAL", "ExternalMetricsServer"]
 
 log = logging.getLogger(__name__)
 
-RENEWED: Final = 60.0
+RELOAD_INTERVAL: Final = 60.0
 _PREFIX: Final = f"/apis/{documents.GROUP}/{documents.VERSION}"
 
 Samples: TypeAlias = Callable[[], Iterable[PoolSample]]
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_LEVELS: Final = {State.GOOD: logging.INFO, State.SOON: logging.WARNING, State.EXPIRED: logging.ERROR}
+_LEVELS: Final = {
+    CertificateState.GOOD: logging.INFO,
+    CertificateState.SOON: logging.WARNING,
+    CertificateState.EXPIRED: logging.ERROR,
+}
 
 
 def _untold(_: float | None) -> None:
     """For those who want no metric of it."""
 
 
-class ExternalMetrics:
+class ExternalMetricsServer:
     """samples: all pools as last looked at. front_proxy: who may ask, as it is now. folder: tls.crt and tls.key.
     clock: seconds since 1970. expires: is told when what is served expires, None where that can't be read."""
 
@@ -52,7 +63,7 @@ class ExternalMetrics:
         *,
         host: str | None = None,
         port: int = 6443,
-        asked: Asked = unheard,
+        requested: OnRequest = ignore_request,
         clock: Callable[[], float] = time.time,
         expires: Callable[[float | None], None] = _untold,
     ) -> None:
@@ -60,23 +71,23 @@ class ExternalMetrics:
         self._front_proxy = front_proxy
         self._folder = folder
         self._host, self._port = host, port
-        self._asked = asked
+        self._asked = requested
         self._clock = clock
         self._tell_expiry = expires
         self._expires: float | None = None
-        self._said: tuple[State, float] | None = None
+        self._said: tuple[CertificateState, float] | None = None
         self._proxy = FrontProxy("")
         self._served: bytes | None = None
         self._site: web.TCPSite | None = None
         self._runner: web.AppRunner | None = None
 
-    async def run(self, every: float = RENEWED) -> None:
+    async def run(self, every: float = RELOAD_INTERVAL) -> None:
         """Until it is cancelled. What keeps it from serving is told in the log, and tried again."""
         trouble = ""
         try:
             while True:
                 try:
-                    await self.renew()
+                    await self.reload()
                     trouble = ""
                 except (ConfigurationError, ApiError, OSError) as error:
                     if str(error) != trouble:
@@ -87,7 +98,7 @@ class ExternalMetrics:
         finally:
             await self.close()
 
-    async def renew(self) -> None:
+    async def reload(self) -> None:
         """Serve with the certificate and the authority that there are now."""
         proxy = await self._front_proxy()
         state = await asyncio.to_thread(_digest, proxy, self._folder)
@@ -112,7 +123,7 @@ class ExternalMetrics:
             return
         state = state_of(self._expires, self._clock())
         if self._said != (state, self._expires):
-            log.log(_LEVELS[state], "external metrics: %s", said_of(state, self._expires))
+            log.log(_LEVELS[state], "external metrics: %s", describe_certificate(state, self._expires))
             self._said = (state, self._expires)
 
     async def close(self) -> None:
@@ -138,7 +149,7 @@ class ExternalMetrics:
     def _guarded(self, handler: _Handler) -> _Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
             peer = request.get_extra_info("ssl_object")
-            if not self._proxy.admits(None if peer is None else peer.getpeercert()):
+            if not self._proxy.accepts(None if peer is None else peer.getpeercert()):
                 told = "only the API server may ask here; ask it for external.metrics.k8s.io"
                 return _refused(403, "Forbidden", told)
             return await handler(request)

@@ -26,11 +26,11 @@ from plumage.errors import ConfigurationError
 __all__ = [
     "CONFIG_PATH",
     "SOON",
+    "CertificateState",
     "FrontProxy",
-    "State",
+    "describe_certificate",
     "expiry",
     "read_front_proxy",
-    "said_of",
     "state_of",
     "tls_context",
 ]
@@ -45,7 +45,7 @@ class FrontProxy:
     authority: str
     names: frozenset[str] = frozenset()
 
-    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+    def accepts(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a peer's certificate, whose signature TLS has checked, is the API server's."""
         if certificate is None:
             return False
@@ -94,7 +94,7 @@ SOON: Final = 7 * 86_400.0  # seconds; the chart's alert PlumageExternalMetricsC
 _RENEW: Final = "renew externalMetrics.tls.existingSecret, or delete the chart's own Secret and helm upgrade"
 
 
-class State(Enum):
+class CertificateState(Enum):
     """Of a certificate."""
 
     GOOD = "good"
@@ -111,20 +111,20 @@ def expiry(chain: bytes) -> float | None:
         return None
 
 
-def state_of(expires: float, now: float) -> State:
+def state_of(expires: float, now: float) -> CertificateState:
     """now: seconds since 1970, as expires is."""
     if expires <= now:
-        return State.EXPIRED
-    return State.SOON if expires - now < SOON else State.GOOD
+        return CertificateState.EXPIRED
+    return CertificateState.SOON if expires - now < SOON else CertificateState.GOOD
 
 
-def said_of(state: State, expires: float) -> str:
+def describe_certificate(state: CertificateState, expires: float) -> str:
     """A line for the log."""
     date = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     match state:
-        case State.GOOD:
+        case CertificateState.GOOD:
             return f"the certificate is good until {date}"
-        case State.SOON:
+        case CertificateState.SOON:
             return f"the certificate expires soon, at {date}: {_RENEW}"
-        case State.EXPIRED:
+        case CertificateState.EXPIRED:
             return f"the certificate has expired, at {date}, and the API server refuses it: {_RENEW}"

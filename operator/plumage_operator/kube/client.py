@@ -20,7 +20,7 @@ from plumage_operator.kinds import KINDS, MADE_ONCE
 from plumage_operator.kube.errors import ApiError, ConflictError, GoneError, RefusedError, UnavailableError
 from plumage_operator.observed import Object, meta
 
-__all__ = ["Api", "path_of"]
+__all__ = ["KubeClient", "resource_path"]
 
 TIMEOUT: Final = 20.0  # seconds for one answer
 
@@ -44,14 +44,14 @@ _MISFIT: Final = "failed to create typed patch object"
 """How the API server begins to say that what is applied does not fit the schema, with status 500 and no reason."""
 
 
-class Api:
+class KubeClient:
     """configuration: of `credentials`. Use it as an async context manager, in one event loop."""
 
     def __init__(self, configuration: Any) -> None:
         self._client: Any = ApiClient(configuration)  # untyped upstream
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def __aenter__(self) -> Api:
+    async def __aenter__(self) -> KubeClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class Api:
     async def create(self, child: Object) -> dict[str, Any]:
         """A new object. ConflictError where there is one of its name, whoever's it is. A field that the API server does
         not know is refused, as it is when it is applied."""
-        path = path_of(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
+        path = resource_path(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
         return await self.request("POST", path, query=query, body=child)
 
@@ -98,7 +98,7 @@ class Api:
         """Set annotations of a pod that may be gone by now."""
         body = {"metadata": {"annotations": dict(annotations)}}
         try:
-            await self.request("PATCH", path_of("v1", "pods", namespace, pod), body=body, content=_MERGE)
+            await self.request("PATCH", resource_path("v1", "pods", namespace, pod), body=body, content=_MERGE)
         except GoneError:
             return
 
@@ -106,7 +106,7 @@ class Api:
         """Replace the status of a pool or gateway. ConflictError where it changed since it was read."""
         known = {name: meta(thing)[name] for name in ("name", "namespace", "uid", "resourceVersion")}
         body = {"apiVersion": thing["apiVersion"], "kind": thing["kind"], "metadata": known, "status": dict(status)}
-        path = path_of(str(thing["apiVersion"]), plural, str(known["namespace"]), str(known["name"])) + "/status"
+        path = resource_path(str(thing["apiVersion"]), plural, str(known["namespace"]), str(known["name"])) + "/status"
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
 
@@ -134,7 +134,7 @@ class Api:
     async def _pages(
         self, api_version: str, plural: str, namespace: str | None, selector: str, accept: str, fields: str = ""
     ) -> AsyncIterator[bytes]:
-        path = path_of(api_version, plural, namespace)
+        path = resource_path(api_version, plural, namespace)
         selectors = {"labelSelector": selector, "fieldSelector": fields}
         query = {"limit": str(_PAGE), **{name: value for name, value in selectors.items() if value}}
         while True:
@@ -191,7 +191,7 @@ class Api:
         return int(response.status), text, float(after) if after.isdigit() else None
 
 
-def path_of(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
+def resource_path(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
     """The path of an object, or of all of its kind; of the whole cluster without a namespace."""
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     where = f"/namespaces/{quote(namespace)}" if namespace else ""
@@ -199,7 +199,7 @@ def path_of(api_version: str, plural: str, namespace: str | None, name: str | No
 
 
 def _child_path(kind: str, namespace: str, name: str) -> str:
-    return path_of(*KINDS[kind], namespace, name)
+    return resource_path(*KINDS[kind], namespace, name)
 
 
 class _Metadata(msgspec.Struct):

@@ -21,7 +21,7 @@ from kubernetes.aio.config.kube_config import load_kube_config
 
 from plumage.errors import ConfigurationError, PlumageError
 
-__all__ = ["TrustChangedError", "connection_info", "keep_trusting", "load_configuration"]
+__all__ = ["AuthorityChangedError", "connection_info", "load_configuration", "watch_authority"]
 
 _RENEWED = timedelta(minutes=10)  # the kubelet renews a token long before it expires
 
@@ -64,11 +64,11 @@ async def connection_info(**_: Any) -> kopf.ConnectionInfo:
 EVERY: Final = 10.0  # seconds
 
 
-class TrustChangedError(PlumageError):
+class AuthorityChangedError(PlumageError):
     """Another authority signs the API server's certificate, or soon will."""
 
 
-async def keep_trusting(file: str | None, every: float = EVERY) -> NoReturn:
+async def watch_authority(file: str | None, every: float = EVERY) -> NoReturn:
     """For ever, while the file holds what it held at the call; TrustChangedError then. None: the system's authorities
     are trusted, which are a part of the image. A file that can't be read now says nothing."""
     first = _content(file)
@@ -76,7 +76,7 @@ async def keep_trusting(file: str | None, every: float = EVERY) -> NoReturn:
         await asyncio.sleep(every)
         now = _content(file)
         if first != now and first is not None and now is not None:
-            raise TrustChangedError(f"{file} holds another authority than at the start")
+            raise AuthorityChangedError(f"{file} holds another authority than at the start")
 
 
 def _content(file: str | None) -> bytes | None:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError
 from plumage_operator.observability.logs import cause
-from plumage_operator.observed import Object, Trouble, meta
+from plumage_operator.observed import Object, WarningEvent, meta
 
-__all__ = ["Troubles"]
+__all__ = ["WarningEvents"]
 
 log = logging.getLogger(__name__)
 
@@ -40,20 +40,20 @@ _SELECTOR: Final = "involvedObject.kind=Pod,type=Warning"
 @dataclass(frozen=True, slots=True)
 class _Read:
     until: float
-    by_pod: Mapping[str, tuple[Trouble, ...]]
+    by_pod: Mapping[str, tuple[WarningEvent, ...]]
 
 
-class Troubles:
+class WarningEvents:
     """clock: monotonic seconds. ours: whether a namespace's pod is one of a pool's; others' warnings are not kept."""
 
-    def __init__(self, api: Api, clock: Callable[[], float], ours: Callable[[str, str], bool]) -> None:
+    def __init__(self, api: KubeClient, clock: Callable[[], float], ours: Callable[[str, str], bool]) -> None:
         self._api = api
         self._clock = clock
         self._ours = ours
         self._read: dict[str, _Read] = {}
         self._reading: dict[str, asyncio.Lock] = {}
 
-    async def of(self, namespace: str, pods: Iterable[str]) -> tuple[Trouble, ...]:
+    async def of(self, namespace: str, pods: Iterable[str]) -> tuple[WarningEvent, ...]:
         """Of the first few of the pods that have any, newest first. None while events can't be had: they explain, and
         nothing waits for them."""
         self._forget()
@@ -62,7 +62,7 @@ class Troubles:
                 self._read[namespace] = await self._listed(namespace)
             by_pod = self._read[namespace].by_pod
         troubled = [by_pod[pod] for pod in pods if pod in by_pod][:_PODS]
-        return tuple(trouble for pod in troubled for trouble in pod)
+        return tuple(warning for pod in troubled for warning in pod)
 
     def _forget(self) -> None:
         """What is too old, and the locks of namespaces that nobody asks about."""
@@ -73,7 +73,7 @@ class Troubles:
 
     async def _listed(self, namespace: str) -> _Read:
         """Its time begins when the list is there: one that took long serves those who waited for it, too."""
-        found: dict[str, list[tuple[str, Trouble]]] = {}
+        found: dict[str, list[tuple[str, WarningEvent]]] = {}
         serves = _FRESH
         try:
             async with asyncio.timeout(_WITHIN):
@@ -84,15 +84,15 @@ class Troubles:
             serves = _FAILED
             unread = "can't list the events of %s, which say why pods don't start: %s"
             log.warning(unread, namespace, str(error) or "too slow", extra=cause("events", type(error).__name__))
-        by_pod = {pod: tuple(trouble for _, trouble in told) for pod, told in found.items()}
+        by_pod = {pod: tuple(warning for _, warning in told) for pod, told in found.items()}
         return _Read(self._clock() + serves, by_pod)
 
-    def _keep(self, namespace: str, event: Object, found: dict[str, list[tuple[str, Trouble]]]) -> None:
+    def _keep(self, namespace: str, event: Object, found: dict[str, list[tuple[str, WarningEvent]]]) -> None:
         pod = str((event.get("involvedObject") or {}).get("name", ""))
         if not self._ours(namespace, pod):
             return
-        trouble = Trouble(pod, str(event.get("reason", "")), str(event.get("message", ""))[:_LONGEST])
-        told = [*found.get(pod, ()), (_last(event), trouble)]
+        warning = WarningEvent(pod, str(event.get("reason", "")), str(event.get("message", ""))[:_LONGEST])
+        told = [*found.get(pod, ()), (_last(event), warning)]
         found[pod] = sorted(told, key=lambda one: one[0], reverse=True)[:_OF_A_POD]
 
 

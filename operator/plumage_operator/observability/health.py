@@ -44,7 +44,7 @@ class Heartbeats:
 _CLOSES = 2.0  # seconds that a scrape in flight may take at the end
 
 
-def health_app(heartbeats: Heartbeats, lacking: Callable[[], str] = lambda: "") -> web.Application:
+def health_app(heartbeats: Heartbeats, not_ready_reason: Callable[[], str] = lambda: "") -> web.Application:
     """`/healthz`: 200, or 503 with what fell silent. `/readyz`: 200, or 503 with what the operator lacks here. One that
     waits for the Lease is as ready as the active one."""
 
@@ -53,7 +53,7 @@ def health_app(heartbeats: Heartbeats, lacking: Callable[[], str] = lambda: "") 
         return web.Response(text="\n".join(stale) or "ok", status=503 if stale else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        lack = lacking()
+        lack = not_ready_reason()
         return web.Response(text=lack or "ok", status=503 if lack else 200)
 
     app = web.Application()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["INTERVAL", "OneLinePerCause", "cause", "set_up"]
+__all__ = ["INTERVAL", "OneLinePerCause", "cause", "configure_logging"]
 
 INTERVAL: Final = 30.0
 """Seconds."""
@@ -111,7 +111,7 @@ def _append(record: logging.LogRecord, more: int, interval: float) -> None:
 _QUIET = ("kopf", "aiohttp.access", "asyncio")
 
 
-def set_up(level: str, form: str) -> OneLinePerCause:
+def configure_logging(level: str, form: str) -> OneLinePerCause:
     """kopf logs every watch that it opens; only its warnings are of use. Returns the filter of repeated lines."""
     limit = OneLinePerCause(time.monotonic)
     handler = logging.StreamHandler()

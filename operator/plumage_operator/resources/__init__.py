@@ -9,10 +9,10 @@ from plumage_operator.resources.context import (
     APPLIED,
     CONFIG_HASH,
     Child,
-    GatewayScene,
-    Owner,
-    Scene,
-    Served,
+    ChildOwner,
+    GatewayContext,
+    PoolContext,
+    ServedPool,
     model_mistakes,
 )
 from plumage_operator.resources.network_access import (
@@ -22,91 +22,91 @@ from plumage_operator.resources.network_access import (
     build_monitor,
     build_network_policy,
 )
-from plumage_operator.resources.router import with_cordons
-from plumage_operator.resources.settings import build_keys
+from plumage_operator.resources.router import config_with_cordons
+from plumage_operator.resources.settings import build_key_secret
 from plumage_operator.resources.workload import build_account, build_budget, build_router_binding
 
 __all__ = [
     "APPLIED",
     "CONFIG_HASH",
     "Child",
-    "GatewayScene",
-    "Owner",
-    "Scene",
-    "Served",
+    "ChildOwner",
+    "GatewayContext",
+    "PoolContext",
+    "ServedPool",
     "build_children",
     "build_gateway_children",
-    "build_keys",
+    "build_key_secret",
+    "config_with_cordons",
     "model_mistakes",
-    "with_cordons",
 ]
 
 
-def build_children(scene: Scene, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:
+def build_children(context: PoolContext, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:
     """In the order they are applied: what a pod needs before the pod, the directory before who uses it. A budget
     without pods is an event of the cluster's each time that it is looked at, so it comes last."""
     return (
-        *_directory(scene),
-        *_engine(scene),
-        *_router(scene, cordoned),
+        *_directory(context),
+        *_engine(context),
+        *_router(context, cordoned),
     )
 
 
-def build_gateway_children(scene: GatewayScene) -> tuple[Child, ...]:
+def build_gateway_children(context: GatewayContext) -> tuple[Child, ...]:
     """As of a pool's router, of one that serves several pools."""
-    policies = [build_gateway_policy(scene)] if scene.site.network_policies else []
+    policies = [build_gateway_policy(context)] if context.config.network_policies else []
     return (
-        build_account(scene, "gateway"),
-        build_router_binding(scene, "gateway"),
+        build_account(context, "gateway"),
+        build_router_binding(context, "gateway"),
         *policies,
-        gateway.build_config(scene),
-        gateway.build_service(scene),
-        gateway.build_deployment(scene),
-        build_budget(scene, "gateway"),
+        gateway.build_config(context),
+        gateway.build_service(context),
+        gateway.build_deployment(context),
+        build_budget(context, "gateway"),
     )
 
 
-def _directory(scene: Scene) -> Iterator[Child]:
-    if scene.pool.spec.directory.redis_ref is not None:
+def _directory(context: PoolContext) -> Iterator[Child]:
+    if context.pool.spec.directory.redis_ref is not None:
         return
-    yield build_account(scene, "directory")
-    if _policies(scene):
-        yield build_network_policy(scene, "directory")
-    yield directory.build_service(scene)
-    yield directory.build_deployment(scene)
+    yield build_account(context, "directory")
+    if _policies(context):
+        yield build_network_policy(context, "directory")
+    yield directory.build_service(context)
+    yield directory.build_deployment(context)
 
 
-def _engine(scene: Scene) -> Iterator[Child]:
-    yield build_account(scene, "engine")
-    if _policies(scene):
-        yield build_network_policy(scene, "engine")
-    yield engine.build_config(scene)
-    yield engine.build_service(scene)
-    yield engine.build_deployment(scene)
-    yield build_budget(scene, "engine")
-    if scene.pool.spec.monitoring.enabled:
-        yield build_monitor(scene, "engine")
+def _engine(context: PoolContext) -> Iterator[Child]:
+    yield build_account(context, "engine")
+    if _policies(context):
+        yield build_network_policy(context, "engine")
+    yield engine.build_config(context)
+    yield engine.build_service(context)
+    yield engine.build_deployment(context)
+    yield build_budget(context, "engine")
+    if context.pool.spec.monitoring.enabled:
+        yield build_monitor(context, "engine")
 
 
-def _router(scene: Scene, cordoned: Sequence[str]) -> Iterator[Child]:
-    spec = scene.pool.spec.router
+def _router(context: PoolContext, cordoned: Sequence[str]) -> Iterator[Child]:
+    spec = context.pool.spec.router
     if spec.gateway_ref is not None:
         return
-    yield build_account(scene, "router")
-    yield build_router_binding(scene, "router")
-    if _policies(scene):
-        yield build_network_policy(scene, "router")
-    yield router.build_config(scene, cordoned)
-    yield router.build_service(scene)
-    yield router.build_deployment(scene)
-    yield build_budget(scene, "router")
+    yield build_account(context, "router")
+    yield build_router_binding(context, "router")
+    if _policies(context):
+        yield build_network_policy(context, "router")
+    yield router.build_config(context, cordoned)
+    yield router.build_service(context)
+    yield router.build_deployment(context)
+    yield build_budget(context, "router")
     if spec.ingress is not None:
-        yield build_ingress(scene, spec.ingress)
+        yield build_ingress(context, spec.ingress)
     if spec.http_route is not None:
-        yield build_http_route(scene, spec.http_route)
-    if scene.pool.spec.monitoring.enabled:
-        yield build_monitor(scene, "router")
+        yield build_http_route(context, spec.http_route)
+    if context.pool.spec.monitoring.enabled:
+        yield build_monitor(context, "router")
 
 
-def _policies(scene: Scene) -> bool:
-    return scene.site.network_policies and scene.pool.spec.network_policy.enabled
+def _policies(context: PoolContext) -> bool:
+    return context.config.network_policies and context.pool.spec.network_policy.enabled

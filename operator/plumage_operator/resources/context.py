@@ -21,23 +21,23 @@ from plumage.cluster import (
     selector_of,
 )
 from plumage.errors import ManifestError
-from plumage_operator.config import Site
-from plumage_operator.observed import Object, Observed, digest, meta, own_child, part_of, status_of
+from plumage_operator.config import OperatorConfig
+from plumage_operator.observed import Object, Observed, component_pods, digest, meta, own_child, status_of
 
 __all__ = [
     "APPLIED",
     "CONFIG_HASH",
     "Child",
-    "GatewayScene",
-    "Owner",
-    "Scene",
-    "Served",
-    "cordoned",
-    "goes",
+    "ChildOwner",
+    "GatewayContext",
+    "PoolContext",
+    "ServedPool",
+    "cordoned_replicas",
+    "is_deleting",
     "is_paused",
     "model_mistakes",
     "read_pool",
-    "read_scene",
+    "read_pool_context",
     "wanted_replicas",
 ]
 
@@ -50,12 +50,12 @@ APPLIED: Final = f"{GROUP}/applied"
 """On each child: a hash of all that was applied, so that a field we no longer write is noticed too."""
 
 
-class Owner(ABC):
+class ChildOwner(ABC):
     """Whoever has children: a pool or a gateway, and the place it is built in."""
 
     __slots__ = ()
     kind: ClassVar[str]
-    site: Site
+    config: OperatorConfig
 
     @property
     @abstractmethod
@@ -112,16 +112,16 @@ class Owner(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Scene(Owner):
+class PoolContext(ChildOwner):
     """A pool, the place it is built in, and how many replicas it should have now. mark: what its volumes are told by
     from those of other pools in one pod; empty in its own pods."""
 
     kind: ClassVar[str] = "InferencePool"
 
     pool: InferencePool
-    site: Site
+    config: OperatorConfig
     replicas: int
-    mark: str = ""
+    volume_suffix: str = ""
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -141,23 +141,23 @@ class Scene(Owner):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPool:
     """A pool that a gateway serves, by which names, and its replicas that people cordoned."""
 
-    scene: Scene
+    context: PoolContext
     names: tuple[str, ...]
     cordoned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayScene(Owner):
+class GatewayContext(ChildOwner):
     """A gateway, the place it is built in, and the pools that it serves."""
 
     kind: ClassVar[str] = "InferenceGateway"
 
     gateway: InferenceGateway
-    site: Site
-    served: tuple[Served, ...] = ()
+    config: OperatorConfig
+    served: tuple[ServedPool, ...] = ()
 
     @property
     def metadata(self) -> ObjectMeta:
@@ -170,17 +170,17 @@ class GatewayScene(Owner):
         return gateway_selector_of(self.metadata.name)
 
 
-def read_scene(observed: Observed, site: Site) -> tuple[Scene | None, list[str]]:
+def read_pool_context(observed: Observed, config: OperatorConfig) -> tuple[PoolContext | None, list[str]]:
     """The scene, and what is wrong with the spec."""
     try:
         pool = read_pool(observed.pool)
     except ManifestError as error:
         return None, list(error.mistakes)
-    scene = Scene(pool, site, wanted_replicas(observed, pool))
-    return scene, model_mistakes(scene)
+    context = PoolContext(pool, config, wanted_replicas(observed, pool))
+    return context, model_mistakes(context)
 
 
-def goes(pool: Object) -> bool:
+def is_deleting(pool: Object) -> bool:
     """Whether it is being deleted."""
     return "deletionTimestamp" in meta(pool)
 
@@ -218,15 +218,15 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
     return max(bounds.min_replicas, min(bounds.max_replicas, int(last)))
 
 
-def cordoned(pods: Iterable[Object]) -> Sequence[str]:
+def cordoned_replicas(pods: Iterable[Object]) -> Sequence[str]:
     """The replicas among them that people annotated."""
-    engines = part_of(pods, "engine")
+    engines = component_pods(pods, "engine")
     return [str(meta(pod)["name"]) for pod in engines if (meta(pod).get("annotations") or {}).get(CORDON) == "true"]
 
 
-def model_mistakes(scene: Scene) -> list[str]:
+def model_mistakes(context: PoolContext) -> list[str]:
     """What can't be found anywhere, in words that name the field."""
-    model = scene.pool.spec.model
+    model = context.pool.spec.model
     tokenizer = model.tokenizer or model.uri
     if tokenizer.startswith("s3://"):
         return ["spec.model.tokenizer: must be set with an s3:// model, to hf://, pvc://, oci:// or file://"]

@@ -6,66 +6,72 @@ from __future__ import annotations
 from typing import Any
 
 from plumage.cluster import DIRECTORY_PORT, selector_of
-from plumage_operator.resources.context import Child, Scene
+from plumage_operator.resources.context import Child, PoolContext
 from plumage_operator.resources.workload import (
     MIB,
-    TELLS_WHY,
+    TERMINATION_MESSAGE,
     TMP_MOUNT,
-    Defaults,
+    ResourceDefaults,
     container_security,
     deployment,
-    filled,
-    placed,
+    placement_fields,
     pod_security,
     scratch_volume,
+    with_defaults,
 )
 
 __all__ = ["build_deployment", "build_service"]
 
 
-def build_service(scene: Scene) -> Child:
+def build_service(context: PoolContext) -> Child:
     """For agents and routers."""
     spec = {
         "type": "ClusterIP",
-        "selector": selector_of(scene.pool.metadata.name, "directory"),
+        "selector": selector_of(context.pool.metadata.name, "directory"),
         "ports": [{"name": "redis", "port": DIRECTORY_PORT, "targetPort": "redis", "protocol": "TCP"}],
     }
-    return scene.child("v1", "Service", "directory", {"spec": spec})
+    return context.child("v1", "Service", "directory", {"spec": spec})
 
 
-def build_deployment(scene: Scene) -> Child:
+def build_deployment(context: PoolContext) -> Child:
     """Recreate: two servers behind one Service would each know a half."""
-    return deployment(scene, "directory", _pod(scene), replicas=1, strategy={"type": "Recreate"})
+    return deployment(context, "directory", _pod(context), replicas=1, strategy={"type": "Recreate"})
 
 
-def _pod(scene: Scene) -> dict[str, Any]:
-    managed = scene.pool.spec.directory.managed
+def _pod(context: PoolContext) -> dict[str, Any]:
+    managed = context.pool.spec.directory.managed
     memory = int(managed.max_memory)
     probe: dict[str, Any] = {"tcpSocket": {"port": DIRECTORY_PORT}, "periodSeconds": 2, "timeoutSeconds": 2}
-    pull = {"imagePullSecrets": [{"name": name} for name in scene.site.pull_secrets]} if scene.site.pull_secrets else {}
+    pull = (
+        {"imagePullSecrets": [{"name": name} for name in context.config.pull_secrets]}
+        if context.config.pull_secrets
+        else {}
+    )
     container: dict[str, Any] = {
         "name": "directory",
-        "image": scene.site.image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": context.config.image,
+        "imagePullPolicy": context.config.pull_policy,
         "command": ["python3", "-m", "plumage.directory.standalone"],
         "args": [f"--port={DIRECTORY_PORT}", f"--max-memory={memory}"],
         "ports": [{"name": "redis", "containerPort": DIRECTORY_PORT, "protocol": "TCP"}],
         "readinessProbe": {**probe, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
         # Buffers of clients and fragmentation lie above what Valkey counts.
-        "resources": filled(managed.resources, Defaults("50m", str(memory), str(memory * 3 // 2 + 64 * MIB))),
+        "resources": with_defaults(
+            managed.resources, ResourceDefaults("50m", str(memory), str(memory * 3 // 2 + 64 * MIB))
+        ),
         "volumeMounts": [TMP_MOUNT],
         "securityContext": container_security(),
-        **TELLS_WHY,
+        **TERMINATION_MESSAGE,
     }
     return {
-        "serviceAccountName": scene.name("directory"),
+        "serviceAccountName": context.name("directory"),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
         "volumes": [scratch_volume()],
-        **placed(managed, None),
+        **placement_fields(managed, None),
         **pull,
     }

@@ -13,8 +13,8 @@ from typing import Any, Final
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
 from plumage.newer import marked
 from plumage_operator.resources import settings
-from plumage_operator.resources.context import Child, Scene
-from plumage_operator.resources.model_files import tokenizer_place, weights_place
+from plumage_operator.resources.context import Child, PoolContext
+from plumage_operator.resources.model_files import tokenizer_files, weights_files
 from plumage_operator.resources.settings import keys_mount, keys_volume
 from plumage_operator.resources.vllm import vllm_container, vllm_volumes
 from plumage_operator.resources.workload import (
@@ -24,19 +24,19 @@ from plumage_operator.resources.workload import (
     IDENTITY_MOUNT,
     POD_NAME,
     SIMULATOR,
-    TELLS_WHY,
+    TERMINATION_MESSAGE,
     TMP_MOUNT,
     api_volume,
     config_volume,
     container_security,
     deployment,
-    filled,
     http_probe,
     identity_volume,
     memory_volume,
-    placed,
+    placement_fields,
     pod_security,
     scratch_volume,
+    with_defaults,
 )
 
 __all__ = ["build_config", "build_deployment", "build_service"]
@@ -48,16 +48,16 @@ _AFTER_DRAIN = 30  # seconds: the router hears of it, SIGTERM, and what the engi
 _SIMULATOR_SECONDS = 60
 
 
-def build_config(scene: Scene) -> Child:
+def build_config(context: PoolContext) -> Child:
     """What the files say that engine and agent read."""
-    simulated = scene.pool.spec.engine.runtime == "Simulator"
-    engine = settings.simulator(scene) if simulated else settings.vllm_plugin(scene)
-    files = {settings.engine_key(scene): engine, "agent.json": settings.agent(scene)}
+    simulated = context.pool.spec.engine.runtime == "Simulator"
+    engine = settings.simulator_settings(context) if simulated else settings.plugin_settings(context)
+    files = {settings.engine_key(context): engine, "agent.json": settings.agent_settings(context)}
     data = {name: json.dumps(marked(content), sort_keys=True, indent=1) for name, content in files.items()}
-    return scene.child("v1", "ConfigMap", "engine", {"data": data})
+    return context.child("v1", "ConfigMap", "engine", {"data": data})
 
 
-def build_service(scene: Scene) -> Child:
+def build_service(context: PoolContext) -> Child:
     """Its EndpointSlices are the membership, so it publishes pods that are not ready, too: they are Warming."""
     ports = [
         {"name": "http", "port": ENGINE_PORT, "targetPort": "http", "protocol": "TCP"},
@@ -66,53 +66,53 @@ def build_service(scene: Scene) -> Child:
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": selector_of(scene.pool.metadata.name, "engine"),
+        "selector": selector_of(context.pool.metadata.name, "engine"),
         "ports": ports,
     }
-    return scene.child("v1", "Service", "engine", {"spec": spec})
+    return context.child("v1", "Service", "engine", {"spec": spec})
 
 
-def build_deployment(scene: Scene) -> Child:
+def build_deployment(context: PoolContext) -> Child:
     """All replicas. maxSurge before maxUnavailable: an old one goes only when a new one is warm."""
-    rollout, warmup = scene.pool.spec.rollout, scene.pool.spec.directory.warmup
+    rollout, warmup = context.pool.spec.rollout, context.pool.spec.directory.warmup
     rolling = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     return deployment(
-        scene,
+        context,
         "engine",
-        _pod(scene),
-        replicas=scene.replicas,
+        _pod(context),
+        replicas=context.replicas,
         strategy={"type": "RollingUpdate", "rollingUpdate": rolling},
-        restarts=settings.restarts_engine(scene),
-        deadline=_start_seconds(scene) + warmup.timeout_seconds + 60,
+        restarts=settings.restarts_engine(context),
+        deadline=_start_seconds(context) + warmup.timeout_seconds + 60,
     )
 
 
-def _start_seconds(scene: Scene) -> int:
-    engine = scene.pool.spec.engine
+def _start_seconds(context: PoolContext) -> int:
+    engine = context.pool.spec.engine
     return _SIMULATOR_SECONDS if engine.runtime == "Simulator" else engine.startup_timeout_seconds
 
 
-def _pod(scene: Scene) -> dict[str, Any]:
-    vllm = scene.pool.spec.engine.runtime == "VLLM"
-    fetches = [*(weights_place(scene).fetch if vllm else ()), *tokenizer_place(scene).fetch]
+def _pod(context: PoolContext) -> dict[str, Any]:
+    vllm = context.pool.spec.engine.runtime == "VLLM"
+    fetches = [*(weights_files(context).fetch if vllm else ()), *tokenizer_files(context).fetch]
     return {
-        "serviceAccountName": settings.engine_account(scene),
+        "serviceAccountName": settings.engine_account(context),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": scene.pool.spec.rollout.drain_timeout_seconds + _AFTER_DRAIN,
-        "initContainers": [*fetches, _agent(scene)],
-        "containers": [_engine(scene)],
-        "volumes": _volumes(scene),
-        **_scheduling(scene),
+        "terminationGracePeriodSeconds": context.pool.spec.rollout.drain_timeout_seconds + _AFTER_DRAIN,
+        "initContainers": [*fetches, _agent(context)],
+        "containers": [_engine(context)],
+        "volumes": _volumes(context),
+        **_scheduling(context),
     }
 
 
-def _agent(scene: Scene) -> dict[str, Any]:
+def _agent(context: PoolContext) -> dict[str, Any]:
     return {
         "name": "agent",
-        "image": scene.site.image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": context.config.image,
+        "imagePullPolicy": context.config.pull_policy,
         "restartPolicy": "Always",
         "command": ["python3", "-m", "plumage_engine.agent"],
         "args": [f"--config={CONFIG_FOLDER}/agent.json", "--replica=$(POD_NAME)"],
@@ -121,66 +121,66 @@ def _agent(scene: Scene) -> dict[str, Any]:
         "startupProbe": http_probe("/healthz", AGENT_PORT, period=1, failures=120),
         "readinessProbe": http_probe("/readyz", AGENT_PORT, period=2, failures=2),
         "livenessProbe": http_probe("/healthz", AGENT_PORT, period=10, failures=6, timeout=5),
-        "resources": filled(scene.pool.spec.engine.agent_resources, AGENT),
+        "resources": with_defaults(context.pool.spec.engine.agent_resources, AGENT),
         "volumeMounts": [
-            _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT, keys_mount(scene),
-            *tokenizer_place(scene).mounts, *settings.directory_mounts(scene),
+            _RUN_MOUNT, CONFIG_MOUNT, IDENTITY_MOUNT, API_MOUNT, TMP_MOUNT, keys_mount(context),
+            *tokenizer_files(context).mounts, *settings.directory_mounts(context),
         ],
         "securityContext": container_security(),
-        **TELLS_WHY,
+        **TERMINATION_MESSAGE,
     }  # fmt: skip
 
 
-def _engine(scene: Scene) -> dict[str, Any]:
+def _engine(context: PoolContext) -> dict[str, Any]:
     drain = ["python3", "-m", "plumage_engine.agent.drain", "--timeout"]
-    drain.append(str(scene.pool.spec.rollout.drain_timeout_seconds))
-    differs = vllm_container(scene) if scene.pool.spec.engine.runtime == "VLLM" else _simulator(scene)
+    drain.append(str(context.pool.spec.rollout.drain_timeout_seconds))
+    differs = vllm_container(context) if context.pool.spec.engine.runtime == "VLLM" else _simulator(context)
     return {
         "name": "engine",
-        "image": _image(scene),
-        "imagePullPolicy": scene.pool.spec.engine.image_pull_policy,
+        "image": _image(context),
+        "imagePullPolicy": context.pool.spec.engine.image_pull_policy,
         **differs,
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
-        "startupProbe": http_probe("/health", ENGINE_PORT, period=2, failures=-(-_start_seconds(scene) // 2)),
+        "startupProbe": http_probe("/health", ENGINE_PORT, period=2, failures=-(-_start_seconds(context) // 2)),
         "readinessProbe": http_probe("/health", ENGINE_PORT, period=5, failures=3, timeout=5),
         "livenessProbe": http_probe("/health", ENGINE_PORT, period=10, failures=6, timeout=10),
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
         "volumeMounts": [_RUN_MOUNT, TMP_MOUNT, *differs["volumeMounts"]],
         "securityContext": container_security(),
-        **TELLS_WHY,
+        **TERMINATION_MESSAGE,
     }
 
 
-def _simulator(scene: Scene) -> dict[str, Any]:
-    given = [one.model_dump(exclude_none=True, by_alias=True) for one in scene.pool.spec.engine.env]
+def _simulator(context: PoolContext) -> dict[str, Any]:
+    given = [one.model_dump(exclude_none=True, by_alias=True) for one in context.pool.spec.engine.env]
     return {
         "command": ["python3", "-m", "plumage_engine.simulator"],
         "args": [f"--config={CONFIG_FOLDER}/engine.json"],
         "env": [POD_NAME, *given],
-        "resources": filled(scene.pool.spec.engine.resources, SIMULATOR),
-        "volumeMounts": [CONFIG_MOUNT, keys_mount(scene), *tokenizer_place(scene).mounts],
+        "resources": with_defaults(context.pool.spec.engine.resources, SIMULATOR),
+        "volumeMounts": [CONFIG_MOUNT, keys_mount(context), *tokenizer_files(context).mounts],
     }
 
 
-def _image(scene: Scene) -> str:
-    engine = scene.pool.spec.engine
-    return engine.image or (scene.site.image if engine.runtime == "Simulator" else scene.site.engine_image)
+def _image(context: PoolContext) -> str:
+    engine = context.pool.spec.engine
+    return engine.image or (context.config.image if engine.runtime == "Simulator" else context.config.engine_image)
 
 
-def _volumes(scene: Scene) -> list[dict[str, Any]]:
+def _volumes(context: PoolContext) -> list[dict[str, Any]]:
     volumes = [
-        memory_volume("run", "64Mi"), config_volume(scene.name("engine")), identity_volume(), api_volume(),
-        scratch_volume(), keys_volume(scene), *tokenizer_place(scene).volumes, *settings.directory_volumes(scene),
+        memory_volume("run", "64Mi"), config_volume(context.name("engine")), identity_volume(), api_volume(),
+        scratch_volume(), keys_volume(context), *tokenizer_files(context).volumes, *settings.directory_volumes(context),
     ]  # fmt: skip
-    vllm = vllm_volumes(scene) if scene.pool.spec.engine.runtime == "VLLM" else []
+    vllm = vllm_volumes(context) if context.pool.spec.engine.runtime == "VLLM" else []
     named = {volume["name"]: volume for volume in [*volumes, *vllm]}  # weights and tokenizer may share one
     return list(named.values())
 
 
-def _scheduling(scene: Scene) -> dict[str, Any]:
+def _scheduling(context: PoolContext) -> dict[str, Any]:
     """The pod fields that a manifest may set, by allow-list, as they are."""
-    engine = scene.pool.spec.engine
-    secrets = [*({"name": name} for name in scene.site.pull_secrets)]
+    engine = context.pool.spec.engine
+    secrets = [*({"name": name} for name in context.config.pull_secrets)]
     secrets += [{"name": one.name} for one in engine.image_pull_secrets]
     fields = {
         "runtimeClassName": engine.runtime_class_name,
@@ -188,6 +188,6 @@ def _scheduling(scene: Scene) -> dict[str, Any]:
         "imagePullSecrets": secrets,
     }
     return {
-        **placed(engine, scene.selector("engine")),
+        **placement_fields(engine, context.selector("engine")),
         **{name: value for name, value in fields.items() if value},
     }

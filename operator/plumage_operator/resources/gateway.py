@@ -14,9 +14,9 @@ from plumage.cluster import (
 )
 from plumage.newer import marked
 from plumage.settings import body_memory
-from plumage_operator.resources.context import Child, GatewayScene, Served
+from plumage_operator.resources.context import Child, GatewayContext, ServedPool
 from plumage_operator.resources.router import ROLLING, build_pod
-from plumage_operator.resources.settings import ANYWHERE, LEAVE_SECONDS, router, router_auth, without
+from plumage_operator.resources.settings import ALL_ADDRESSES, LEAVE_SECONDS, router_auth, router_settings, without
 from plumage_operator.resources.workload import deployment
 
 __all__ = [
@@ -34,64 +34,64 @@ LIVE = ("limits", "timeouts", "pools")
 need something for it: a tokenizer's volume, a directory's Secret, a longer grace period."""
 
 
-def build_config(scene: GatewayScene) -> Child:
+def build_config(context: GatewayContext) -> Child:
     """Its settings, and of each pool the replicas that people cordoned."""
-    files: dict[str, Any] = {"router.json": marked(gateway_settings(scene))}
-    for one in scene.served:
-        files[cordoned_file(one.scene.metadata.name)] = {"cordoned": sorted(one.cordoned)}
+    files: dict[str, Any] = {"router.json": marked(gateway_settings(context))}
+    for one in context.served:
+        files[cordoned_file(one.context.metadata.name)] = {"cordoned": sorted(one.cordoned)}
     data = {name: json.dumps(content, sort_keys=True, indent=1) for name, content in files.items()}
-    return scene.child("v1", "ConfigMap", "gateway", {"data": data})
+    return context.child("v1", "ConfigMap", "gateway", {"data": data})
 
 
-def build_service(scene: GatewayScene) -> Child:
+def build_service(context: GatewayContext) -> Child:
     """The gateway's address: a port for each listener."""
-    service = scene.gateway.spec.service
+    service = context.gateway.spec.service
     ports = [
         {"name": listener.name, "port": listener.port, "targetPort": "http", "protocol": "TCP"}
-        for listener in scene.gateway.spec.listeners
+        for listener in context.gateway.spec.listeners
     ]
-    spec = {"type": service.type, "selector": scene.selector("gateway"), "ports": ports}
-    return scene.child("v1", "Service", "gateway", {"spec": spec}, dict(service.annotations))
+    spec = {"type": service.type, "selector": context.selector("gateway"), "ports": ports}
+    return context.child("v1", "Service", "gateway", {"spec": spec}, dict(service.annotations))
 
 
-def build_deployment(scene: GatewayScene) -> Child:
+def build_deployment(context: GatewayContext) -> Child:
     """What it takes from a changed file while it runs restarts nothing."""
-    spec = scene.gateway.spec
+    spec = context.gateway.spec
     pod = build_pod(
-        scene,
+        context,
         "gateway",
-        [one.scene for one in scene.served],
-        drain=longest_drain(scene),
+        [one.context for one in context.served],
+        drain=longest_drain(context),
         spec=spec,
         limits=RouterLimits(),
     )
-    restarts = [without(gateway_settings(scene), LIVE)]
-    return deployment(scene, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)
+    restarts = [without(gateway_settings(context), LIVE)]
+    return deployment(context, "gateway", pod, replicas=spec.replicas, strategy=ROLLING, restarts=restarts)
 
 
-def gateway_settings(scene: GatewayScene) -> dict[str, Any]:
+def gateway_settings(context: GatewayContext) -> dict[str, Any]:
     """Of a router of several pools."""
-    spec = scene.gateway.spec
+    spec = context.gateway.spec
     limits = RouterLimits()
     return {
-        "gateway": scene.metadata.name,
-        "listen": {"host": ANYWHERE, "port": ROUTER_PORT, "metricsPort": ROUTER_METRICS_PORT},
-        "auth": router_auth(scene.site, spec.auth),
+        "gateway": context.metadata.name,
+        "listen": {"host": ALL_ADDRESSES, "port": ROUTER_PORT, "metricsPort": ROUTER_METRICS_PORT},
+        "auth": router_auth(context.config, spec.auth),
         "limits": {
             "maxBodyBytes": int(limits.max_body_bytes),
             "maxBufferedBytes": body_memory(limits, spec.resources),
             "maxConnections": limits.max_connections,
             "maxInFlight": spec.flow_control.max_in_flight,
         },
-        "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(scene)},
+        "timeouts": {"leave": LEAVE_SECONDS, "drain": longest_drain(context)},
         "accessLog": spec.access_log,
-        "pools": [_behind_gateway(one, spec) for one in scene.served],
+        "pools": [_behind_gateway(one, spec) for one in context.served],
     }
 
 
-def longest_drain(scene: GatewayScene) -> int:
+def longest_drain(context: GatewayContext) -> int:
     """Seconds that requests may take to end, of the most patient pool; a pool's default where there is none."""
-    asked = [one.scene.pool.spec.rollout.drain_timeout_seconds for one in scene.served]
+    asked = [one.context.pool.spec.rollout.drain_timeout_seconds for one in context.served]
     return max(asked, default=RolloutSpec().drain_timeout_seconds)
 
 
@@ -100,8 +100,8 @@ def cordoned_file(pool: str) -> str:
     return f"cordoned-{pool}.json"
 
 
-def _behind_gateway(served: Served, spec: InferenceGatewaySpec) -> dict[str, Any]:
-    told = without(router(served.scene, cordoned_file(served.scene.metadata.name)), ("listen", "auth"))
+def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> dict[str, Any]:
+    told = without(router_settings(served.context, cordoned_file(served.context.metadata.name)), ("listen", "auth"))
     model = told["model"]
     aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
     return {

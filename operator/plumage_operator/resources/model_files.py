@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from plumage_operator.resources.context import Scene
-from plumage_operator.resources.workload import FETCH, TELLS_WHY, TMP_MOUNT, container_security, filled
+from plumage_operator.resources.context import PoolContext
+from plumage_operator.resources.workload import FETCH, TERMINATION_MESSAGE, TMP_MOUNT, container_security, with_defaults
 
-__all__ = ["Place", "adapter_places", "hub_variables", "tokenizer_place", "weights_place"]
+__all__ = ["ModelFiles", "adapter_files", "hub_variables", "tokenizer_files", "weights_files"]
 
 _ROOT = "/models"
 
@@ -29,7 +29,7 @@ _HUB = ("HF_", "HUGGING_FACE_")  # what a download from the hub needs of the eng
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelFiles:
     """path: what a process is told. volumes, mounts: what it takes. fetch: an init container that fills it."""
 
     path: str
@@ -38,95 +38,95 @@ class Place:
     fetch: tuple[dict[str, Any], ...] = field(default=())
 
 
-def weights_place(scene: Scene) -> Place:
+def weights_files(context: PoolContext) -> ModelFiles:
     """What vLLM loads."""
-    uri = scene.pool.spec.model.uri
+    uri = context.pool.spec.model.uri
     if uri.startswith("hf://"):
-        return Place(uri.removeprefix("hf://").rstrip("/"))
+        return ModelFiles(uri.removeprefix("hf://").rstrip("/"))
     if uri.startswith("s3://"):
-        return Place(uri)
+        return ModelFiles(uri)
     if uri.startswith("builtin://"):
-        return _random_weights(scene)
+        return _random_weights(context)
     return _mounted(uri, "model")
 
 
-def tokenizer_place(scene: Scene) -> Place:
+def tokenizer_files(context: PoolContext) -> ModelFiles:
     """What agent and router read: tokenizer, configuration, chat template."""
-    model = scene.pool.spec.model
+    model = context.pool.spec.model
     uri = model.tokenizer or model.uri
     if uri.startswith("builtin://"):
-        return Place(uri.rstrip("/"))
+        return ModelFiles(uri.rstrip("/"))
     if uri.startswith("hf://"):
-        return _fetched(scene, uri, model.revision if model.tokenizer is None else None)
+        return _fetched(context, uri, model.revision if model.tokenizer is None else None)
     same = model.tokenizer in (None, model.uri)
-    return _mounted(uri, ("model" if same else "tokenizer") + scene.mark)
+    return _mounted(uri, ("model" if same else "tokenizer") + context.volume_suffix)
 
 
-def adapter_places(scene: Scene) -> dict[str, Place]:
+def adapter_files(context: PoolContext) -> dict[str, ModelFiles]:
     """By the adapter's name."""
     places = {}
-    for index, adapter in enumerate(scene.pool.spec.model.adapters):
+    for index, adapter in enumerate(context.pool.spec.model.adapters):
         hub = adapter.uri.startswith(("hf://", "s3://"))
         path = adapter.uri.removeprefix("hf://").rstrip("/")
-        places[adapter.name] = Place(path) if hub else _mounted(adapter.uri, f"adapter-{index}")
+        places[adapter.name] = ModelFiles(path) if hub else _mounted(adapter.uri, f"adapter-{index}")
     return places
 
 
-def hub_variables(scene: Scene, *, token_only: bool = False) -> list[dict[str, Any]]:
+def hub_variables(context: PoolContext, *, token_only: bool = False) -> list[dict[str, Any]]:
     """What a download from the hub needs: the token of `model.tokenRef`, and what the engine's environment says of the
     hub (another address, say). token_only: for the engine, which has its environment already."""
-    given = [one for one in scene.pool.spec.engine.env if one.name.startswith(_HUB)]
+    given = [one for one in context.pool.spec.engine.env if one.name.startswith(_HUB)]
     told = [] if token_only else [one.model_dump(exclude_none=True, by_alias=True) for one in given]
-    reference = scene.pool.spec.model.token_ref
+    reference = context.pool.spec.model.token_ref
     if reference is not None and not any(one.name == _TOKEN for one in given):
         told.append({"name": _TOKEN, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}})
     return told
 
 
-def _mounted(uri: str, volume: str) -> Place:
+def _mounted(uri: str, volume: str) -> ModelFiles:
     parts = urlsplit(uri)
     mount = {"name": volume, "mountPath": f"{_ROOT}/{volume}", "readOnly": True}
     if parts.scheme == "pvc":
         claim = {"name": volume, "persistentVolumeClaim": {"claimName": parts.netloc, "readOnly": True}}
-        return Place(f"{_ROOT}/{volume}{unquote(parts.path)}".rstrip("/"), (claim,), (mount,))
+        return ModelFiles(f"{_ROOT}/{volume}{unquote(parts.path)}".rstrip("/"), (claim,), (mount,))
     if parts.scheme == "oci":
         image = {"name": volume, "image": {"reference": uri.removeprefix("oci://"), "pullPolicy": "IfNotPresent"}}
-        return Place(f"{_ROOT}/{volume}", (image,), (mount,))
-    return Place(unquote(parts.path))
+        return ModelFiles(f"{_ROOT}/{volume}", (image,), (mount,))
+    return ModelFiles(unquote(parts.path))
 
 
-def _random_weights(scene: Scene) -> Place:
+def _random_weights(context: PoolContext) -> ModelFiles:
     """The built-in model that vLLM can serve; torch, which writes it, is in the engine's image."""
     folder = f"{_ROOT}/model"
     mount = {"name": "model", "mountPath": folder}
     fetch = {
         "name": "weights",
-        "image": scene.pool.spec.engine.image or scene.site.engine_image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": context.pool.spec.engine.image or context.config.engine_image,
+        "imagePullPolicy": context.config.pull_policy,
         "command": ["python3", "-m", "plumage_engine.vllm.tiny_model", f"{folder}/tiny-llama"],
         "env": [{"name": "HOME", "value": "/tmp"}],
-        "resources": filled(scene.pool.spec.model.fetch_resources, FETCH),
+        "resources": with_defaults(context.pool.spec.model.fetch_resources, FETCH),
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
-        **TELLS_WHY,
+        **TERMINATION_MESSAGE,
     }
-    return Place(f"{folder}/tiny-llama", ({"name": "model", "emptyDir": {}},), (mount,), (fetch,))
+    return ModelFiles(f"{folder}/tiny-llama", ({"name": "model", "emptyDir": {}},), (mount,), (fetch,))
 
 
-def _fetched(scene: Scene, uri: str, revision: str | None) -> Place:
-    name = f"tokenizer{scene.mark}"
+def _fetched(context: PoolContext, uri: str, revision: str | None) -> ModelFiles:
+    name = f"tokenizer{context.volume_suffix}"
     folder = f"{_ROOT}/{name}"
     mount = {"name": name, "mountPath": folder}
     fetch = {
         "name": name,
-        "image": scene.site.image,
-        "imagePullPolicy": scene.site.pull_policy,
+        "image": context.config.image,
+        "imagePullPolicy": context.config.pull_policy,
         "command": ["python3", "-m", "plumage_engine.fetch", f"--uri={uri}", f"--to={folder}"]
         + ([f"--revision={revision}"] if revision else []),
-        "env": [{"name": "HOME", "value": "/tmp"}, *hub_variables(scene)],
-        "resources": filled(scene.pool.spec.model.fetch_resources, FETCH),
+        "env": [{"name": "HOME", "value": "/tmp"}, *hub_variables(context)],
+        "resources": with_defaults(context.pool.spec.model.fetch_resources, FETCH),
         "volumeMounts": [mount, TMP_MOUNT],
         "securityContext": container_security(),
-        **TELLS_WHY,
+        **TERMINATION_MESSAGE,
     }
-    return Place(folder, ({"name": name, "emptyDir": {"sizeLimit": "1Gi"}},), (mount,), (fetch,))
+    return ModelFiles(folder, ({"name": name, "emptyDir": {"sizeLimit": "1Gi"}},), (mount,), (fetch,))

@@ -25,43 +25,43 @@ from plumage.cluster import (
 )
 from plumage.directory.ledger import capacity_within
 from plumage.settings import ENGINE_KEY, SALT_KEY, SecretFiles
-from plumage_operator.config import Site
-from plumage_operator.resources.context import Child, Scene
-from plumage_operator.resources.model_files import tokenizer_place
+from plumage_operator.config import OperatorConfig
+from plumage_operator.resources.context import Child, PoolContext
+from plumage_operator.resources.model_files import tokenizer_files
 from plumage_operator.resources.workload import secret_volume
 
 __all__ = [
     "ADMIN_FOLDER",
     "AGENT_LIVE",
-    "ANYWHERE",
+    "ALL_ADDRESSES",
     "CORDONED_FILE",
     "DIRECTORY_FOLDER",
     "ENGINE_LIVE",
-    "ENTRIES",
     "KEYS_FOLDER",
+    "KEY_ENTRIES",
     "LEAVE_SECONDS",
     "PLUGIN_KEY",
-    "agent",
-    "build_keys",
+    "agent_settings",
+    "build_key_secret",
     "directory_mounts",
     "directory_volumes",
     "engine_account",
     "engine_key",
+    "engine_sockets",
     "engine_variable",
     "key_files",
     "keys_mount",
     "keys_secret",
     "keys_volume",
-    "meeting",
+    "plugin_settings",
     "restarts_engine",
-    "router",
     "router_auth",
-    "simulator",
-    "vllm_plugin",
+    "router_settings",
+    "simulator_settings",
     "without",
 ]
 
-ANYWHERE: Final = "0.0.0.0"
+ALL_ADDRESSES: Final = "0.0.0.0"
 
 DIRECTORY_FOLDER: Final = "/etc/plumage-directory"
 
@@ -84,79 +84,79 @@ ENGINE_LIVE: Final = ("feather",)
 AGENT_LIVE: Final = ("share", "maxChunks")
 
 
-def meeting(scene: Scene) -> settings.Meeting:
+def engine_sockets(context: PoolContext) -> settings.Meeting:
     """Where engine and agent of one pod meet."""
     events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
-    return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(scene).engine_key)
+    return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
 
 
-def engine_account(scene: Scene) -> str:
+def engine_account(context: PoolContext) -> str:
     """The service account of engine pods."""
-    return scene.pool.spec.engine.service_account_name or scene.name("engine")
+    return context.pool.spec.engine.service_account_name or context.name("engine")
 
 
-def engine_key(scene: Scene) -> str:
+def engine_key(context: PoolContext) -> str:
     """Of the engine's ConfigMap: what the engine is told."""
-    return PLUGIN_KEY if scene.pool.spec.engine.runtime == "VLLM" else "engine.json"
+    return PLUGIN_KEY if context.pool.spec.engine.runtime == "VLLM" else "engine.json"
 
 
-def simulator(scene: Scene) -> dict[str, Any]:
+def simulator_settings(context: PoolContext) -> dict[str, Any]:
     return settings.simulator_settings(
-        scene.pool,
-        meeting(scene),
-        model_folder=tokenizer_place(scene).path,
-        host=ANYWHERE,
+        context.pool,
+        engine_sockets(context),
+        model_folder=tokenizer_files(context).path,
+        host=ALL_ADDRESSES,
         port=ENGINE_PORT,
-        seed=scene.pool.spec.engine.simulator.seed,
+        seed=context.pool.spec.engine.simulator.seed,
     )
 
 
-def vllm_plugin(scene: Scene) -> dict[str, Any]:
-    return settings.plugin_settings(scene.pool, meeting(scene).token, seed=0)
+def plugin_settings(context: PoolContext) -> dict[str, Any]:
+    return settings.plugin_settings(context.pool, engine_sockets(context).token, seed=0)
 
 
-def agent(scene: Scene) -> dict[str, Any]:
-    peers = f"{scene.name('engine')}.{scene.namespace}.svc"
+def agent_settings(context: PoolContext) -> dict[str, Any]:
+    peers = f"{context.name('engine')}.{context.namespace}.svc"
     told = settings.agent_settings(
-        scene.pool,
-        meeting(scene),
-        model_folder=tokenizer_place(scene).path,
+        context.pool,
+        engine_sockets(context),
+        model_folder=tokenizer_files(context).path,
         engine_url=f"http://127.0.0.1:{ENGINE_PORT}",
-        directory_url=_directory_url(scene),
-        host=ANYWHERE,
+        directory_url=_directory_url(context),
+        host=ALL_ADDRESSES,
         port=AGENT_PORT,
         peers={"peersService": peers},
     )
-    told["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(scene)}"
-    return {**told, **_directory_files(scene), **_agent_callers(scene), **_share(scene, peers)}
+    told["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(context)}"
+    return {**told, **_directory_files(context), **_agent_callers(context), **_share(context, peers)}
 
 
-def router(scene: Scene, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
-    spec = scene.pool.spec.router
+def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
+    spec = context.pool.spec.router
     slices = {
-        "namespace": scene.namespace,
-        "service": scene.name("engine"),
+        "namespace": context.namespace,
+        "service": context.name("engine"),
         "cordonedFile": f"{CONFIG_FOLDER}/{cordoned_file}",
     }
     told = settings.router_settings(
-        scene.pool,
-        model_folder=tokenizer_place(scene).path,
-        directory_url=_directory_url(scene),
-        host=ANYWHERE,
+        context.pool,
+        model_folder=tokenizer_files(context).path,
+        directory_url=_directory_url(context),
+        host=ALL_ADDRESSES,
         port=ROUTER_PORT,
         membership={"membership": {"endpointSlices": slices}},
-        auth=router_auth(scene.site, spec.auth),
-        secrets=key_files(scene),
+        auth=router_auth(context.config, spec.auth),
+        secrets=key_files(context),
     )
     told["listen"]["metricsPort"] = ROUTER_METRICS_PORT
     told["timeouts"]["leave"] = LEAVE_SECONDS
     hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
-    return {**told, "hold": hold, **_directory_files(scene)}
+    return {**told, "hold": hold, **_directory_files(context)}
 
 
-def router_auth(site: Site, refs: AuthSpec) -> dict[str, Any]:
+def router_auth(config: OperatorConfig, refs: AuthSpec) -> dict[str, Any]:
     """Keys of clients and of the admin endpoints are files; the fleet's figures are for the operator."""
-    auth: dict[str, Any] = {"callers": _accounts((site.namespace, site.service_account))}
+    auth: dict[str, Any] = {"callers": _accounts((config.namespace, config.service_account))}
     if refs.api_keys_ref is not None:
         auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
     if refs.admin_key_ref is not None:
@@ -164,61 +164,66 @@ def router_auth(site: Site, refs: AuthSpec) -> dict[str, Any]:
     return auth
 
 
-def restarts_engine(scene: Scene) -> list[dict[str, Any]]:
+def restarts_engine(context: PoolContext) -> list[dict[str, Any]]:
     """The settings that an engine pod reads at start only, and that it must be replaced for. Sorting the batch is a
     part of FEATHER that the device's workers are told at their start."""
-    engine = simulator(scene) if scene.pool.spec.engine.runtime == "Simulator" else vllm_plugin(scene)
-    order = {"orderBatch": scene.pool.spec.engine.feather.order_batch}
-    return [without(engine, ENGINE_LIVE), order, without(agent(scene), AGENT_LIVE)]
+    engine = (
+        simulator_settings(context) if context.pool.spec.engine.runtime == "Simulator" else plugin_settings(context)
+    )
+    order = {"orderBatch": context.pool.spec.engine.feather.order_batch}
+    return [without(engine, ENGINE_LIVE), order, without(agent_settings(context), AGENT_LIVE)]
 
 
-def _directory_url(scene: Scene) -> str:
-    reference = scene.pool.spec.directory.redis_ref
+def _directory_url(context: PoolContext) -> str:
+    reference = context.pool.spec.directory.redis_ref
     if reference is not None:
         return reference.url
-    return f"redis://{scene.name('directory')}.{scene.namespace}.svc:{DIRECTORY_PORT}"
+    return f"redis://{context.name('directory')}.{context.namespace}.svc:{DIRECTORY_PORT}"
 
 
-def directory_volumes(scene: Scene) -> list[dict[str, Any]]:
+def directory_volumes(context: PoolContext) -> list[dict[str, Any]]:
     """Secrets of a directory that is referred to: its password, the certificates to trust."""
     return [
-        secret_volume(f"directory-{name}{scene.mark}", ref.name, {ref.key: name})
-        for name, ref in _directory_secrets(scene)
+        secret_volume(f"directory-{name}{context.volume_suffix}", ref.name, {ref.key: name})
+        for name, ref in _directory_secrets(context)
     ]
 
 
-def directory_mounts(scene: Scene) -> list[dict[str, Any]]:
+def directory_mounts(context: PoolContext) -> list[dict[str, Any]]:
     """A folder each: two Secrets can't share one."""
     return [
         {
-            "name": f"directory-{name}{scene.mark}",
-            "mountPath": f"{DIRECTORY_FOLDER}/{name}{scene.mark}",
+            "name": f"directory-{name}{context.volume_suffix}",
+            "mountPath": f"{DIRECTORY_FOLDER}/{name}{context.volume_suffix}",
             "readOnly": True,
         }
-        for name, _ in _directory_secrets(scene)
+        for name, _ in _directory_secrets(context)
     ]
 
 
-def _directory_secrets(scene: Scene) -> list[tuple[str, SecretKeyRef]]:
-    reference = scene.pool.spec.directory.redis_ref
+def _directory_secrets(context: PoolContext) -> list[tuple[str, SecretKeyRef]]:
+    reference = context.pool.spec.directory.redis_ref
     refs = {} if reference is None else {"password": reference.password_ref, "ca": reference.ca_ref}
     return [(name, ref) for name, ref in refs.items() if ref is not None]
 
 
-def _directory_files(scene: Scene) -> dict[str, str]:
-    reference = scene.pool.spec.directory.redis_ref
+def _directory_files(context: PoolContext) -> dict[str, str]:
+    reference = context.pool.spec.directory.redis_ref
     names = {"password": "directoryPasswordFile", "ca": "directoryCaFile"}
-    files = {names[name]: f"{DIRECTORY_FOLDER}/{name}{scene.mark}/{name}" for name, _ in _directory_secrets(scene)}
+    files = {
+        names[name]: f"{DIRECTORY_FOLDER}/{name}{context.volume_suffix}/{name}"
+        for name, _ in _directory_secrets(context)
+    }
     if reference is not None and reference.username is not None:
         files["directoryUsername"] = reference.username
     return files
 
 
-def _agent_callers(scene: Scene) -> dict[str, Any]:
+def _agent_callers(context: PoolContext) -> dict[str, Any]:
     """Whose tokens an agent takes: its peers', and for figures the operator's. It stays among `callers`, which is all
     that an agent of an older version knows."""
-    peers = _accounts((scene.namespace, engine_account(scene)))
-    operator = _accounts((scene.site.namespace, scene.site.service_account))
+    peers = _accounts((context.namespace, engine_account(context)))
+    operator = _accounts((context.config.namespace, context.config.service_account))
     return {"callers": [*peers, *operator], "figuresOnly": operator, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
 
 
@@ -226,56 +231,63 @@ def _accounts(*names: tuple[str, str]) -> list[str]:
     return [f"system:serviceaccount:{namespace}:{name}" for namespace, name in names]
 
 
-def _share(scene: Scene, members: str) -> dict[str, Any]:
-    if scene.pool.spec.directory.redis_ref is not None:
+def _share(context: PoolContext, members: str) -> dict[str, Any]:
+    if context.pool.spec.directory.redis_ref is not None:
         return {}
-    memory = int(scene.pool.spec.directory.managed.max_memory)
-    replicas = max(1, scene.pool.spec.initial_replicas)
+    memory = int(context.pool.spec.directory.managed.max_memory)
+    replicas = max(1, context.pool.spec.initial_replicas)
     return {
         "maxChunks": capacity_within(memory, replicas),
         "share": {"memory": memory, "replicas": replicas, "membersService": members},
     }
 
 
-ENTRIES: Final = (ENGINE_KEY, SALT_KEY)
+KEY_ENTRIES: Final = (ENGINE_KEY, SALT_KEY)
 """What the operator makes of it, each a random token."""
 
 _FOLDER: Final = "/etc/plumage-pool"
 
 
-def keys_secret(scene: Scene) -> str:
+def keys_secret(context: PoolContext) -> str:
     """Its name. The uid is in it: what a deleted pool of the same name had is there until it is collected."""
-    reference = scene.pool.spec.keys_ref
+    reference = context.pool.spec.keys_ref
     if reference is not None:
         return reference.name
-    return "-".join(part for part in (scene.metadata.name, "keys", scene.metadata.uid[:8]) if part)
+    return "-".join(part for part in (context.metadata.name, "keys", context.metadata.uid[:8]) if part)
 
 
-def build_keys(scene: Scene) -> Child:
+def build_key_secret(context: PoolContext) -> Child:
     """The Secret without its entries, which are not for a plan to choose."""
-    secret = scene.child("v1", "Secret", "engine", {"type": "Opaque"})
-    return {**secret, "metadata": {**secret["metadata"], "name": keys_secret(scene)}}
+    secret = context.child("v1", "Secret", "engine", {"type": "Opaque"})
+    return {**secret, "metadata": {**secret["metadata"], "name": keys_secret(context)}}
 
 
-def key_files(scene: Scene) -> SecretFiles:
+def key_files(context: PoolContext) -> SecretFiles:
     """Where pods have them."""
-    return SecretFiles.in_folder(f"{_FOLDER}{scene.mark}")
+    return SecretFiles.in_folder(f"{_FOLDER}{context.volume_suffix}")
 
 
-def keys_volume(scene: Scene, *, optional: bool = False) -> dict[str, Any]:
+def keys_volume(context: PoolContext, *, optional: bool = False) -> dict[str, Any]:
     """All entries, since `previous-engine-key` comes and goes. optional: a pod of several pools starts without it."""
-    secret = {"secretName": keys_secret(scene), "defaultMode": 0o440}
-    return {"name": f"keys-of-pool{scene.mark}", "secret": {**secret, "optional": True} if optional else secret}
+    secret = {"secretName": keys_secret(context), "defaultMode": 0o440}
+    return {
+        "name": f"keys-of-pool{context.volume_suffix}",
+        "secret": {**secret, "optional": True} if optional else secret,
+    }
 
 
-def keys_mount(scene: Scene) -> dict[str, Any]:
+def keys_mount(context: PoolContext) -> dict[str, Any]:
     """For `keys_volume`."""
-    return {"name": f"keys-of-pool{scene.mark}", "mountPath": f"{_FOLDER}{scene.mark}", "readOnly": True}
+    return {
+        "name": f"keys-of-pool{context.volume_suffix}",
+        "mountPath": f"{_FOLDER}{context.volume_suffix}",
+        "readOnly": True,
+    }
 
 
-def engine_variable(scene: Scene) -> dict[str, Any]:
+def engine_variable(context: PoolContext) -> dict[str, Any]:
     """vLLM's key: an argument would stand in the pod's spec, and in every list of processes."""
-    reference = {"name": keys_secret(scene), "key": ENGINE_KEY}
+    reference = {"name": keys_secret(context), "key": ENGINE_KEY}
     return {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}}
 
 

@@ -10,10 +10,10 @@ from plumage.api.v1alpha1.gpus import GPU, is_gpu, names_gpu
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.cluster import ENGINE_PORT
 from plumage.settings.vllm import ROUTES
-from plumage_operator.resources.context import Scene
-from plumage_operator.resources.model_files import adapter_places, hub_variables, weights_place
-from plumage_operator.resources.settings import ANYWHERE, PLUGIN_KEY, engine_variable, meeting
-from plumage_operator.resources.workload import Defaults, filled, memory_volume, scratch_volume
+from plumage_operator.resources.context import PoolContext
+from plumage_operator.resources.model_files import adapter_files, hub_variables, weights_files
+from plumage_operator.resources.settings import ALL_ADDRESSES, PLUGIN_KEY, engine_sockets, engine_variable
+from plumage_operator.resources.workload import ResourceDefaults, memory_volume, scratch_volume, with_defaults
 
 __all__ = ["SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
 
@@ -25,27 +25,27 @@ _CACHE = "/var/cache/vllm"  # the default of hostMemory.disk.path lies beside it
 _GIB = 1 << 30
 
 
-def vllm_container(scene: Scene) -> dict[str, Any]:
+def vllm_container(context: PoolContext) -> dict[str, Any]:
     """What differs from the simulator's container: command, arguments, environment, mounts, resources."""
     return {
         "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
-        "args": [*_flags(scene)],
-        "env": _environment(scene),
-        "volumeMounts": [*weights_place(scene).mounts, *_adapter_mounts(scene), *_own_mounts(scene)],
-        "resources": _resources(scene),
+        "args": [*_flags(context)],
+        "env": _environment(context),
+        "volumeMounts": [*weights_files(context).mounts, *_adapter_mounts(context), *_own_mounts(context)],
+        "resources": _resources(context),
     }
 
 
-def vllm_volumes(scene: Scene) -> list[dict[str, Any]]:
+def vllm_volumes(context: PoolContext) -> list[dict[str, Any]]:
     """For `vllm_container`."""
-    engine = scene.pool.spec.engine
-    cache, volumes = engine.model_cache, [*weights_place(scene).volumes]
-    volumes += [volume for place in adapter_places(scene).values() for volume in place.volumes]
+    engine = context.pool.spec.engine
+    cache, volumes = engine.model_cache, [*weights_files(context).volumes]
+    volumes += [volume for place in adapter_files(context).values() for volume in place.volumes]
     if cache.claim_name is not None:
         volumes.append(_claim("hub", cache.claim_name))
     else:
         volumes.append(scratch_volume("hub", None if cache.size_limit is None else str(cache.size_limit)))
-    if (shared := _shared_memory(scene)) is not None:
+    if (shared := _shared_memory(context)) is not None:
         volumes.append(memory_volume("shm", str(shared)))
     if engine.host_memory is not None and (disk := engine.host_memory.disk) is not None:
         own = scratch_volume("disk", str(disk.capacity))
@@ -53,28 +53,28 @@ def vllm_volumes(scene: Scene) -> list[dict[str, Any]]:
     return [*volumes, scratch_volume("cache", None)]
 
 
-def _flags(scene: Scene) -> list[str]:
-    model = scene.pool.spec.model
+def _flags(context: PoolContext) -> list[str]:
+    model = context.pool.spec.model
     flags = settings.vllm_flags(
-        scene.pool,
-        meeting(scene),
-        model=weights_place(scene).path,
-        host=ANYWHERE,
+        context.pool,
+        engine_sockets(context),
+        model=weights_files(context).path,
+        host=ALL_ADDRESSES,
         port=ENGINE_PORT,
         shutdown_seconds=SHUTDOWN_SECONDS,
-        adapters={name: place.path for name, place in adapter_places(scene).items()},
+        adapters={name: place.path for name, place in adapter_files(context).items()},
     )
-    own = len(flags) - len(scene.pool.spec.engine.args)  # a person's arguments stay last: they win
+    own = len(flags) - len(context.pool.spec.engine.args)  # a person's arguments stay last: they win
     more = [f"--revision={model.revision}"] if model.revision and model.uri.startswith("hf://") else []
     if model.uri.startswith("s3://"):
         more.append("--load-format=runai_streamer")
     return [*flags[:own], *more, *flags[own:]]
 
 
-def _environment(scene: Scene) -> list[dict[str, Any]]:
+def _environment(context: PoolContext) -> list[dict[str, Any]]:
     """A read-only root needs every cache on a volume; the plugin's settings come from the ConfigMap, so that what may
     change live changes no pod."""
-    plugin = {"configMapKeyRef": {"name": scene.name("engine"), "key": PLUGIN_KEY}}
+    plugin = {"configMapKeyRef": {"name": context.name("engine"), "key": PLUGIN_KEY}}
     folders = {
         "HOME": _CACHE,
         "XDG_CACHE_HOME": _CACHE,
@@ -86,35 +86,35 @@ def _environment(scene: Scene) -> list[dict[str, Any]]:
         "VLLM_PLUGINS": ROUTES,
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if not scene.pool.spec.model.uri.startswith("hf://"):
+    if not context.pool.spec.model.uri.startswith("hf://"):
         folders["HF_HUB_OFFLINE"] = "1"
-    theirs = {one.name for one in scene.pool.spec.engine.env}
+    theirs = {one.name for one in context.pool.spec.engine.env}
     own = [{"name": name, "value": value} for name, value in folders.items() if name not in theirs]
-    given = [one.model_dump(exclude_none=True, by_alias=True) for one in scene.pool.spec.engine.env]
-    ours = [{"name": "PLUMAGE_VLLM", "valueFrom": plugin}, engine_variable(scene)]
-    return [*own, *ours, *hub_variables(scene, token_only=True), *given]
+    given = [one.model_dump(exclude_none=True, by_alias=True) for one in context.pool.spec.engine.env]
+    ours = [{"name": "PLUMAGE_VLLM", "valueFrom": plugin}, engine_variable(context)]
+    return [*own, *ours, *hub_variables(context, token_only=True), *given]
 
 
-def _adapter_mounts(scene: Scene) -> list[dict[str, Any]]:
-    return [mount for place in adapter_places(scene).values() for mount in place.mounts]
+def _adapter_mounts(context: PoolContext) -> list[dict[str, Any]]:
+    return [mount for place in adapter_files(context).values() for mount in place.mounts]
 
 
-def _own_mounts(scene: Scene) -> list[dict[str, Any]]:
+def _own_mounts(context: PoolContext) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"name": "hub", "mountPath": "/models/hub"},
         {"name": "cache", "mountPath": _CACHE},
     ]
-    if _shared_memory(scene) is not None:
+    if _shared_memory(context) is not None:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    memory = scene.pool.spec.engine.host_memory
+    memory = context.pool.spec.engine.host_memory
     if memory is not None and memory.disk is not None:
         mounts.append({"name": "disk", "mountPath": memory.disk.path})
     return mounts
 
 
-def _shared_memory(scene: Scene) -> int | None:
+def _shared_memory(context: PoolContext) -> int | None:
     """Bytes of /dev/shm: what the manifest says or several GPUs need, and the host tier, which vLLM maps there."""
-    engine = scene.pool.spec.engine
+    engine = context.pool.spec.engine
     asked = int(engine.shared_memory) if engine.shared_memory is not None else 0
     if engine.shared_memory is None and engine.tensor_parallel_size > 1:
         asked = _GIB
@@ -124,12 +124,12 @@ def _shared_memory(scene: Scene) -> int | None:
     return asked or None
 
 
-def _resources(scene: Scene) -> dict[str, Any]:
+def _resources(context: PoolContext) -> dict[str, Any]:
     """As the manifest says; the GPUs of a replica are asked for where it names none. What a model takes is known to its
     owner alone: a limit that is named without a request is the request too, as Kubernetes has it."""
-    engine = scene.pool.spec.engine
+    engine = context.pool.spec.engine
     told = engine.resources
-    resources = filled(told, _defaults(scene))
+    resources = with_defaults(told, _defaults(context))
     requests = {
         name: one for name, one in resources["requests"].items() if name in told.requests or name not in told.limits
     }
@@ -139,12 +139,12 @@ def _resources(scene: Scene) -> dict[str, Any]:
     return {"requests": _asked(requests), "limits": _asked(limits)}
 
 
-def _defaults(scene: Scene) -> Defaults:
+def _defaults(context: PoolContext) -> ResourceDefaults:
     """A worker for each GPU, with its CUDA context, compiled graphs and a shard that is being loaded. /dev/shm counts
     as memory. The limit is wide: it bounds a leak, and keeps no model from loading."""
-    shared = _shared_memory(scene) or 0
-    workers = scene.pool.spec.engine.tensor_parallel_size
-    return Defaults("1", str(4 * _GIB + shared), str(32 * _GIB * workers + shared))
+    shared = _shared_memory(context) or 0
+    workers = context.pool.spec.engine.tensor_parallel_size
+    return ResourceDefaults("1", str(4 * _GIB + shared), str(32 * _GIB * workers + shared))
 
 
 def _asked(amounts: Mapping[str, str]) -> dict[str, str]:

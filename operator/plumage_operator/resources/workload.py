@@ -17,7 +17,7 @@ from plumage.api.v1alpha1.scheduling import Placement, as_written
 from plumage.cluster import AUDIENCE, CONFIG_FOLDER, TOKEN_FOLDER, Component
 from plumage.settings import ROUTER_MEMORY
 from plumage_operator.observed import digest
-from plumage_operator.resources.context import CONFIG_HASH, Child, Owner
+from plumage_operator.resources.context import CONFIG_HASH, Child, ChildOwner
 
 __all__ = [
     "AGENT",
@@ -28,10 +28,10 @@ __all__ = [
     "MIB",
     "POD_NAME",
     "SIMULATOR",
-    "TELLS_WHY",
+    "TERMINATION_MESSAGE",
     "TMP_MOUNT",
     "USER",
-    "Defaults",
+    "ResourceDefaults",
     "api_volume",
     "build_account",
     "build_budget",
@@ -39,15 +39,15 @@ __all__ = [
     "config_volume",
     "container_security",
     "deployment",
-    "filled",
     "http_probe",
     "identity_volume",
     "memory_volume",
-    "placed",
+    "placement_fields",
     "pod_security",
     "router_defaults",
     "scratch_volume",
     "secret_volume",
+    "with_defaults",
 ]
 
 USER: Final = 10001
@@ -126,7 +126,7 @@ def memory_volume(name: str, limit: str) -> dict[str, Any]:
     return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 
-TELLS_WHY: Final = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+TERMINATION_MESSAGE: Final = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 """A container that ends says why in its status, by its log's last lines, and the pool's condition repeats it."""
 
 
@@ -141,7 +141,7 @@ def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int
 
 
 def deployment(
-    owner: Owner,
+    owner: ChildOwner,
     component: Component,
     pod: Mapping[str, Any],
     *,
@@ -167,7 +167,7 @@ def deployment(
     return owner.child("apps/v1", "Deployment", component, {"spec": spec})
 
 
-def placed(told: Placement, selector: Mapping[str, str] | None) -> dict[str, Any]:
+def placement_fields(told: Placement, selector: Mapping[str, str] | None) -> dict[str, Any]:
     """The scheduling fields of a pod, as the manifest has them. selector: of the part's pods, which spread over nodes
     where the manifest names no spread of its own; None for a part of one pod."""
     spread = [as_written(one) for one in told.topology_spread_constraints]
@@ -204,48 +204,48 @@ MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class ResourceDefaults:
     """cpu, memory: requests, as Kubernetes writes them. most: the limit of memory."""
 
     cpu: str
     memory: str
-    most: str
+    memory_limit: str
 
 
 # The agent's index grows with the engine's cache, up to a bound; 0067 has its CPU.
-AGENT: Final = Defaults("50m", "192Mi", "1Gi")
+AGENT: Final = ResourceDefaults("50m", "192Mi", "1Gi")
 
-FETCH: Final = Defaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
+FETCH: Final = ResourceDefaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
 
-SIMULATOR: Final = Defaults("100m", "192Mi", "1Gi")
+SIMULATOR: Final = ResourceDefaults("100m", "192Mi", "1Gi")
 
 _ROUTER_MOST: Final = "1Gi"
 
 
-def router_defaults(limits: RouterLimits) -> Defaults:
+def router_defaults(limits: RouterLimits) -> ResourceDefaults:
     """Of a router, by the request bodies that it may hold: without resources they get a quarter of its memory, so four
     times the memory that is named for them is asked for."""
     asked = Quantity(ROUTER_MEMORY)
     if limits.body_memory is not None and 4 * limits.body_memory.value > asked.value:
         asked = Quantity(4 * int(limits.body_memory))
-    most = Quantity(_ROUTER_MOST)
-    return Defaults("100m", str(asked), str(most if asked.value <= most.value else asked))
+    memory_limit = Quantity(_ROUTER_MOST)
+    return ResourceDefaults("100m", str(asked), str(memory_limit if asked.value <= memory_limit.value else asked))
 
 
-def filled(given: Resources, defaults: Defaults) -> dict[str, dict[str, str]]:
+def with_defaults(given: Resources, defaults: ResourceDefaults) -> dict[str, dict[str, str]]:
     """`resources` of a container. A default request is at most the limit that is named, and the default limit at least
     the request that is named: a pod with a request above its limit is refused."""
     requests = {name: _least(amount, given.limits.get(name)) for name, amount in _requests(defaults).items()}
     named = given.requests.get("memory")
-    most = Quantity(defaults.most)
-    limits = {"memory": str(most if named is None or named.value <= most.value else named)}
+    memory_limit = Quantity(defaults.memory_limit)
+    limits = {"memory": str(memory_limit if named is None or named.value <= memory_limit.value else named)}
     return {
         "requests": {**requests, **_written(given.requests)},
         "limits": {**limits, **_written(given.limits)},
     }
 
 
-def _requests(defaults: Defaults) -> dict[str, Quantity]:
+def _requests(defaults: ResourceDefaults) -> dict[str, Quantity]:
     return {"cpu": Quantity(defaults.cpu), "memory": Quantity(defaults.memory)}
 
 
@@ -257,20 +257,20 @@ def _written(amounts: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def build_account(owner: Owner, component: Component) -> Child:
+def build_account(owner: ChildOwner, component: Component) -> Child:
     """No token is mounted by itself."""
     return owner.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
 
 
-def build_router_binding(owner: Owner, component: Component) -> Child:
+def build_router_binding(owner: ChildOwner, component: Component) -> Child:
     """Routers read the EndpointSlices of their namespace. The role comes with the chart."""
     subject = {"kind": "ServiceAccount", "name": owner.name(component), "namespace": owner.namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": owner.site.router_role}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": owner.config.router_role}
     body = {"roleRef": role, "subjects": [subject]}
     return owner.child("rbac.authorization.k8s.io/v1", "RoleBinding", component, body)
 
 
-def build_budget(owner: Owner, component: Component) -> Child:
+def build_budget(owner: ChildOwner, component: Component) -> Child:
     """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
     replica go.) A pod that is not ready may always go: by Kubernetes' own default a pool that is broken would keep its
     nodes from being drained for good."""

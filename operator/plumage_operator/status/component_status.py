@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from plumage.cluster import COMPONENT_LABEL, Component
-from plumage_operator.observed import Object, Observed, meta, own_child, part_of
-from plumage_operator.resources import CONFIG_HASH, Owner, Scene
-from plumage_operator.status.conditions import Fact, Reason, Status, Type, find_condition
+from plumage_operator.observed import Object, Observed, component_pods, meta, own_child
+from plumage_operator.resources import CONFIG_HASH, ChildOwner, PoolContext
+from plumage_operator.status.conditions import Condition, Reason, Status, Type, find_condition
 from plumage_operator.status.diagnosis import Cause, diagnose, is_ready
 
 __all__ = [
     "Counts",
     "counts",
-    "directory_fact",
-    "engine_fact",
-    "gateway_fact",
+    "directory_condition",
+    "engine_condition",
+    "gateway_condition",
     "is_served",
     "pods_of",
-    "progress_fact",
+    "progress_condition",
     "proven_replicas",
-    "router_fact",
+    "router_condition",
 ]
 
 
@@ -39,12 +39,12 @@ class Counts:
 
 def pods_of(observed: Observed, component: Component) -> list[Object]:
     """The pods of one part that are not being deleted."""
-    return part_of(observed.pods, component)
+    return component_pods(observed.pods, component)
 
 
-def counts(observed: Observed, scene: Owner, component: Component) -> Counts:
+def counts(observed: Observed, context: ChildOwner, component: Component) -> Counts:
     """All zero while there is no Deployment."""
-    deployment = _deployment(observed, scene, component)
+    deployment = _deployment(observed, context, component)
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
     return Counts(
         wanted=int(spec.get("replicas", 1)) if deployment else 0,
@@ -55,25 +55,25 @@ def counts(observed: Observed, scene: Owner, component: Component) -> Counts:
     )
 
 
-def engine_fact(observed: Observed, scene: Scene) -> Fact:
+def engine_condition(observed: Observed, context: PoolContext) -> Condition:
     """Ready once every wanted replica answers, be it an old or a new one; from then on, as long as enough do of those
     that were ready: a pool that grows serves as it did."""
-    found, wanted = counts(observed, scene, "engine"), scene.replicas
+    found, wanted = counts(observed, context, "engine"), context.replicas
     if wanted == 0 and found.total == 0:
-        return Fact(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
+        return Condition(Type.ENGINE_READY, "True", Reason.SCALED_TO_ZERO, "no replica is wanted")
     told = f"{found.ready} of {wanted} replicas are ready"
     if wanted and found.ready >= wanted:
-        return Fact(Type.ENGINE_READY, "True", Reason.SERVING, told)
-    reason, why = _lacking(observed, scene)
-    if found.ready < _least(observed, scene):
-        return Fact(Type.ENGINE_READY, "False", reason, told + why)
+        return Condition(Type.ENGINE_READY, "True", Reason.SERVING, told)
+    reason, why = _lacking(observed, context)
+    if found.ready < _least(observed, context):
+        return Condition(Type.ENGINE_READY, "False", reason, told + why)
     passes = reason in (Reason.STARTING, Reason.WARMING)
-    return Fact(Type.ENGINE_READY, "True", Reason.SERVING if passes else Reason.DEGRADED, told + why)
+    return Condition(Type.ENGINE_READY, "True", Reason.SERVING if passes else Reason.DEGRADED, told + why)
 
 
-def _lacking(observed: Observed, scene: Scene) -> tuple[Reason, str]:
+def _lacking(observed: Observed, context: PoolContext) -> tuple[Reason, str]:
     """Why not all replicas are ready: the reason, and how a sentence on their number goes on."""
-    cause = _cause(observed, scene, "engine")
+    cause = _cause(observed, context, "engine")
     if cause is not None:
         return cause.reason, f". {cause.message}"
     warming = [pod for pod in pods_of(observed, "engine") if _engine_answers(pod) and not is_ready(pod)]
@@ -95,13 +95,13 @@ def proven_replicas(observed: Observed) -> int:
     return int(status.get("desiredReplicas", 0) if told is None and _was_ready(observed) else told or 0)
 
 
-def _least(observed: Observed, scene: Scene) -> int:
+def _least(observed: Observed, context: PoolContext) -> int:
     """Replicas without which a pool is not called ready. vLLM loads for minutes: what is added counts from when it was
     ready, or each step up would be told as an outage. One that broke is well again with the size it was ready with."""
-    proven = min(proven_replicas(observed), scene.replicas)
+    proven = min(proven_replicas(observed), context.replicas)
     if not proven:
-        return max(1, scene.replicas)
-    return _enough(proven, scene.pool.spec.rollout.max_unavailable) if _was_ready(observed) else proven
+        return max(1, context.replicas)
+    return _enough(proven, context.pool.spec.rollout.max_unavailable) if _was_ready(observed) else proven
 
 
 def _enough(proven: int, unavailable: int | str) -> int:
@@ -110,28 +110,30 @@ def _enough(proven: int, unavailable: int | str) -> int:
     return max(1, proven - max(1, share))
 
 
-def router_fact(observed: Observed, scene: Scene) -> Fact:
+def router_condition(observed: Observed, context: PoolContext) -> Condition:
     """At least one router answers; without an own router, what there is to say of the gateway."""
-    reference = scene.pool.spec.router.gateway_ref
+    reference = context.pool.spec.router.gateway_ref
     if reference is not None:
         return _gateway(observed, reference.name)
-    wanted = scene.pool.spec.router.replicas
-    return _served(Type.ROUTER_READY, observed, scene, "router", wanted)
+    wanted = context.pool.spec.router.replicas
+    return _served(Type.ROUTER_READY, observed, context, "router", wanted)
 
 
-def _gateway(observed: Observed, name: str) -> Fact:
+def _gateway(observed: Observed, name: str) -> Condition:
     """What the gateway's status says of the pool: it is written by this operator too, after the gateway's own look."""
     if observed.gateway is None:
         told = f"there is no InferenceGateway {name} in this namespace: create it, or remove spec.router.gatewayRef"
-        return Fact(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, told)
+        return Condition(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, told)
     said = {str(one.get("type")): one for one in (observed.gateway.get("status") or {}).get("conditions") or ()}
     accepted, routers = said.get(Type.ACCEPTED, {}), said.get(Type.ROUTER_READY, {})
     if not is_served(observed):
         why = accepted.get("message") or "its routers are being made"
-        return Fact(Type.ROUTER_READY, "False", Reason.NOT_SERVED, f"InferenceGateway {name} does not serve it: {why}")
+        return Condition(
+            Type.ROUTER_READY, "False", Reason.NOT_SERVED, f"InferenceGateway {name} does not serve it: {why}"
+        )
     reason, message = str(routers.get("reason") or Reason.STARTING), str(routers.get("message") or "")
     status: Status = "True" if routers.get("status") == "True" else "False"
-    return Fact(Type.ROUTER_READY, status, reason, f"InferenceGateway {name}: {message}")
+    return Condition(Type.ROUTER_READY, status, reason, f"InferenceGateway {name}: {message}")
 
 
 def is_served(observed: Observed) -> bool:
@@ -140,61 +142,61 @@ def is_served(observed: Observed) -> bool:
     return str(meta(observed.pool).get("name")) in (status.get("pools") or ())
 
 
-def gateway_fact(observed: Observed, scene: Owner, wanted: int) -> Fact:
+def gateway_condition(observed: Observed, context: ChildOwner, wanted: int) -> Condition:
     """Of a gateway's own routers."""
-    return _served(Type.ROUTER_READY, observed, scene, "gateway", wanted)
+    return _served(Type.ROUTER_READY, observed, context, "gateway", wanted)
 
 
-def directory_fact(observed: Observed, scene: Scene) -> Fact:
+def directory_condition(observed: Observed, context: PoolContext) -> Condition:
     """The managed one answers; of one that is referred to, its routers and agents tell."""
-    if scene.pool.spec.directory.redis_ref is not None:
+    if context.pool.spec.directory.redis_ref is not None:
         told = "the directory of spec.directory.redisRef; routers and agents tell in their metrics whether it answers"
-        return Fact(Type.DIRECTORY_READY, "True", Reason.EXTERNAL, told)
-    return _served(Type.DIRECTORY_READY, observed, scene, "directory", 1)
+        return Condition(Type.DIRECTORY_READY, "True", Reason.EXTERNAL, told)
+    return _served(Type.DIRECTORY_READY, observed, context, "directory", 1)
 
 
-def _served(type_: Type, observed: Observed, scene: Owner, component: Component, wanted: int) -> Fact:
-    found = counts(observed, scene, component)
+def _served(type_: Type, observed: Observed, context: ChildOwner, component: Component, wanted: int) -> Condition:
+    found = counts(observed, context, component)
     told = f"{found.ready} of {wanted} are ready"
-    cause = _cause(observed, scene, component) if found.ready < wanted else None
+    cause = _cause(observed, context, component) if found.ready < wanted else None
     if found.ready:
         reason = Reason.DEGRADED if cause and cause.reason is Reason.NODE_LOST else Reason.SERVING
-        return Fact(type_, "True", reason, f"{told}. {cause.message}" if cause else told)
+        return Condition(type_, "True", reason, f"{told}. {cause.message}" if cause else told)
     if cause is not None:
-        return Fact(type_, "False", cause.reason, cause.message)
-    return Fact(type_, "False", Reason.STARTING, told)
+        return Condition(type_, "False", cause.reason, cause.message)
+    return Condition(type_, "False", Reason.STARTING, told)
 
 
-def progress_fact(observed: Observed, scene: Scene) -> Fact:
+def progress_condition(observed: Observed, context: PoolContext) -> Condition:
     """Whether the engines are on their way to what the spec says, and if they are stuck, on what."""
-    found, wanted = counts(observed, scene, "engine"), scene.replicas
+    found, wanted = counts(observed, context, "engine"), context.replicas
     replaced = min(found.updated, wanted)
     if not found.settled or (found.total == 0 and wanted):
-        cause = _cause(observed, scene, "engine")
+        cause = _cause(observed, context, "engine")
         if cause is None or cause.passes:
-            return _rolling(observed, scene, replaced)
+            return _rolling(observed, context, replaced)
     if found.updated == found.total == found.ready == wanted:
-        return Fact(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
-    cause = _cause(observed, scene, "engine")
+        return Condition(Type.PROGRESSING, "False", Reason.SETTLED, f"all {wanted} replicas are as the spec says")
+    cause = _cause(observed, context, "engine")
     if cause is not None and not cause.passes:
         if found.total == found.updated:
-            rolled_out = _was_rolled_out(_deployment(observed, scene, "engine"))
+            rolled_out = _was_rolled_out(_deployment(observed, context, "engine"))
             told = f"{found.ready} of {wanted} replicas are ready, all as the spec says. {cause.message}"
-            return Fact(Type.PROGRESSING, "False", Reason.DEGRADED if rolled_out else cause.reason, told)
+            return Condition(Type.PROGRESSING, "False", Reason.DEGRADED if rolled_out else cause.reason, told)
         return _halted(found, cause)
     if found.total > found.updated:
-        return _rolling(observed, scene, replaced)
+        return _rolling(observed, context, replaced)
     why = f". {cause.message}" if cause is not None and cause.reason is Reason.NODE_LOST else ""
-    return Fact(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready{why}")
+    return Condition(Type.PROGRESSING, "True", Reason.RESIZING, f"{found.ready} of {wanted} replicas are ready{why}")
 
 
-def _rolling(observed: Observed, scene: Scene, replaced: int) -> Fact:
+def _rolling(observed: Observed, context: PoolContext, replaced: int) -> Condition:
     """A Deployment that somebody halted is put back, but not while the pool is paused."""
-    halted = (_deployment(observed, scene, "engine").get("spec") or {}).get("paused")
-    name = scene.name("engine")
+    halted = (_deployment(observed, context, "engine").get("spec") or {}).get("paused")
+    name = context.name("engine")
     why = f". Deployment {name} is paused: kubectl rollout resume deployment {name}" if halted else ""
-    told = f"{replaced} of {scene.replicas} replicas are up to date{why}"
-    return Fact(Type.PROGRESSING, "True", Reason.ROLLING_OUT, told)
+    told = f"{replaced} of {context.replicas} replicas are up to date{why}"
+    return Condition(Type.PROGRESSING, "True", Reason.ROLLING_OUT, told)
 
 
 def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:
@@ -203,18 +205,18 @@ def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:
     return told is not None and told.get("reason") == "NewReplicaSetAvailable"
 
 
-def _halted(found: Counts, cause: Cause) -> Fact:
+def _halted(found: Counts, cause: Cause) -> Condition:
     """Replicas of before are there, so that there is a rollout to halt: a new pool has none."""
     serving = f"the {found.total - found.updated} replicas of before serve on"
     told = f"new replicas do not become ready; {serving}. {cause.message}"
-    return Fact(Type.PROGRESSING, "False", Reason.ROLLOUT_HALTED, told)
+    return Condition(Type.PROGRESSING, "False", Reason.ROLLOUT_HALTED, told)
 
 
-def _cause(observed: Observed, scene: Owner, component: Component) -> Cause | None:
+def _cause(observed: Observed, context: ChildOwner, component: Component) -> Cause | None:
     """Pods that are being deleted are looked at too: those of a lost node stay so until it is back."""
-    deployment = _deployment(observed, scene, component)
+    deployment = _deployment(observed, context, component)
     pods = [pod for pod in observed.pods if (meta(pod).get("labels") or {}).get(COMPONENT_LABEL) == component]
-    return diagnose(_newest_first(pods, deployment), deployment or None, observed.troubles, component)
+    return diagnose(_newest_first(pods, deployment), deployment or None, observed.warnings, component)
 
 
 def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:
@@ -224,8 +226,8 @@ def _newest_first(pods: Sequence[Object], deployment: Object) -> list[Object]:
     return sorted(pods, key=lambda pod: ((meta(pod).get("annotations") or {}).get(CONFIG_HASH) != now, _name(pod)))
 
 
-def _deployment(observed: Observed, scene: Owner, component: Component) -> Mapping[str, Any]:
-    return own_child(observed, ("Deployment", scene.name(component))) or {}
+def _deployment(observed: Observed, context: ChildOwner, component: Component) -> Mapping[str, Any]:
+    return own_child(observed, ("Deployment", context.name(component))) or {}
 
 
 def _engine_answers(pod: Object) -> bool:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-__all__ = ["Fact", "Reason", "Status", "Type", "find_condition", "seconds_of", "set_condition", "timestamp"]
+__all__ = ["Condition", "Reason", "Status", "Type", "find_condition", "seconds_of", "set_condition", "timestamp"]
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -86,7 +86,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class Condition:
     """What a condition says now. reason: one of `Reason`, or the autoscaler's."""
 
     type: Type
@@ -99,23 +99,23 @@ _LONGEST = 4_096  # characters of a message; a scheduler's or a registry's own w
 
 
 def set_condition(
-    conditions: Sequence[Mapping[str, Any]], fact: Fact, generation: int, now: float
+    conditions: Sequence[Mapping[str, Any]], condition: Condition, generation: int, now: float
 ) -> tuple[dict[str, Any], ...]:
     """The conditions with `fact` in its place. lastTransitionTime changes only where the status flips. now: seconds
     since 1970."""
-    before = find_condition(conditions, fact.type)
-    flipped = before is None or before.get("status") != fact.status
-    condition = {
-        "type": str(fact.type),
-        "status": fact.status,
-        "reason": str(fact.reason),
-        "message": fact.message[:_LONGEST],
+    before = find_condition(conditions, condition.type)
+    flipped = before is None or before.get("status") != condition.status
+    written = {
+        "type": str(condition.type),
+        "status": condition.status,
+        "reason": str(condition.reason),
+        "message": condition.message[:_LONGEST],
         "observedGeneration": generation,
         "lastTransitionTime": timestamp(now) if flipped or before is None else before.get("lastTransitionTime", ""),
     }
     if before is None:
-        return (*map(dict, conditions), condition)
-    return tuple(condition if one.get("type") == fact.type else dict(one) for one in conditions)
+        return (*map(dict, conditions), written)
+    return tuple(written if one.get("type") == condition.type else dict(one) for one in conditions)
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:

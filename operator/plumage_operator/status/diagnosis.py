@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from plumage.api.v1alpha1.gpus import is_gpu
-from plumage_operator.observed import Object, Trouble, meta
+from plumage_operator.observed import Object, WarningEvent, meta
 from plumage_operator.status.conditions import Reason, find_condition, seconds_of
 from plumage_operator.status.remedies import (
-    Part,
+    ContainerRef,
+    container_of,
     give_memory,
     lower_requests,
     make_image_available,
-    part_of_container,
     set_limits,
 )
 
-__all__ = ["Cause", "diagnose", "is_lost", "is_ready", "replica_failure", "stuck_pods", "wants_events"]
+__all__ = ["Cause", "diagnose", "is_lost", "is_ready", "pods_to_explain", "replica_failure", "stuck_pods"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ _FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its las
 
 
 def diagnose(
-    pods: Sequence[Object], deployment: Object | None, troubles: Sequence[Trouble], component: str = "engine"
+    pods: Sequence[Object], deployment: Object | None, warnings: Sequence[WarningEvent], component: str = "engine"
 ) -> Cause | None:
     """The worst cause among a component's pods that are not ready, and what their Deployment can't do.
 
@@ -88,7 +88,7 @@ def diagnose(
     """
     lost = [_lost(pod) for pod in pods if is_lost(pod)]
     waiting = [pod for pod in pods if not is_ready(pod) and not is_lost(pod) and "deletionTimestamp" not in meta(pod)]
-    found = [cause for pod in waiting for cause in _causes(pod, troubles)]
+    found = [cause for pod in waiting for cause in _causes(pod, warnings)]
     if (failure := replica_failure(deployment, component)) is not None:
         found.append(failure)
     hard = next((cause for cause in found if not cause.passes), None)
@@ -140,7 +140,7 @@ def stuck_pods(pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in pods if not is_ready(pod) and _is_stuck(pod)]
 
 
-def wants_events(stuck: Iterable[Object], now: float) -> list[str]:
+def pods_to_explain(stuck: Iterable[Object], now: float) -> list[str]:
     """Names of those that have been so for longer than a pod takes that merely starts. now: seconds since 1970."""
     return [str(meta(pod).get("name")) for pod in stuck if _is_late(pod, now)]
 
@@ -157,17 +157,17 @@ def _is_stuck(pod: Object) -> bool:
     return scheduled and (not waiting or all(reason in ("ContainerCreating", "PodInitializing") for reason in waiting))
 
 
-def _causes(pod: Object, troubles: Sequence[Trouble]) -> Iterator[Cause]:
+def _causes(pod: Object, warnings: Sequence[WarningEvent]) -> Iterator[Cause]:
     name = str(meta(pod).get("name", "a pod"))
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        yield _unscheduled(name, str(scheduled.get("message", "")), part_of_container(pod))
+        yield _unscheduled(name, str(scheduled.get("message", "")), container_of(pod))
     for status in _containers(pod):
-        part = part_of_container(pod, str(status.get("name", "")))
-        if (cause := _container(name, status, part)) is not None:
+        container_ref = container_of(pod, str(status.get("name", "")))
+        if (cause := _container(name, status, container_ref)) is not None:
             yield cause
     if _is_stuck(pod):
-        yield from (_before_containers(one) for one in troubles if one.name == name and one.reason != _UNPLACED)
+        yield from (_before_containers(one) for one in warnings if one.name == name and one.reason != _UNPLACED)
     if pod.get("status", {}).get("reason") == "Evicted":
         yield _evicted(name, _short(str(pod["status"].get("message", ""))))
 
@@ -185,38 +185,38 @@ def _containers(pod: Object) -> list[Mapping[str, Any]]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def _container(pod: str, status: Mapping[str, Any], part: Part) -> Cause | None:
+def _container(pod: str, status: Mapping[str, Any], container_ref: ContainerRef) -> Cause | None:
     waiting, container = _waiting(status), str(status.get("name", ""))
     reason, said = waiting.get("reason", ""), _short(str(waiting.get("message", "")))
     if reason in _PULL:
         return Cause(
             Reason.IMAGE_PULL_FAILED,
             f"{pod} can't pull image {status.get('image', '')} of container {container} ({reason}): "
-            f"{said.rstrip('.')}. {make_image_available(part)}",
+            f"{said.rstrip('.')}. {make_image_available(container_ref)}",
         )
     if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
         return _missing(pod, said) or Cause(
             Reason.CONTAINER_REFUSED, f"{pod}: container {container} can't start ({reason}): {said}"
         )
-    return _ended(pod, status, reason, part)
+    return _ended(pod, status, reason, container_ref)
 
 
-def _ended(pod: str, status: Mapping[str, Any], reason: str, part: Part) -> Cause | None:
+def _ended(pod: str, status: Mapping[str, Any], reason: str, container_ref: ContainerRef) -> Cause | None:
     container = str(status.get("name", ""))
     last = (status.get("lastState") or {}).get("terminated") or (status.get("state") or {}).get("terminated") or {}
     if status.get("ready") or not last or last.get("exitCode") == 0:
         return None
     if last.get("reason") == "OOMKilled":
         told = f"{pod}: container {container} was killed because it ran out of memory"
-        return Cause(Reason.OUT_OF_MEMORY, f"{told}. {give_memory(part)}")
+        return Cause(Reason.OUT_OF_MEMORY, f"{told}. {give_memory(container_ref)}")
     if last.get("reason") == "ContainerStatusUnknown":
         told = f"{pod}: container {container} was lost when its node or kubelet restarted; it is started again"
         return Cause(Reason.NODE_LOST, told, passes=True)
     words = _ends(str(last.get("message", ""))).rstrip(".") or "its log says why"
     told = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {words}"
     look = f" (kubectl logs {pod} -c {container} --previous)"
-    if part.container in ("tokenizer", "weights"):
-        whose = "the pool's " if part.component == "gateway" else ""
+    if container_ref.container in ("tokenizer", "weights"):
+        whose = "the pool's " if container_ref.component == "gateway" else ""
         remedy = f"Correct {whose}spec.model.uri, give it {whose}spec.model.tokenRef, or let pods reach where it is"
         return Cause(Reason.MODEL_FAILED, f"{told}. {remedy}{look}.")
     if reason == "CrashLoopBackOff" or int(status.get("restartCount", 0)) >= 2:
@@ -224,7 +224,7 @@ def _ended(pod: str, status: Mapping[str, Any], reason: str, part: Part) -> Caus
     return Cause(Reason.CRASH_LOOP, f"{told}; it is started again{look}.", passes=True)
 
 
-def _unscheduled(pod: str, message: str, part: Part) -> Cause:
+def _unscheduled(pod: str, message: str, container_ref: ContainerRef) -> Cause:
     said = _short(message)
     if (missing := _missing(pod, said)) is not None:
         return missing
@@ -234,7 +234,7 @@ def _unscheduled(pod: str, message: str, part: Part) -> Cause:
             f"{pod} has no node: {said} Add nodes that have {gpu} free, or ask for fewer per replica by "
             "spec.engine.tensorParallelSize and spec.engine.resources.limits.",
         )
-    return Cause(Reason.UNSCHEDULABLE, f"{pod} has no node: {said} {lower_requests(part)}")
+    return Cause(Reason.UNSCHEDULABLE, f"{pod} has no node: {said} {lower_requests(container_ref)}")
 
 
 def _missing(pod: str, said: str) -> Cause | None:
@@ -251,20 +251,20 @@ def _missing(pod: str, said: str) -> Cause | None:
     return None
 
 
-def _before_containers(trouble: Trouble) -> Cause:
+def _before_containers(warning: WarningEvent) -> Cause:
     """What keeps a pod that has a node from starting its first container."""
-    said = _short(trouble.message)
-    if (missing := _missing(trouble.name, said)) is not None:
+    said = _short(warning.message)
+    if (missing := _missing(warning.name, said)) is not None:
         return missing
-    told = f"({trouble.reason}): {said}"
-    if trouble.reason in _NO_VOLUME:
-        return Cause(Reason.VOLUME_FAILED, f"{trouble.name} can't mount its volumes {told}", passes=True)
-    if trouble.reason in _NO_SANDBOX:
+    told = f"({warning.reason}): {said}"
+    if warning.reason in _NO_VOLUME:
+        return Cause(Reason.VOLUME_FAILED, f"{warning.name} can't mount its volumes {told}", passes=True)
+    if warning.reason in _NO_SANDBOX:
         remedy = "Look at its node's network plugin and container runtime."
         return Cause(
-            Reason.SANDBOX_FAILED, f"{trouble.name} gets no sandbox or no network {told}. {remedy}", passes=True
+            Reason.SANDBOX_FAILED, f"{warning.name} gets no sandbox or no network {told}. {remedy}", passes=True
         )
-    return Cause(Reason.CONTAINER_REFUSED, f"{trouble.name} can't start {told}", passes=True)
+    return Cause(Reason.CONTAINER_REFUSED, f"{warning.name} can't start {told}", passes=True)
 
 
 def replica_failure(deployment: Object | None, component: str = "engine") -> Cause | None:
@@ -283,7 +283,7 @@ def replica_failure(deployment: Object | None, component: str = "engine") -> Cau
             f"the namespace's quota {quota[1]} refuses pods: {said}. Raise the quota, or lower replicas or resources.",
         )
     if (quota := _NO_LIMITS.search(message)) is not None:
-        containers = [one for part in _OF_CONTAINERS.findall(quota[2]) for one in part.split(",")]
+        containers = [one for container_ref in _OF_CONTAINERS.findall(quota[2]) for one in container_ref.split(",")]
         remedy = set_limits(component, list(dict.fromkeys(containers)))
         told = f"the namespace's quota {quota[1]} refuses pods whose containers do not say what they take"
         return Cause(Reason.QUOTA_EXCEEDED, f"{told}: {said}. {remedy}")

@@ -14,11 +14,11 @@ from typing import Final
 from plumage.cluster import COMPONENT_LABEL
 from plumage_operator.observed import Object, meta
 
-__all__ = ["Part", "give_memory", "lower_requests", "make_image_available", "part_of_container", "set_limits"]
+__all__ = ["ContainerRef", "container_of", "give_memory", "lower_requests", "make_image_available", "set_limits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ContainerRef:
     """A container of a component's pods. component: engine, router, gateway or directory. container: its name without
     the mark of a pool that a gateway's containers carry; empty for the pod as a whole."""
 
@@ -26,16 +26,16 @@ class Part:
     container: str = ""
 
 
-_RESOURCES: Final[Mapping[Part, str]] = {
-    Part("engine", "engine"): "spec.engine.resources",
-    Part("engine", "agent"): "spec.engine.agentResources",
-    Part("engine", "tokenizer"): "spec.model.fetchResources",
-    Part("engine", "weights"): "spec.model.fetchResources",
-    Part("router", "router"): "spec.router.resources",
-    Part("router", "tokenizer"): "spec.model.fetchResources",
-    Part("gateway", "router"): "spec.resources",
-    Part("gateway", "tokenizer"): "the pool's spec.model.fetchResources",
-    Part("directory", "directory"): "spec.directory.managed.resources",
+_RESOURCES: Final[Mapping[ContainerRef, str]] = {
+    ContainerRef("engine", "engine"): "spec.engine.resources",
+    ContainerRef("engine", "agent"): "spec.engine.agentResources",
+    ContainerRef("engine", "tokenizer"): "spec.model.fetchResources",
+    ContainerRef("engine", "weights"): "spec.model.fetchResources",
+    ContainerRef("router", "router"): "spec.router.resources",
+    ContainerRef("router", "tokenizer"): "spec.model.fetchResources",
+    ContainerRef("gateway", "router"): "spec.resources",
+    ContainerRef("gateway", "tokenizer"): "the pool's spec.model.fetchResources",
+    ContainerRef("directory", "directory"): "spec.directory.managed.resources",
 }
 """The field with a container's resources. A gateway's tokenizer has those of its pool."""
 
@@ -54,46 +54,50 @@ _ENGINE_IMAGES: Final = frozenset({"engine", "weights"})
 """Containers of an engine's pod that run the engine's image; the others run Plumage's own."""
 
 
-def part_of_container(pod: Object, container: str = "") -> Part:
+def container_of(pod: Object, container: str = "") -> ContainerRef:
     """Which part a pod's container is: `tokenizer-chat` of a gateway is a tokenizer."""
     component = str((meta(pod).get("labels") or {}).get(COMPONENT_LABEL, "engine"))
-    return Part(component, "tokenizer" if container.startswith("tokenizer") else container)
+    return ContainerRef(component, "tokenizer" if container.startswith("tokenizer") else container)
 
 
-def give_memory(part: Part) -> str:
+def give_memory(container_ref: ContainerRef) -> str:
     """For a container that was killed for want of memory."""
     lower = {
-        Part("engine", "engine"): ", or lower what the model, its cache and spec.engine.hostMemory.capacity take",
-        Part("directory", "directory"): ", or lower spec.directory.managed.maxMemory",
+        ContainerRef(
+            "engine", "engine"
+        ): ", or lower what the model, its cache and spec.engine.hostMemory.capacity take",
+        ContainerRef("directory", "directory"): ", or lower spec.directory.managed.maxMemory",
     }
-    field = _RESOURCES.get(part)
+    field = _RESOURCES.get(container_ref)
     if field is None:
         return "Raise the limit of its container, which is none of Plumage's."
-    return f"Raise {field}.limits.memory{lower.get(part, '')}."
+    return f"Raise {field}.limits.memory{lower.get(container_ref, '')}."
 
 
-def lower_requests(part: Part) -> str:
+def lower_requests(container_ref: ContainerRef) -> str:
     """For a pod that no node has room for."""
-    whole = Part(part.component, part.component if part.component != "gateway" else "router")
-    fields = [field for field in (_RESOURCES.get(whole), _PLACES.get(part.component)) if field]
+    whole = ContainerRef(
+        container_ref.component, container_ref.component if container_ref.component != "gateway" else "router"
+    )
+    fields = [field for field in (_RESOURCES.get(whole), _PLACES.get(container_ref.component)) if field]
     return f"Add nodes, or change {', '.join(fields)}." if fields else "Add nodes, or free room on those there are."
 
 
 def set_limits(component: str, containers: Sequence[str]) -> str:
     """For pods that a quota refuses because containers have no requests or limits of what it counts. A container that
     an admission webhook adds is none of Plumage's: a LimitRange gives it defaults."""
-    parts = [Part(component, "tokenizer" if one.startswith("tokenizer") else one) for one in containers]
-    fields = list(dict.fromkeys(_RESOURCES[part] for part in parts if part in _RESOURCES))
-    without = [one for one, part in zip(containers, parts, strict=True) if part not in _RESOURCES]
+    parts = [ContainerRef(component, "tokenizer" if one.startswith("tokenizer") else one) for one in containers]
+    fields = list(dict.fromkeys(_RESOURCES[container_ref] for container_ref in parts if container_ref in _RESOURCES))
+    without = [one for one, container_ref in zip(containers, parts, strict=True) if container_ref not in _RESOURCES]
     told = [f"Set {' and '.join(fields)}."] if fields else []
     if without:
         told.append(f"Give the namespace a LimitRange with defaults, for {', '.join(without)}.")
     return " ".join(told) or "Give the namespace a LimitRange with defaults."
 
 
-def make_image_available(part: Part) -> str:
+def make_image_available(container_ref: ContainerRef) -> str:
     """For a container whose image can't be pulled."""
-    if part.component == "engine" and part.container in _ENGINE_IMAGES:
+    if container_ref.component == "engine" and container_ref.container in _ENGINE_IMAGES:
         return (
             "Correct spec.engine.image (where it is absent, the chart's values under engineImage), or add "
             "spec.engine.imagePullSecrets."

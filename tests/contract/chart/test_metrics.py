@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 from support.charts import CHART, ROOT
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
-from plumage_operator.resources import Scene
+from plumage_operator.resources import PoolContext
 from plumage_operator.resources.context import read_pool
 from plumage_operator.resources.network_access import build_monitor
 
@@ -70,9 +70,9 @@ def test_a_pools_own_monitors_label_as_the_charts_does(render: Any) -> None:
     values = {"monitoring": {"podMonitor": {"enabled": True}}}
     ours = {end["port"]: end["relabelings"] for end in render(values).one("PodMonitor")["spec"]["podMetricsEndpoints"]}
     spec = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
-    scene = Scene(read_pool(pool_object(spec)), SITE, 2)
+    context = PoolContext(read_pool(pool_object(spec)), CONFIG, 2)
     for part in ("engine", "router"):
-        for endpoint in build_monitor(scene, part)["spec"]["podMetricsEndpoints"]:
+        for endpoint in build_monitor(context, part)["spec"]["podMetricsEndpoints"]:
             labels = [one for one in ours[endpoint["port"]] if "targetLabel" in one]  # the chart also drops some pods
             assert endpoint["relabelings"] == labels
 

@@ -41,15 +41,15 @@ def test_the_operator_understands_what_the_chart_tells_it(render: Any) -> None:
     }
     container = render(values).one("Deployment")["spec"]["template"]["spec"]["containers"][0]
     options = _options(container, "me")
-    assert options.site.image == "r.example/plumage:0.1.0"
-    assert options.site.engine_image == "r.example/engine:v9"
-    assert options.site.pull_policy == "Always"
-    assert options.site.pull_secrets == ("one", "two")
-    assert options.site.namespace == "plumage-system"
-    assert options.site.service_account == "me"
-    assert options.site.router_role == "readers"
-    assert options.site.network_policies is False
-    assert options.site.monitoring == ("monitoring",)
+    assert options.config.image == "r.example/plumage:0.1.0"
+    assert options.config.engine_image == "r.example/engine:v9"
+    assert options.config.pull_policy == "Always"
+    assert options.config.pull_secrets == ("one", "two")
+    assert options.config.namespace == "plumage-system"
+    assert options.config.service_account == "me"
+    assert options.config.router_role == "readers"
+    assert options.config.network_policies is False
+    assert options.config.monitoring == ("monitoring",)
     assert options.namespaces == ("team-a", "team-b")
     assert options.integrations == ("ingress", "podMonitors")
     assert (options.log_level, options.log_format) == ("DEBUG", "json")
@@ -67,7 +67,7 @@ def test_by_default_it_watches_all_and_serves_no_external_metrics(render: Any) -
     rendered = render()
     options = _options(rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0], "plumage-operator")
     assert (options.namespaces, options.integrations, options.external_port) == ((), (), None)
-    assert options.site.network_policies is True
+    assert options.config.network_policies is True
     assert options.autoscale_seconds == 15
     assert [one["name"] for one in rendered.one("Service")["spec"]["ports"]] == ["http", "metrics"]
 

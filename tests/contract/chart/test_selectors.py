@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_kept
-from plumage_operator.resources import GatewayScene, Scene, Served, build_children, build_gateway_children
+from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_children, build_gateway_children
 from plumage_operator.resources.context import read_pool
 
 SPOKEN_TO = {"chat-engine", "chat-router", "front-gateway"}
@@ -47,13 +47,13 @@ def test_somebody_elses_pods_are_not_chosen(render: Any) -> None:
 
 
 def _children() -> Iterator[dict[str, Any]]:
-    scene = Scene(read_pool(pool_object()), SITE, 2)
-    yield from build_children(scene)
+    context = PoolContext(read_pool(pool_object()), CONFIG, 2)
+    yield from build_children(context)
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
     told = {**pool_object(spec, name="front", uid="u"), "kind": "InferenceGateway"}
     gateway = parse_kept(told, "the gateway")
     assert isinstance(gateway, InferenceGateway)
-    yield from build_gateway_children(GatewayScene(gateway, SITE, (Served(scene, ("chat",)),)))
+    yield from build_gateway_children(GatewayContext(gateway, CONFIG, (ServedPool(context, ("chat",)),)))
 
 
 def _chosen(selector: Mapping[str, Any], pods: Mapping[str, Mapping[str, str]]) -> set[str]:

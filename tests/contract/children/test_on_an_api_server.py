@@ -12,13 +12,13 @@ import pytest
 from support.needs import missing
 
 from plumage.api.v1alpha1 import parse_pool
-from plumage_operator.config import Site
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.config import OperatorConfig
+from plumage_operator.resources import PoolContext, build_children
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
 
-SITE = Site(image="plumage:1", engine_image="engine:1")
+CONFIG = OperatorConfig(image="plumage:1", engine_image="engine:1")
 EXPOSED: dict[str, Any] = {
     "ingress": {
         "host": "chat.example.com",
@@ -81,7 +81,7 @@ def children(kind: str) -> list[dict[str, Any]]:
             "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
         },
     }
-    built = build_children(Scene(parse_pool(document, "chat"), SITE, 2))
+    built = build_children(PoolContext(parse_pool(document, "chat"), CONFIG, 2))
     return [json.loads(json.dumps(child)) for child in built if child["kind"] == kind]
 
 

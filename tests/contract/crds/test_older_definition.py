@@ -18,9 +18,9 @@ from support.crds import CRDS
 
 from plumage_operator.cache.store import Store
 from plumage_operator.controller.actions import WriteStatus
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import RefusedError
 
 GROUP = "older.plumage.dev"
@@ -45,10 +45,10 @@ def older(api_server: ApiServer) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-async def api(older: ApiServer) -> AsyncIterator[Api]:
+async def api(older: ApiServer) -> AsyncIterator[KubeClient]:
     configuration = Configuration()
     await load_kube_config(config_file=str(older.kubeconfig), client_configuration=configuration, persist_config=False)
-    async with Api(configuration) as api:
+    async with KubeClient(configuration) as api:
         yield api
 
 
@@ -66,12 +66,12 @@ def pool(older: ApiServer) -> dict[str, Any]:
 
 
 async def test_what_the_definition_does_not_know_is_left_out_and_said_once(
-    api: Api, pool: dict[str, Any], caplog: pytest.LogCaptureFixture
+    api: KubeClient, pool: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(RefusedError, match="field not declared in schema"):  # it is no outage, though it is status 500
         await api.write_status(pool, "inferencepools", STATUS)
     store = Store()
-    performer = Performer(api, Recorder(api, lambda: 0.0, "one"), store)
+    performer = Performer(api, EventRecorder(api, lambda: 0.0, "one"), store)
     assert await performer.perform(pool, [WriteStatus(STATUS)]) == ()
     written = observed(store)
     assert written["status"] == {"replicas": 3, "readyReplicas": 2}
@@ -89,7 +89,7 @@ def observed(store: Store) -> Any:
     return found.pool
 
 
-async def test_a_child_with_a_field_that_there_is_not_is_refused(api: Api) -> None:
+async def test_a_child_with_a_field_that_there_is_not_is_refused(api: KubeClient) -> None:
     child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "chat", "namespace": "default"}}
     with pytest.raises(RefusedError, match="nonsense: field not declared in schema"):
         await api.apply({**child, "spec": {"nonsense": 1}})

@@ -23,8 +23,8 @@ from support.autoscaling import KNEE
 from support.ports import free_ports
 
 from plumage.autoscaling import CacheJudge, PoolLoad, ReplicaLoad
-from plumage_operator.external_metrics import ExternalMetrics, PoolSample, read_front_proxy
-from plumage_operator.kube.client import Api
+from plumage_operator.external_metrics import ExternalMetricsServer, PoolSample, read_front_proxy
+from plumage_operator.kube.client import KubeClient
 
 REPO = Path(__file__).parents[3]
 NAMESPACE, POOL = "hpa", "chat"
@@ -41,7 +41,7 @@ class Fleet:
     tokens: float = 1000.0
     replicas: int = 2
     seen: Callable[[], float] = field(default=time.time)
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requested: list[tuple[str, str]] = field(default_factory=list)
 
     def samples(self) -> list[PoolSample]:
         now = self.seen()
@@ -72,7 +72,7 @@ async def until(what: Callable[[], Any], within: float = 120.0) -> Any:
 
 
 @asynccontextmanager
-async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator[ExternalMetrics]:
+async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator[ExternalMetricsServer]:
     """The API, registered with the API server."""
     authority = Authority.create("external-metrics")
     authority.write(folder, "ca")
@@ -80,14 +80,14 @@ async def served(server: ApiServer, fleet: Fleet, folder: Path) -> AsyncIterator
     (port,) = free_ports(1)
     configuration = Configuration()
     await load_kube_config(config_file=str(server.kubeconfig), client_configuration=configuration, persist_config=False)
-    async with Api(configuration) as api:
-        metrics = ExternalMetrics(
+    async with KubeClient(configuration) as api:
+        metrics = ExternalMetricsServer(
             fleet.samples,
             lambda: read_front_proxy(api),
             folder,
             host="127.0.0.1",
             port=port,
-            asked=fleet.asked.append,
+            requested=fleet.requested.append,
         )
         running = asyncio.create_task(metrics.run(0.5))
         try:
@@ -273,7 +273,7 @@ async def test_the_api_server_lists_and_selects(api_server: ApiServer, tmp_path:
         items = (await ask(api_server, "plumage_total_tokens_per_second", f"pool%3D{POOL}"))["items"]
         assert [one["value"] for one in items] == ["2000000m"]
         assert items[0]["metricLabels"]["pool"] == POOL
-        assert set(fleet.asked) == {(NAMESPACE, POOL)}, "a proxy may ask again, and the controller once more"
+        assert set(fleet.requested) == {(NAMESPACE, POOL)}, "a proxy may ask again, and the controller once more"
         assert (await ask(api_server, "plumage_total_tokens_per_second", "pool%3Dnobody"))["items"] == []
         unknown = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{NAMESPACE}/nonsense"
         assert "there is no metric 'nonsense'" in await kubectl(api_server, "get", "--raw", unknown, check=False)

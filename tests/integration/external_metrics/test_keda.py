@@ -31,7 +31,7 @@ from support.kube import served
 from support.ports import free_ports
 
 from plumage.autoscaling import CacheJudge, PoolLoad
-from plumage_operator.external_metrics import PoolSample, add_pool_figures
+from plumage_operator.external_metrics import PoolSample, add_pool_page
 
 if TYPE_CHECKING:
     from cluster.api_only import ApiServer
@@ -100,7 +100,7 @@ def keda(server: ApiServer, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
 async def figures() -> AsyncIterator[tuple[Figures, str]]:
     """And where they are served."""
     found, app = Figures(), web.Application()
-    add_pool_figures(app, found.samples, clock=lambda: 0.0)
+    add_pool_page(app, found.samples, clock=lambda: 0.0)
     async with TestServer(app) as running:
         yield found, str(running.make_url(f"/v1/plumage/pools/{NAMESPACE}/{POOL}"))
 

@@ -16,7 +16,7 @@ from cluster.certificates import FRONT_PROXY, Authority
 from cryptography import x509
 from support.ports import free_port
 
-from plumage_operator.external_metrics import ExternalMetrics
+from plumage_operator.external_metrics import ExternalMetricsServer
 from plumage_operator.external_metrics.tls import FrontProxy
 from plumage_operator.observability.metrics import Metrics
 
@@ -77,7 +77,7 @@ class Cluster:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(tmp_path)
-    metrics = ExternalMetrics(
+    metrics = ExternalMetricsServer(
         list, cluster.front_proxy, cluster.mounted, host="127.0.0.1", port=cluster.port, expires=cluster.ends
     )
     running = asyncio.create_task(metrics.run(0.05))

@@ -162,7 +162,7 @@ def children(found: Found) -> Found:
 def marks(found: Found) -> dict[tuple[str, str], str]:
     """What each child was last applied as."""
     here = children(found).items()
-    return {key: child["metadata"]["annotations"][APPLIED] for key, child in here if not goes(child)}
+    return {key: child["metadata"]["annotations"][APPLIED] for key, child in here if not is_deleting(child)}
 
 
 def settled(fleet: Fleet, namespace: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _told(owner: dict[str, Any], found: Found) -> bool:
 def state(found: Found) -> dict[str, Any]:
     """What the operator is answerable for, less what differs between two objects of the same content."""
     told = {key: told_of(one) for key, one in found.items() if key[0] in OWNERS}
-    made = {key: _without_uids(content(child)) for key, child in children(found).items() if not goes(child)}
+    made = {key: _without_uids(content(child)) for key, child in children(found).items() if not is_deleting(child)}
     return {"children": made, "status": told, "seen": seen(found)}
 
 
@@ -204,7 +204,9 @@ def _without_uids(child: Any) -> Any:
 def seen(found: Found) -> int:
     """Of the gateway's routers, those whose kubelets were pointed at its present ConfigMap."""
     mark = marks(found).get(("ConfigMap", "front-gateway"))
-    pods = [one["metadata"].get("annotations", {}) for key, one in found.items() if key[0] == "Pod" and not goes(one)]
+    pods = [
+        one["metadata"].get("annotations", {}) for key, one in found.items() if key[0] == "Pod" and not is_deleting(one)
+    ]
     return sum(one[CONFIG_SEEN] == mark for one in pods if CONFIG_SEEN in one)
 
 
@@ -222,7 +224,7 @@ def _ends(record: Path) -> bool:
     return bool(done) and done[-1][-1].startswith(("WriteStatus", "Annotate"))
 
 
-def goes(child: dict[str, Any]) -> bool:
+def is_deleting(child: dict[str, Any]) -> bool:
     return "deletionTimestamp" in child["metadata"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from cluster.certificates import Authority
 from cryptography import x509
 
-from plumage_operator.external_metrics.tls import SOON, State, expiry, said_of, state_of
+from plumage_operator.external_metrics.tls import SOON, CertificateState, describe_certificate, expiry, state_of
 from plumage_operator.observability.metrics import Metrics
 
 END = 1_800_000_000.0
@@ -37,17 +37,23 @@ def test_what_can_not_be_read_has_no_end(text: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("left", "state"),
-    [(SOON, State.GOOD), (SOON - 1, State.SOON), (1, State.SOON), (0, State.EXPIRED), (-1, State.EXPIRED)],
+    [
+        (SOON, CertificateState.GOOD),
+        (SOON - 1, CertificateState.SOON),
+        (1, CertificateState.SOON),
+        (0, CertificateState.EXPIRED),
+        (-1, CertificateState.EXPIRED),
+    ],
 )
-def test_states_change_seven_days_before_the_end_and_at_it(left: float, state: State) -> None:
+def test_states_change_seven_days_before_the_end_and_at_it(left: float, state: CertificateState) -> None:
     assert SOON == 7 * 24 * 3600
     assert state_of(END, END - left) is state
 
 
 def test_what_is_said_names_the_time_and_what_to_do() -> None:
-    for state in State:
-        assert "2027-01-15T08:00:00Z" in said_of(state, END)
-        assert ("renew" in said_of(state, END)) is (state is not State.GOOD)
+    for state in CertificateState:
+        assert "2027-01-15T08:00:00Z" in describe_certificate(state, END)
+        assert ("renew" in describe_certificate(state, END)) is (state is not CertificateState.GOOD)
 
 
 def test_an_operator_that_serves_none_has_no_such_metric() -> None:

@@ -12,9 +12,9 @@ from support.autoscaling import KNEE, pool
 
 from plumage.autoscaling import CacheJudge, PoolLoad
 from plumage.errors import ConfigurationError
-from plumage_operator.external_metrics import FrontProxy, PoolSample, add_pool_figures, read_front_proxy
+from plumage_operator.external_metrics import FrontProxy, PoolSample, add_pool_page, read_front_proxy
 from plumage_operator.external_metrics.api_documents import parse_selector, resource_list, value_list
-from plumage_operator.external_metrics.pool_metrics import METRICS, figures
+from plumage_operator.external_metrics.pool_metrics import METRICS, current_values
 
 
 def sample(load: PoolLoad, judge: CacheJudge | None = None) -> PoolSample:
@@ -24,7 +24,7 @@ def sample(load: PoolLoad, judge: CacheJudge | None = None) -> PoolSample:
 def test_a_miss_ratio_is_told_only_as_far_as_more_cache_would_cure_it() -> None:
     def cure(measured: float, replicas: int) -> float:
         judge = CacheJudge(KNEE, measured, replicas, 1000.0)
-        return figures(sample(pool([1.0] * replicas), judge), 0.0)["plumage_cache_miss_ratio_curable"]
+        return current_values(sample(pool([1.0] * replicas), judge), 0.0)["plumage_cache_miss_ratio_curable"]
 
     assert cure(0.4, 2) == pytest.approx(0.4)  # twice the cache has 80 %
     assert cure(0.6, 3) == pytest.approx(0.2)
@@ -34,14 +34,14 @@ def test_a_miss_ratio_is_told_only_as_far_as_more_cache_would_cure_it() -> None:
 
 def test_until_a_ratio_has_settled_that_of_before_foretells_it() -> None:
     judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
-    assert figures(sample(pool([1.0] * 3), judge), 0.0)["plumage_cache_miss_ratio_curable"] == pytest.approx(0.2)
+    assert current_values(sample(pool([1.0] * 3), judge), 0.0)["plumage_cache_miss_ratio_curable"] == pytest.approx(0.2)
 
 
 def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
     load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3)
     changes = {"held_back": 500.0, "output_tokens_per_second": 50.0}
     load = replace(load, replicas=tuple(replace(one, **changes) for one in load.replicas))
-    found = figures(sample(load), 0.0)
+    found = current_values(sample(load), 0.0)
     assert found["plumage_total_tokens_per_second"] == 4000.0
     assert found["plumage_output_tokens_per_second"] == 100.0
     assert found["plumage_requests_in_flight"] == 3000.0
@@ -51,15 +51,15 @@ def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
 
 
 def test_a_part_of_a_sum_is_not_told_nor_what_is_stale() -> None:
-    assert "plumage_total_tokens_per_second" not in figures(sample(pool([1500.0, None])), 0.0)
+    assert "plumage_total_tokens_per_second" not in current_values(sample(pool([1500.0, None])), 0.0)
     judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
-    assert figures(sample(pool([1500.0] * 2, ttft=0.1), judge), 46.0) == {}
+    assert current_values(sample(pool([1500.0] * 2, ttft=0.1), judge), 46.0) == {}
 
 
 def test_an_idle_pool_waits_for_nothing() -> None:
-    found = figures(sample(pool([0.0], arrivals=0, in_flight=0)), 0.0)
+    found = current_values(sample(pool([0.0], arrivals=0, in_flight=0)), 0.0)
     assert found["plumage_queue_wait_seconds"] == 0.0
-    assert "plumage_queue_wait_seconds" not in figures(sample(pool([0.0])), 0.0)
+    assert "plumage_queue_wait_seconds" not in current_values(sample(pool([0.0])), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_documents() -> None:
     ]
 
 
-class Api:
+class KubeClient:
     def __init__(self, data: dict[str, str]) -> None:
         self.data = data
 
@@ -119,22 +119,22 @@ class Api:
 
 async def test_who_may_ask() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": '["front-proxy-client"]'}
-    proxy = await read_front_proxy(Api(data))
+    proxy = await read_front_proxy(KubeClient(data))
     assert proxy == FrontProxy("PEM", frozenset({"front-proxy-client"}))
     right = {"subject": ((("organizationName", "x"),), (("commonName", "front-proxy-client"),))}
     wrong = {"subject": ((("commonName", "somebody"),),)}
-    assert [proxy.admits(one) for one in (right, wrong, {}, None)] == [True, False, False, False]
-    assert FrontProxy("PEM").admits(wrong)
+    assert [proxy.accepts(one) for one in (right, wrong, {}, None)] == [True, False, False, False]
+    assert FrontProxy("PEM").accepts(wrong)
 
 
 async def test_a_cluster_without_aggregation_is_told() -> None:
     with pytest.raises(ConfigurationError, match="without aggregation"):
-        await read_front_proxy(Api({}))
+        await read_front_proxy(KubeClient({}))
 
 
 async def test_a_document_for_keda() -> None:
     app = web.Application()
-    add_pool_figures(app, lambda: [sample(pool([10.0, 30.0], held=2))], clock=lambda: 0.0)
+    add_pool_page(app, lambda: [sample(pool([10.0, 30.0], held=2))], clock=lambda: 0.0)
     async with TestClient(TestServer(app)) as client:
         answer = await client.get("/v1/plumage/pools/models/chat")
         assert await answer.json() == {

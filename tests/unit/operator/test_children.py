@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage.cluster import ROUTER_METRICS_PORT
 from plumage_engine.agent.config import AgentConfig
@@ -16,7 +16,7 @@ from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_operator.observed import key_of
-from plumage_operator.resources import CONFIG_HASH, Scene, build_children
+from plumage_operator.resources import CONFIG_HASH, PoolContext, build_children
 from plumage_operator.resources.context import read_pool
 from plumage_router.config import load_config
 
@@ -24,10 +24,10 @@ SIMULATOR = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Sim
 
 
 def children(
-    spec: dict[str, Any] | None = None, replicas: int = 2, **site: Any
+    spec: dict[str, Any] | None = None, replicas: int = 2, **config: Any
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    scene = Scene(read_pool(pool_object(spec or SIMULATOR)), replace(SITE, **site), replicas)
-    return {key_of(child): child for child in build_children(scene)}
+    context = PoolContext(read_pool(pool_object(spec or SIMULATOR)), replace(CONFIG, **config), replicas)
+    return {key_of(child): child for child in build_children(context)}
 
 
 def vllm(engine: dict[str, Any] | None = None, model: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -342,7 +342,7 @@ def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() ->
     assert all(rule["from"] for rule in rules)
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]
     told = json.dumps(rules)
-    assert all(word in told for word in ("prometheus", SITE.namespace, "router"))
+    assert all(word in told for word in ("prometheus", CONFIG.namespace, "router"))
     (routers,) = [rule for rule in rules if "router" in json.dumps(rule)]
     assert routers["ports"] == [{"protocol": "TCP", "port": 8000}], "no router asks an agent"
     assert not [key for key in children(network_policies=False) if key[0] == "NetworkPolicy"]

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from support.operator_world import NOW, SITE, World, pod_object, pool_object
+from support.operator_world import CONFIG, NOW, World, pod_object, pool_object
 
-from plumage_operator.controller.actions import Tell, WriteStatus
-from plumage_operator.controller.plan import plan_words
-from plumage_operator.observed import Refusal, Scaling, Trouble
-from plumage_operator.status.conditions import Fact, Reason, Type, set_condition
-from plumage_operator.status.diagnosis import diagnose, stuck_pods, wants_events
+from plumage_operator.controller.actions import EmitEvent, WriteStatus
+from plumage_operator.controller.plan import plan_status
+from plumage_operator.observed import Refusal, ScalingDecision, WarningEvent
+from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
+from plumage_operator.status.diagnosis import diagnose, pods_to_explain, stuck_pods
 
 
 def waiting(reason: str, message: str = "", container: str = "engine", **more: Any) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reas
 )
 def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason, words: str) -> None:
     pod = pod_object(**waiting("ContainerCreating"))
-    assert wants_events(stuck_pods([pod]), 0.0) == ["chat-engine-0"]
-    cause = diagnose([pod], None, [Trouble("chat-engine-0", "FailedMount", message)])
+    assert pods_to_explain(stuck_pods([pod]), 0.0) == ["chat-engine-0"]
+    cause = diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedMount", message)])
     assert cause is not None
     assert cause.reason is reason
     assert words in cause.message
@@ -94,7 +94,9 @@ def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason,
     ],
 )
 def test_each_event_is_told_as_what_it_is(event: str, message: str, reason: Reason, words: str) -> None:
-    cause = diagnose([pod_object(**waiting("ContainerCreating"))], None, [Trouble("chat-engine-0", event, message)])
+    cause = diagnose(
+        [pod_object(**waiting("ContainerCreating"))], None, [WarningEvent("chat-engine-0", event, message)]
+    )
     assert cause is not None
     assert (cause.reason, cause.passes) == (reason, True)
     assert words in cause.message
@@ -105,7 +107,7 @@ def test_what_kept_a_pod_from_its_node_is_over_once_it_has_one() -> None:
     """The event stays for an hour."""
     pod = pod_object(**waiting("ContainerCreating"))
     said = "0/4 nodes are available: 2 Insufficient nvidia.com/gpu."
-    assert diagnose([pod], None, [Trouble("chat-engine-0", "FailedScheduling", said)]) is None
+    assert diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedScheduling", said)]) is None
 
 
 def test_a_pod_that_merely_starts_has_no_cause() -> None:
@@ -347,7 +349,7 @@ def test_a_pool_of_no_replicas_is_as_it_should_be() -> None:
 def test_what_the_api_server_refuses_is_the_pools_condition(refusal: Refusal, reason: str) -> None:
     world = World()
     world.converge()
-    world.do(plan_words(world.observed(refusals=(refusal,)), SITE, NOW))
+    world.do(plan_status(world.observed(refusals=(refusal,)), CONFIG, NOW))
     assert world.reasons()["Accepted"] == ("False", reason)
     assert world.condition("Ready")["message"] == refusal.message
 
@@ -358,7 +360,7 @@ def test_a_spec_that_only_an_older_schema_let_pass_changes_nothing() -> None:
     world.pool["spec"]["engine"]["tensorParallelSize"] = 0
     world.pool["metadata"]["generation"] = 2
     actions = world.plan()
-    assert {type(action) for action in actions} == {Tell, WriteStatus}
+    assert {type(action) for action in actions} == {EmitEvent, WriteStatus}
     world.do(actions)
     assert world.reasons()["Accepted"] == ("False", "InvalidSpec")
     assert "tensorParallelSize" in world.condition("Accepted")["message"]
@@ -375,9 +377,9 @@ def test_a_model_without_a_tokenizer_is_refused_in_words() -> None:
 
 
 def test_a_time_changes_only_when_the_status_flips() -> None:
-    (first,) = set_condition((), Fact(Type.READY, "False", "Starting"), 1, NOW)
-    (same,) = set_condition([first], Fact(Type.READY, "False", "Warming"), 2, NOW + 60)
-    (other,) = set_condition([same], Fact(Type.READY, "True", "Serving"), 2, NOW + 60)
+    (first,) = set_condition((), Condition(Type.READY, "False", "Starting"), 1, NOW)
+    (same,) = set_condition([first], Condition(Type.READY, "False", "Warming"), 2, NOW + 60)
+    (other,) = set_condition([same], Condition(Type.READY, "True", "Serving"), 2, NOW + 60)
     assert first["lastTransitionTime"] == same["lastTransitionTime"] == "2027-01-15T08:00:00Z"
     assert same["reason"] == "Warming"
     assert other["lastTransitionTime"] == "2027-01-15T08:01:00Z"
@@ -385,11 +387,11 @@ def test_a_time_changes_only_when_the_status_flips() -> None:
 
 def test_a_hit_ratio_that_hardly_moves_is_not_written() -> None:
     world = World()
-    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 80})
+    world.scaling = ScalingDecision(2, "False", "Manual", "", fields={"hitRatioPercent": 80})
     world.converge()
-    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 82})
+    world.scaling = ScalingDecision(2, "False", "Manual", "", fields={"hitRatioPercent": 82})
     assert world.plan() == ()
-    world.scaling = Scaling(2, "False", "Manual", "", fields={"hitRatioPercent": 70})
+    world.scaling = ScalingDecision(2, "False", "Manual", "", fields={"hitRatioPercent": 70})
     (written,) = world.plan()
     assert isinstance(written, WriteStatus)
     assert written.status["hitRatioPercent"] == 70

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1.pods import OWNED_ENV
 from plumage.errors import ManifestError
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources import PoolContext, build_children
 from plumage_operator.resources.context import read_pool
 
 TOKEN = {"name": "hub", "key": "token"}
@@ -23,9 +23,9 @@ SPECS: list[dict[str, Any]] = [
 
 def environments(spec: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Of each container in an engine's pod, the engine's own last."""
-    scene = Scene(read_pool(pool_object(spec)), SITE, 1)
+    context = PoolContext(read_pool(pool_object(spec)), CONFIG, 1)
     (made,) = (
-        one for one in build_children(scene) if one["kind"] == "Deployment" and "engine" in one["metadata"]["name"]
+        one for one in build_children(context) if one["kind"] == "Deployment" and "engine" in one["metadata"]["name"]
     )
     inside = made["spec"]["template"]["spec"]
     return [one.get("env", []) for one in (*inside["initContainers"], *inside["containers"])]

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 from support.kube_double import answered_by
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage_operator import manager as running
 from plumage_operator.controller.watch import WATCHED
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import RefusedError
 from plumage_operator.manager import Operator
 from plumage_operator.options import Options
@@ -39,7 +39,7 @@ def server() -> Server:
 
 
 @pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
+async def api(server: Server) -> AsyncIterator[KubeClient]:
     async with answered_by(server.answer) as api:
         yield api
 
@@ -47,13 +47,13 @@ async def api(server: Server) -> AsyncIterator[Api]:
 @pytest.fixture
 def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
     monkeypatch.setattr(running, "_FIRST_WAIT", 0.0)
-    operator = Operator(Options(SITE, "first"))
+    operator = Operator(Options(CONFIG, "first"))
     operator.heartbeats.expect("event loop", 60.0)
     return operator
 
 
 async def test_what_is_refused_for_a_moment_is_asked_for_again(
-    server: Server, api: Api, operator: Operator, caplog: pytest.LogCaptureFixture
+    server: Server, api: KubeClient, operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.refusals = 2
     await operator._filled(api, WATCHED)
@@ -62,7 +62,7 @@ async def test_what_is_refused_for_a_moment_is_asked_for_again(
     assert "asking again in 0 s: User plumage cannot list it" in caplog.text
 
 
-async def test_who_lacks_a_right_ends(server: Server, api: Api, operator: Operator) -> None:
+async def test_who_lacks_a_right_ends(server: Server, api: KubeClient, operator: Operator) -> None:
     server.refusals = 1_000
     with pytest.raises(RefusedError, match="cannot list"):
         await operator._filled(api, WATCHED)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support.gateway_world import Gateway, attached, model
-from support.operator_world import NOW, SITE
+from support.operator_world import CONFIG, NOW
 
-from plumage_operator.config import Site
-from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, Tell, WriteStatus
-from plumage_operator.controller.gateway_plan import CONFIG_SEEN, gateway_changes, gateway_words
+from plumage_operator.config import OperatorConfig
+from plumage_operator.controller.actions import Action, Annotate, Apply, Delete, EmitEvent, WriteStatus
+from plumage_operator.controller.gateway_plan import CONFIG_SEEN, plan_gateway_changes, plan_gateway_status
 
 CLAIM = {"uri": "pvc://claim/model"}
 
@@ -31,7 +31,7 @@ GATEWAYS: dict[str, Callable[[], Gateway]] = {
     "a pool that is not there": lambda: Gateway(attached("chat"), models=[model("x", "chat"), model("y", "gone")]),
     "no pool": lambda: Gateway(models=[model("chat", "chat")]),
 }
-SITES = {"one pool": replace(SITE, network_policies=False)}
+CONFIGS = {"one pool": replace(CONFIG, network_policies=False)}
 WAYS: list[tuple[str | None, str]] = [*((None, after) for after in GATEWAYS), *itertools.permutations(GATEWAYS, 2)]
 
 
@@ -41,31 +41,31 @@ def on_the_way(before: str | None, after: str) -> Gateway:
     if before is None:
         return world
     settled = GATEWAYS[before]()
-    settled.converge(SITES.get(before, SITE))
+    settled.converge(CONFIGS.get(before, CONFIG))
     settled.pool["spec"] = world.pool["spec"]
     settled.pool["metadata"]["generation"] = 2
     settled.pools = world.pools
     return settled
 
 
-def steps(world: Gateway, site: Site) -> Iterator[Action]:
+def steps(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
     """Every action until there is none left, each once it is done."""
     for _ in range(10):
         world.run_controllers()
         count = 0
-        for action in _look(world, site):
+        for action in _look(world, config):
             count += 1
             world.do([action])
             yield action
         if not count:
             return
-    raise AssertionError(f"still {world.plan(site)} after 10 looks")
+    raise AssertionError(f"still {world.plan(config)} after 10 looks")
 
 
-def _look(world: Gateway, site: Site) -> Iterator[Action]:
+def _look(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
     """Words are of what there is once the changes are done."""
-    yield from gateway_changes(world.seen(), site)
-    yield from gateway_words(world.seen(), site, NOW)
+    yield from plan_gateway_changes(world.seen(), config)
+    yield from plan_gateway_status(world.seen(), config, NOW)
 
 
 def shape(world: Gateway) -> dict[str, Any]:
@@ -81,30 +81,30 @@ def shape(world: Gateway) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("before", "after"), WAYS)
 def test_a_crash_after_any_action_converges(before: str | None, after: str) -> None:
-    site, whole = SITES.get(after, SITE), on_the_way(before, after)
-    count = len(list(steps(whole, site)))
+    config, whole = CONFIGS.get(after, CONFIG), on_the_way(before, after)
+    count = len(list(steps(whole, config)))
     for cut in range(1, count):
         world = on_the_way(before, after)
-        list(itertools.islice(steps(world, site), cut))
+        list(itertools.islice(steps(world, config), cut))
         world.known.clear()  # the next operator has seen nothing yet
         told = len(world.told)
-        world.converge(site)
+        world.converge(config)
         assert shape(world) == shape(whole), cut
         assert {one.reason for one in world.told[told:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
 
 
 @pytest.mark.parametrize("after", GATEWAYS)
 def test_whatever_was_before_it_ends_the_same(after: str) -> None:
-    fresh, site = GATEWAYS[after](), SITES.get(after, SITE)
-    fresh.converge(site)
+    fresh, config = GATEWAYS[after](), CONFIGS.get(after, CONFIG)
+    fresh.converge(config)
     for before in [name for name in GATEWAYS if name != after]:
         world = on_the_way(before, after)
-        world.converge(site)
+        world.converge(config)
         wanted = shape(fresh)
         wanted["status"]["observedGeneration"] = 2
         assert shape(world) == wanted, before
 
 
 def test_a_gateways_actions_of_every_kind_are_cut() -> None:
-    kinds = {type(action) for way in WAYS for action in steps(on_the_way(*way), SITES.get(way[1], SITE))}
-    assert kinds == {Annotate, Apply, Delete, Tell, WriteStatus}
+    kinds = {type(action) for way in WAYS for action in steps(on_the_way(*way), CONFIGS.get(way[1], CONFIG))}
+    assert kinds == {Annotate, Apply, Delete, EmitEvent, WriteStatus}

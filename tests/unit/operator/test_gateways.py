@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 from support.gateway_world import ROUTER, Gateway, attached, model
-from support.operator_world import NOW, SITE, World, pool_object
+from support.operator_world import CONFIG, NOW, World, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_kept
 from plumage.cluster import CORDON, OURS
 from plumage_operator.autoscaling.pods import pods_observed
-from plumage_operator.controller.actions import Annotate, Apply, Tell
-from plumage_operator.controller.gateway_plan import CONFIG_SEEN, gateway_changes, gateway_words
-from plumage_operator.controller.plan import plan, plan_words
-from plumage_operator.controller.served_pools import serving_of
-from plumage_operator.observed import Attached, Observed, Refusal
-from plumage_operator.resources import GatewayScene, build_gateway_children
+from plumage_operator.controller.actions import Annotate, Apply, EmitEvent
+from plumage_operator.controller.gateway_plan import CONFIG_SEEN, plan_gateway_changes, plan_gateway_status
+from plumage_operator.controller.plan import plan, plan_status
+from plumage_operator.controller.served_pools import find_served_pools
+from plumage_operator.observed import AttachedPool, Observed, Refusal
+from plumage_operator.resources import GatewayContext, build_gateway_children
 from plumage_router.front.config import load_front
 
 
@@ -109,7 +109,7 @@ def test_a_pool_comes_and_goes_with_its_keys() -> None:
     seen = {pod["metadata"]["annotations"][CONFIG_SEEN] for pod in world.pods.values()}
     assert len(seen) == 1
     world.pools.append(attached("code", born=1))
-    changes = gateway_changes(world.seen(), SITE)
+    changes = plan_gateway_changes(world.seen(), CONFIG)
     assert [(action.child["kind"], action.known) for action in changes if isinstance(action, Apply)] == [
         ("ConfigMap", True), ("Deployment", True),
     ]  # fmt: skip
@@ -193,16 +193,16 @@ def test_a_child_that_somebody_changed_is_put_back_and_a_refusal_told() -> None:
     del world.objects["ConfigMap", "front-gateway"]
     world.converge()
     assert world.objects["Service", "front-gateway"]["spec"]["ports"][0]["port"] == 8000
-    assert {told.reason for told in world.told if isinstance(told, Tell)} >= {"ChildRepaired", "ChildRecreated"}
+    assert {told.reason for told in world.told if isinstance(told, EmitEvent)} >= {"ChildRepaired", "ChildRecreated"}
     world.refusals = (Refusal("Service", "front-gateway", "NameTaken", "Service front-gateway exists"),)
-    world.do(gateway_words(world.seen(), SITE, NOW))
+    world.do(plan_gateway_status(world.seen(), CONFIG, NOW))
     assert world.reasons()["Accepted"] == ("False", "NameTaken")
 
 
 def test_a_gateway_that_is_paused_or_goes_is_left_alone() -> None:
     world = Gateway(attached("chat"))
     world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
-    assert gateway_changes(world.seen(), SITE) == ()
+    assert plan_gateway_changes(world.seen(), CONFIG) == ()
     world.pool["metadata"] = {**world.pool["metadata"], "annotations": {}, "deletionTimestamp": "2027-01-01T00:00:00Z"}
     assert world.plan() == ()
 
@@ -210,7 +210,7 @@ def test_a_gateway_that_is_paused_or_goes_is_left_alone() -> None:
 def test_cordoned_replicas_of_each_pool_reach_the_router() -> None:
     annotations, labels = {CORDON: "true"}, {"app.kubernetes.io/component": "engine"}
     pod = {"kind": "Pod", "metadata": {"name": "chat-engine-1", "annotations": annotations, "labels": labels}}
-    world = Gateway(Attached(attached("chat").pool, (pod,)), attached("code", born=1))
+    world = Gateway(AttachedPool(attached("chat").pool, (pod,)), attached("code", born=1))
     world.converge()
     data = world.objects["ConfigMap", "front-gateway"]["data"]
     assert json.loads(data["cordoned-chat.json"]) == {"cordoned": ["chat-engine-1"]}
@@ -225,7 +225,7 @@ def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: 
     for _ in range(3):
         world.run_controllers()
         observed = world.observed(gateway=None if gateway is None else gateway.pool, gateway_pods=pods, **more)
-        world.do(plan(observed, SITE, NOW))
+        world.do(plan(observed, CONFIG, NOW))
     return world
 
 
@@ -302,11 +302,13 @@ def test_a_gateway_has_a_bound_of_pools() -> None:
     world = Gateway(*pools, models=[model("pool-00", "pool-00")])
     gateway = parse_kept(world.pool, "the gateway")
     assert isinstance(gateway, InferenceGateway)
-    serving = serving_of(world.seen(), gateway, SITE)
+    serving = find_served_pools(world.seen(), gateway, CONFIG)
     assert len(serving.served) == 64
-    assert "pool-64, pool-65 are not served" in serving.faults[0].message
+    assert "pool-64, pool-65 are not served" in serving.problems[0].message
     config = next(
-        one for one in build_gateway_children(GatewayScene(gateway, SITE, serving.served)) if one["kind"] == "ConfigMap"
+        one
+        for one in build_gateway_children(GatewayContext(gateway, CONFIG, serving.served))
+        if one["kind"] == "ConfigMap"
     )
     assert sum(map(len, config["data"].values())) < 200_000, "a ConfigMap holds a mebibyte"
 
@@ -314,7 +316,7 @@ def test_a_gateway_has_a_bound_of_pools() -> None:
 def test_words_of_a_pool_do_not_hang_on_its_own_children_alone() -> None:
     """A pool without a gateway's word is told so at once, before any child is there."""
     world = World(attached("chat").pool)
-    world.do(plan_words(world.observed(), SITE, NOW))
+    world.do(plan_status(world.observed(), CONFIG, NOW))
     assert world.reasons()["RouterReady"] == ("False", "GatewayMissing")
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage_operator.kinds import INTEGRATIONS, KINDS, Integration
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources import PoolContext, build_children
 from plumage_operator.resources.context import read_pool
 
 VALUES = Path(__file__).parents[3] / "charts" / "plumage" / "values.yaml"
@@ -38,8 +38,8 @@ def test_a_pool_asks_for_what_it_gets(integration: Integration) -> None:
     answers = set()
     for spec in SPECS:
         pool = read_pool(pool_object({**BASE, **spec}))
-        made = {child["kind"] for child in build_children(Scene(pool, SITE, 2))}
-        asked = integration.asked_by({**BASE, **spec})
+        made = {child["kind"] for child in build_children(PoolContext(pool, CONFIG, 2))}
+        asked = integration.requested_by({**BASE, **spec})
         assert asked is (integration.kind in made), spec
         answers.add(asked)
     assert answers == {True, False}

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.kube_double import answered_by
-from support.operator_world import NOW, SITE, World, pool_object
+from support.operator_world import CONFIG, NOW, World, pool_object
 
 from plumage.cluster import OURS, PAUSE
 from plumage_operator.cache.store import Store
-from plumage_operator.controller.actions import MakeSecret
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.actions import CreateSecret
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
-from plumage_operator.controller.plan import plan_keys
+from plumage_operator.controller.plan import plan_key_secret
 from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key, Reconciler
 from plumage_operator.kube.errors import ConflictError
-from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.kube.warning_events import WarningEvents
 from plumage_operator.observability.metrics import Metrics
-from plumage_operator.resources import Scene, build_children
+from plumage_operator.resources import PoolContext, build_children
 from plumage_operator.resources.context import read_pool
 
 NAME = "chat-keys-pool-uid"
@@ -35,7 +35,7 @@ WAITING = {
 
 def deployments(spec: dict[str, Any] | None = None) -> dict[str, Any]:
     """The pods of each part."""
-    made = build_children(Scene(read_pool(pool_object(spec)), SITE, 2))
+    made = build_children(PoolContext(read_pool(pool_object(spec)), CONFIG, 2))
     return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in made if one["kind"] == "Deployment"}
 
 
@@ -48,17 +48,17 @@ def mounting(pod: dict[str, Any]) -> set[str]:
 
 def test_it_is_made_before_the_pods_and_when_they_wait_for_it() -> None:
     world = World()
-    (action,) = plan_keys(world.observed(), SITE)
-    assert isinstance(action, MakeSecret)
+    (action,) = plan_key_secret(world.observed(), CONFIG)
+    assert isinstance(action, CreateSecret)
     assert action.secret["metadata"]["name"] == NAME
     assert OURS.items() <= action.secret["metadata"]["labels"].items()
     assert action.secret["metadata"]["ownerReferences"][0]["uid"] == "pool-uid"
     assert "data" not in action.secret
     assert action.entries == ("engine-key", "salt-key")
     world.converge()
-    assert plan_keys(world.observed(), SITE) == ()
+    assert plan_key_secret(world.observed(), CONFIG) == ()
     next(iter(world.pods.values()))["status"] = WAITING
-    assert plan_keys(world.observed(), SITE) == (action,)
+    assert plan_key_secret(world.observed(), CONFIG) == (action,)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_it_is_made_before_the_pods_and_when_they_wait_for_it() -> None:
     ids=["of ones own", "paused", "deleted", "wrong"],
 )
 def test_none_is_made(spec: dict[str, Any] | None, metadata: dict[str, Any]) -> None:
-    assert plan_keys(World(pool_object(spec, **metadata)).observed(), SITE) == ()
+    assert plan_key_secret(World(pool_object(spec, **metadata)).observed(), CONFIG) == ()
 
 
 def test_engines_agents_and_routers_mount_it_and_the_directory_does_not() -> None:
@@ -130,11 +130,11 @@ def server() -> _Server:
 @pytest.fixture
 async def performer(server: _Server) -> AsyncIterator[Performer]:
     async with answered_by(server.answer) as api:
-        yield Performer(api, Recorder(api, lambda: NOW, "one"), Store())
+        yield Performer(api, EventRecorder(api, lambda: NOW, "one"), Store())
 
 
 async def test_it_is_random_and_what_is_there_is_left(performer: Performer, server: _Server) -> None:
-    actions = plan_keys(World().observed(), SITE)
+    actions = plan_key_secret(World().observed(), CONFIG)
     assert await performer.perform(pool_object(), actions) == ()
     first = dict(server.secrets[NAME]["stringData"])
     assert set(first) == {"engine-key", "salt-key"}
@@ -152,7 +152,7 @@ async def test_another_conflict_is_tried_again(performer: Performer, server: _Se
     server.secrets[NAME] = {}
     server.conflict = "Conflict"
     with pytest.raises(ConflictError):
-        await performer.perform(pool_object(), plan_keys(World().observed(), SITE))
+        await performer.perform(pool_object(), plan_key_secret(World().observed(), CONFIG))
 
 
 async def test_pods_that_wait_long_cost_a_request_in_ten_seconds(server: _Server) -> None:
@@ -160,10 +160,10 @@ async def test_pods_that_wait_long_cost_a_request_in_ten_seconds(server: _Server
     async with answered_by(server.answer) as api:
         store, queue = Store(), WorkQueue[Key](lambda: 0.0, lambda: 1.0)
         store.put(pool_object())
-        performer = Performer(api, Recorder(api, lambda: now, "one"), store)
-        troubles = Troubles(api, lambda: 0.0, lambda _: True)
-        reconciler = Reconciler(store, queue, troubles, performer, SITE, Metrics(), clock=lambda: now)
-        for child in build_children(Scene(read_pool(pool_object()), SITE, 2)):
+        performer = Performer(api, EventRecorder(api, lambda: now, "one"), store)
+        warnings = WarningEvents(api, lambda: 0.0, lambda _: True)
+        reconciler = Reconciler(store, queue, warnings, performer, CONFIG, Metrics(), clock=lambda: now)
+        for child in build_children(PoolContext(read_pool(pool_object()), CONFIG, 2)):
             store.put(child)
         labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
         metadata = {"name": "chat-engine-0", "namespace": "default", "labels": {**OURS, **labels}}

@@ -10,7 +10,15 @@ import pytest
 
 from plumage_operator import leader_election as lease_module
 from plumage_operator.kube.errors import ConflictError, GoneError, UnavailableError
-from plumage_operator.leader_election import DEADLINE, DURATION, RETRY, Elector, LeaseLostError, Seen, may_take
+from plumage_operator.leader_election import (
+    DEADLINE,
+    DURATION,
+    RETRY,
+    LeaderElector,
+    LeaseLostError,
+    ObservedLease,
+    can_acquire,
+)
 
 
 class Leases:
@@ -60,22 +68,22 @@ class Time:
             raise TimeoutError
 
 
-def elector(leases: Leases, identity: str, time: Time) -> Elector:
-    return Elector(leases, "plumage-system", "plumage-operator", identity, time, time.sleep)  # type: ignore[arg-type]
+def elector(leases: Leases, identity: str, time: Time) -> LeaderElector:
+    return LeaderElector(leases, "plumage-system", "plumage-operator", identity, time, time.sleep)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("seen", "free"),
     [
         (None, True),
-        (Seen("", "t", 0), True),
-        (Seen("me", "t", 0), True),
-        (Seen("other", "t", 100 - DURATION), False),
-        (Seen("other", "t", 99 - DURATION), True),
+        (ObservedLease("", "t", 0), True),
+        (ObservedLease("me", "t", 0), True),
+        (ObservedLease("other", "t", 100 - DURATION), False),
+        (ObservedLease("other", "t", 99 - DURATION), True),
     ],
 )
-def test_a_lease_is_free_ours_or_left(seen: Seen | None, free: bool) -> None:
-    assert may_take(seen, "me", 100) is free
+def test_a_lease_is_free_ours_or_left(seen: ObservedLease | None, free: bool) -> None:
+    assert can_acquire(seen, "me", 100) is free
 
 
 async def test_the_second_waits_until_the_first_renews_no_more() -> None:
@@ -139,7 +147,7 @@ async def test_who_gets_no_answer_ends_before_another_may_begin(monkeypatch: pyt
     monkeypatch.setattr(lease_module, "DEADLINE", 0.5)
     monkeypatch.setattr(lease_module, "RETRY", 0.05)
     leases = Leases()
-    first = Elector(leases, "plumage-system", "plumage-operator", "first", clocks.monotonic)  # type: ignore[arg-type]
+    first = LeaderElector(leases, "plumage-system", "plumage-operator", "first", clocks.monotonic)  # type: ignore[arg-type]
     await first.acquire()
     leases.hangs = {method}
     with pytest.raises(LeaseLostError, match="could not be renewed"):
@@ -158,7 +166,7 @@ async def test_who_gets_no_answer_asks_again(monkeypatch: pytest.MonkeyPatch) ->
         if tries == 3:
             leases.hangs = set()
 
-    first = Elector(leases, "plumage-system", "plumage-operator", "first", clocks.monotonic)  # type: ignore[arg-type]
+    first = LeaderElector(leases, "plumage-system", "plumage-operator", "first", clocks.monotonic)  # type: ignore[arg-type]
     await asyncio.wait_for(first.acquire(alive), 60)
     assert tries == 3
 

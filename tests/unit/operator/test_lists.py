@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from plumage_operator.kube.client import Api
+from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import GoneError, UnavailableError
 
 
@@ -48,17 +48,17 @@ def lists() -> Lists:
 
 
 @pytest.fixture
-async def api(lists: Lists) -> AsyncIterator[Api]:
+async def api(lists: Lists) -> AsyncIterator[KubeClient]:
     app = web.Application()
     app.router.add_get("/{path:.*}", lists.answer)
     async with TestServer(app) as server:
         configuration = Configuration()
         configuration.host = str(server.make_url("")).rstrip("/")
-        async with Api(configuration) as api:
+        async with KubeClient(configuration) as api:
             yield api
 
 
-async def test_all_pages_are_read_one_at_a_time(api: Api, lists: Lists) -> None:
+async def test_all_pages_are_read_one_at_a_time(api: KubeClient, lists: Lists) -> None:
     pages = [page async for page in api.pages("v1", "services", None, "pool")]
     assert [len(page) for page in pages] == [2, 2, 1]
     assert pages[0][0]["kind"] == "Service"
@@ -67,24 +67,24 @@ async def test_all_pages_are_read_one_at_a_time(api: Api, lists: Lists) -> None:
     assert all(query["limit"] and query["labelSelector"] == "pool" for query in lists.asked)
 
 
-async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: Api) -> None:
+async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: KubeClient) -> None:
     found = await api.versions("v1", "services", "default", "")
     assert found[4] == {"metadata": {"name": "s4", "namespace": "default", "resourceVersion": "4"}}
     assert len(found) == 5
 
 
-async def test_a_kind_of_which_there_is_none_has_no_items(api: Api) -> None:
+async def test_a_kind_of_which_there_is_none_has_no_items(api: KubeClient) -> None:
     assert await api.versions("v1", "pods", None, "") == []
     assert [page async for page in api.pages("v1", "pods", None, "")] == [[]]
 
 
-async def test_an_unknown_kind_is_an_empty_list_and_has_no_versions(api: Api) -> None:
+async def test_an_unknown_kind_is_an_empty_list_and_has_no_versions(api: KubeClient) -> None:
     assert [page async for page in api.pages("v1", "unknowns", None, "")] == []
     with pytest.raises(GoneError):
         await api.versions("v1", "unknowns", None, "")
 
 
-async def test_a_list_that_took_too_long_may_be_asked_for_again(api: Api, lists: Lists) -> None:
+async def test_a_list_that_took_too_long_may_be_asked_for_again(api: KubeClient, lists: Lists) -> None:
     lists.expired = True
     with pytest.raises(UnavailableError):
         await api.versions("v1", "services", None, "")

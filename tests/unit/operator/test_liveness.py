@@ -8,8 +8,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from plumage_operator.cache.store import Store
-from plumage_operator.cache.watch_check import HEARTBEAT, Freshness
-from plumage_operator.controller.queue import Progress, WorkQueue
+from plumage_operator.cache.watch_check import HEARTBEAT, WatchCheck
+from plumage_operator.controller.queue import QueueProgress, WorkQueue
 from plumage_operator.kube.errors import UnavailableError
 from plumage_operator.observability.health import Heartbeats, health_app
 
@@ -66,7 +66,7 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect(HEARTBEAT, 240)
-    freshness = Freshness(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    freshness = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
     for _ in range(count):
         time.now += 60
         await freshness.look()
@@ -95,7 +95,7 @@ async def test_a_watch_that_is_merely_late_lives() -> None:
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect(HEARTBEAT, 240)
-    freshness = Freshness(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    freshness = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
     for number in range(8):
         time.now += 60
         cluster.version = number + 10
@@ -117,7 +117,7 @@ class Looks:
         self.time = Time()
         self.queue: WorkQueue[int] = WorkQueue(self.time, lambda: 1.0)
         self.heartbeats = Heartbeats(self.time)
-        self.progress = Progress(self.queue, self.heartbeats)
+        self.progress = QueueProgress(self.queue, self.heartbeats)
         self.working: list[tuple[float, int]] = []
         for pool in range(1000):
             self.queue.add(pool)

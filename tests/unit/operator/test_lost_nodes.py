@@ -7,7 +7,7 @@ from typing import Any
 from support.operator_world import World, pod_object, pool_object
 
 from plumage.cluster import COMPONENT_LABEL
-from plumage_operator.controller.actions import Tell
+from plumage_operator.controller.actions import EmitEvent
 from plumage_operator.status.conditions import Reason
 from plumage_operator.status.diagnosis import diagnose, is_lost
 
@@ -117,7 +117,7 @@ def test_pool_that_loses_its_only_replica_is_not_ready_for_a_lost_node() -> None
     world.told.clear()
     say(world)
     assert world.reasons()["Ready"] == ("False", "NodeLost")
-    assert Tell("Warning", "NodeLost", world.condition("Ready")["message"]) in world.told
+    assert EmitEvent("Warning", "NodeLost", world.condition("Ready")["message"]) in world.told
 
 
 def test_pool_that_loses_a_router_with_its_node_warns_and_serves() -> None:

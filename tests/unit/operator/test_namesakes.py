@@ -8,8 +8,8 @@ import pytest
 from support.operator_world import World, pool_object
 
 from plumage.cluster import PAUSE
-from plumage_operator.controller.actions import Tell, WriteStatus
-from plumage_operator.observed import Scaling
+from plumage_operator.controller.actions import EmitEvent, WriteStatus
+from plumage_operator.observed import ScalingDecision
 
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
 AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 1, "maxReplicas": 9}}
@@ -18,11 +18,11 @@ AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 1, "maxReplicas": 9}}
 def made_anew(spec: dict[str, Any], **metadata: Any) -> World:
     """After a pool that was scaled to seven and serves."""
     world = World(pool_object(AUTOSCALED))
-    world.scaling = Scaling(7, "True", "ScaledUp", "7 are needed")
+    world.scaling = ScalingDecision(7, "True", "ScaledUp", "7 are needed")
     world.converge()
     world.told.clear()
     world.scaling, world.pool = None, pool_object(spec, uid="another-uid", **metadata)
-    world.do(action for action in world.plan() if isinstance(action, WriteStatus | Tell))  # children are refused
+    world.do(action for action in world.plan() if isinstance(action, WriteStatus | EmitEvent))  # children are refused
     return world
 
 

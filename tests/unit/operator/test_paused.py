@@ -9,16 +9,16 @@ from support.operator_world import World, pool_object
 
 from plumage.cluster import CORDON, PAUSE
 from plumage_operator.controller.actions import Apply
-from plumage_operator.observed import Scaling
+from plumage_operator.observed import ScalingDecision
 
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
 AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 2, "maxReplicas": 9}}
 
 
-def word(replicas: int, before: int = 2) -> Scaling:
+def word(replicas: int, before: int = 2) -> ScalingDecision:
     told = f"{before} → {replicas} replicas: TotalTokensPerSecond wants {replicas}."
     fields = {"autoscaling": {"wantedReplicas": replicas, "decision": told}}
-    return Scaling(replicas, "True", "ScaledUp", told, fields=fields)
+    return ScalingDecision(replicas, "True", "ScaledUp", told, fields=fields)
 
 
 def paused(spec: dict[str, Any]) -> World:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.kube_double import answered_by
-from support.operator_world import SITE, World
+from support.operator_world import CONFIG, World
 
 from plumage_operator.cache.store import Store
 from plumage_operator.controller.actions import Apply
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
 from plumage_operator.controller.plan import plan_changes
 from plumage_operator.kube.errors import ConflictError
@@ -76,16 +76,16 @@ def server() -> Server:
 @pytest.fixture
 async def performer(server: Server) -> AsyncIterator[Performer]:
     async with answered_by(server.answer) as api:
-        yield Performer(api, Recorder(api, lambda: 0.0, "one"), Store())
+        yield Performer(api, EventRecorder(api, lambda: 0.0, "one"), Store())
 
 
 def creation() -> tuple[dict[str, Any], list[Apply]]:
     """A pool, and all that makes it."""
     world = World()
-    return world.pool, [action for action in plan_changes(world.observed(), SITE) if isinstance(action, Apply)]
+    return world.pool, [action for action in plan_changes(world.observed(), CONFIG) if isinstance(action, Apply)]
 
 
-def path_of(apply: Apply) -> str:
+def resource_path(apply: Apply) -> str:
     assert apply.child["kind"] == "ServiceAccount"
     return f"/api/v1/namespaces/default/serviceaccounts/{apply.child['metadata']['name']}"
 
@@ -120,10 +120,10 @@ async def test_one_that_is_there_after_all_is_applied_if_it_is_the_pools_own(
 async def test_what_is_somebody_elses_is_left(server: Server, performer: Performer, known: bool) -> None:
     pool, (first, *_) = creation()
     theirs = {"kind": "ServiceAccount", "metadata": {"name": first.child["metadata"]["name"], "resourceVersion": "3"}}
-    server.objects[path_of(first)] = theirs
+    server.objects[resource_path(first)] = theirs
     (refusal,) = await performer.perform(pool, [Apply(first.child, known=known)])
     assert refusal.reason is Reason.NAME_TAKEN
-    assert server.objects[path_of(first)] is theirs
+    assert server.objects[resource_path(first)] is theirs
     assert "apply-patch" not in server.asked
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NOW, World, pool_object
 
-from plumage_operator.controller.actions import Apply, Delete, Tell, WriteStatus
+from plumage_operator.controller.actions import Apply, Delete, EmitEvent, WriteStatus
 from plumage_operator.controller.plan import DELETION_COST
-from plumage_operator.observed import Scaling, key_of
+from plumage_operator.observed import ScalingDecision, key_of
 
 SPECS: dict[str, dict[str, Any]] = {
     "simulator": {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, "replicas": 2},
@@ -113,7 +113,7 @@ def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
     made, told = world.plan()
-    assert isinstance(told, Tell)
+    assert isinstance(told, EmitEvent)
     assert told.reason == "ChildRecreated"
     assert isinstance(made, Apply)
     assert not made.known  # what is there now may be somebody else's
@@ -132,7 +132,7 @@ def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
     made, told = world.plan()
-    assert isinstance(told, Tell)
+    assert isinstance(told, EmitEvent)
     assert (told.type, told.reason) == ("Warning", "ChildRepaired")
     assert "Deployment chat-engine" in told.message
     assert "spec.replicas" in told.message
@@ -185,8 +185,8 @@ def test_a_paused_pool_is_changed_in_nothing_and_says_so() -> None:
     world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
     actions = world.plan()
-    assert {type(action) for action in actions} == {Tell, WriteStatus}
-    assert "Paused" in [action.reason for action in actions if isinstance(action, Tell)]
+    assert {type(action) for action in actions} == {EmitEvent, WriteStatus}
+    assert "Paused" in [action.reason for action in actions if isinstance(action, EmitEvent)]
     world.do(actions)
     assert world.reasons()["Paused"] == ("True", "Paused")
     del world.pool["metadata"]["annotations"]
@@ -212,7 +212,7 @@ def test_the_coldest_are_marked_before_the_deployment_shrinks() -> None:
     world = settled(SPECS["simulator"])
     world.pool["spec"] = {**SPECS["simulator"], "autoscaling": {"maxReplicas": 3}}
     del world.pool["spec"]["replicas"]
-    world.scaling = Scaling(1, "True", "ScaledDown", "1 is enough", {"chat-engine-1": -100})
+    world.scaling = ScalingDecision(1, "True", "ScaledDown", "1 is enough", {"chat-engine-1": -100})
     actions = world.plan()
     marked = next(index for index, one in enumerate(actions) if getattr(one, "pod", "") == "chat-engine-1")
     shrunk = next(
@@ -231,7 +231,7 @@ def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
     assert world.reasons()["Scaling"] == ("Unknown", "AutoscalerUnknown")
     said = {"wantedReplicas": 4, "decision": "4 are needed", "lastScaleTime": "2027-01-01T00:00:00Z"}
     fields = {"autoscaling": said, "hitRatioPercent": 50}
-    world.scaling = Scaling(4, "True", "ScaledUp", "4 are needed", fields=fields)
+    world.scaling = ScalingDecision(4, "True", "ScaledUp", "4 are needed", fields=fields)
     world.converge()
     world.scaling = None  # a new operator has not asked anybody yet
     assert world.plan(now=NOW + 60) == (), "and writes nothing for it"
@@ -243,9 +243,9 @@ def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
 def test_a_decision_whose_status_was_not_written_any_more_is_not_undone(decided: int) -> None:
     spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
     world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
-    world.scaling = Scaling(3, "True", "AtTarget", "3 are right")
+    world.scaling = ScalingDecision(3, "True", "AtTarget", "3 are right")
     world.converge()
-    world.scaling = Scaling(decided, "True", "Scaled", f"{decided} are right")
+    world.scaling = ScalingDecision(decided, "True", "Scaled", f"{decided} are right")
     world.do(action for action in world.plan() if isinstance(action, Apply))  # and then the operator dies
     assert world.pool["status"]["desiredReplicas"] == 3
     world.scaling = None

@@ -12,19 +12,19 @@ import pytest
 import yaml
 from aiohttp import web
 from support.kube_double import answered_by
-from support.operator_world import NOW, SITE, pool_object
+from support.operator_world import CONFIG, NOW, pool_object
 
 from plumage_operator import kinds as integrations
 from plumage_operator.cache.store import Store
-from plumage_operator.controller.actions import Apply, Delete, Tell
-from plumage_operator.controller.event_recorder import Recorder
+from plumage_operator.controller.actions import Apply, Delete, EmitEvent
+from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
 from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key, Reconciler
 from plumage_operator.controller.watch import INTEGRATIONS
 from plumage_operator.kinds import KINDS
-from plumage_operator.kube.client import Api
-from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.kube.client import KubeClient
+from plumage_operator.kube.warning_events import WarningEvents
 from plumage_operator.observability.metrics import Metrics
 from plumage_operator.observed import key_of
 
@@ -74,23 +74,23 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
+async def api(server: Server) -> AsyncIterator[KubeClient]:
     async with answered_by(server.answer) as api:
         yield api
 
 
 @pytest.fixture
-def performer(api: Api, store: Store) -> Performer:
-    return Performer(api, Recorder(api, lambda: NOW, "one"), store)
+def performer(api: KubeClient, store: Store) -> Performer:
+    return Performer(api, EventRecorder(api, lambda: NOW, "one"), store)
 
 
 @pytest.fixture
-def reconciler(api: Api, performer: Performer, metrics: Metrics, store: Store) -> Reconciler:
+def reconciler(api: KubeClient, performer: Performer, metrics: Metrics, store: Store) -> Reconciler:
     queue = WorkQueue[Key](lambda: 0.0, lambda: 1.0)
     store.put(pool_object())
     store.put(GATEWAY)
-    troubles = Troubles(api, lambda: 0.0, lambda _: True)
-    return Reconciler(store, queue, troubles, performer, SITE, metrics, clock=lambda: NOW)
+    warnings = WarningEvents(api, lambda: 0.0, lambda _: True)
+    return Reconciler(store, queue, warnings, performer, CONFIG, metrics, clock=lambda: NOW)
 
 
 @pytest.mark.parametrize("key", [POOL_KEY, GATEWAY_KEY])
@@ -155,7 +155,7 @@ async def test_event_of_a_child_is_written_only_if_the_child_was(server: Server,
     child = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat-router", "namespace": "default"}}
     actions = [
         Apply(child, known=False),
-        Tell("Normal", "ChildRecreated", "Service chat-router was deleted and is created again", key_of(child)),
+        EmitEvent("Normal", "ChildRecreated", "Service chat-router was deleted and is created again", key_of(child)),
     ]
     server.refused, server.says = "/services", "unable to create new content because it is being terminated"
     (refusal,) = await performer.perform(pool_object(), actions)
@@ -171,10 +171,10 @@ async def test_event_in_a_namespace_that_ends_is_dropped_without_a_line(
 ) -> None:
     caplog.set_level(logging.WARNING)
     server.refused, server.says = "/events", "unable to create new content because it is being terminated"
-    await performer.perform(pool_object(), [Tell("Normal", "RollingOut", "0 of 1")])
+    await performer.perform(pool_object(), [EmitEvent("Normal", "RollingOut", "0 of 1")])
     assert caplog.messages == []
     server.says = "no right"
-    await performer.perform(pool_object(), [Tell("Normal", "RollingOut", "0 of 1")])
+    await performer.perform(pool_object(), [EmitEvent("Normal", "RollingOut", "0 of 1")])
     assert ["the event could not be written: RollingOut" in message for message in caplog.messages] == [True]
 
 

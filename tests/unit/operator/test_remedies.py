@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import BaseModel
-from support.operator_world import SITE, pod_object, pool_object
+from support.operator_world import CONFIG, pod_object, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool, parse_kept
 from plumage.cluster import COMPONENT_LABEL
-from plumage_operator.resources import GatewayScene, Scene, build_children, build_gateway_children
-from plumage_operator.resources.context import Served
+from plumage_operator.resources import GatewayContext, PoolContext, build_children, build_gateway_children
+from plumage_operator.resources.context import ServedPool
 from plumage_operator.status.diagnosis import diagnose
 
 VALUES = yaml.safe_load(Path("charts/plumage/values.yaml").read_text())
@@ -30,20 +30,22 @@ OF = {
 QUOTA = 'pods "x" is forbidden: failed quota: mem: must specify limits.memory for: {}'
 
 
-def pool(uri: str, runtime: str) -> Scene:
+def pool(uri: str, runtime: str) -> PoolContext:
     spec = {"model": {"uri": uri}, "engine": {"runtime": runtime}, "replicas": 2}
     read = parse_kept(pool_object(spec), "test")
     assert isinstance(read, InferencePool)
-    return Scene(read, SITE, 2)
+    return PoolContext(read, CONFIG, 2)
 
 
-def gateway() -> GatewayScene:
+def gateway() -> GatewayContext:
     meta = {"name": "front", "namespace": "default", "uid": "gateway-uid"}
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferenceGateway"}
     read = parse_kept({**kind, "metadata": meta, "spec": spec}, "test")
     assert isinstance(read, InferenceGateway)
-    return GatewayScene(read, SITE, (Served(replace(pool("hf://org/name", "VLLM"), mark="-chat"), ("chat",)),))
+    return GatewayContext(
+        read, CONFIG, (ServedPool(replace(pool("hf://org/name", "VLLM"), volume_suffix="-chat"), ("chat",)),)
+    )
 
 
 def containers() -> list[tuple[str, str]]:

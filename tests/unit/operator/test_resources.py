@@ -10,9 +10,9 @@ from plumage.api.v1alpha1 import Quantity
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.router import RouterLimits
 from plumage.settings import body_memory
-from plumage_operator.resources.workload import Defaults, filled, router_defaults
+from plumage_operator.resources.workload import ResourceDefaults, router_defaults, with_defaults
 
-DEFAULTS = Defaults("50m", "192Mi", "1Gi")
+DEFAULTS = ResourceDefaults("50m", "192Mi", "1Gi")
 amounts = st.sampled_from(["0", "1m", "50m", "2", "64Mi", "192Mi", "1Gi", "3Gi"])
 parts = st.dictionaries(st.sampled_from(["cpu", "memory", "ephemeral-storage"]), amounts)
 
@@ -22,30 +22,30 @@ def resources(requests: dict[str, str], limits: dict[str, str]) -> Resources:
 
 
 def test_what_is_not_named_is_the_default() -> None:
-    assert filled(Resources(), DEFAULTS) == {
+    assert with_defaults(Resources(), DEFAULTS) == {
         "requests": {"cpu": "50m", "memory": "192Mi"},
         "limits": {"memory": "1Gi"},
     }
 
 
 def test_a_default_request_is_at_most_the_limit_that_is_named() -> None:
-    told = filled(resources({}, {"cpu": "10m", "memory": "100Mi"}), DEFAULTS)
+    told = with_defaults(resources({}, {"cpu": "10m", "memory": "100Mi"}), DEFAULTS)
     assert told["requests"] == {"cpu": "10m", "memory": "100Mi"}
 
 
 def test_the_default_limit_is_at_least_the_request_that_is_named() -> None:
-    assert filled(resources({"memory": "3Gi"}, {}), DEFAULTS)["limits"] == {"memory": "3Gi"}
+    assert with_defaults(resources({"memory": "3Gi"}, {}), DEFAULTS)["limits"] == {"memory": "3Gi"}
 
 
 @pytest.mark.parametrize(
-    ("body", "memory", "most"),
+    ("body", "memory", "memory_limit"),
     [(None, "256Mi", "1Gi"), ("64Mi", "256Mi", "1Gi"), ("100Mi", "400Mi", "1Gi"), ("1Gi", "4Gi", "4Gi")],
 )
-def test_a_router_has_room_for_the_bodies_that_it_may_hold(body: str | None, memory: str, most: str) -> None:
+def test_a_router_has_room_for_the_bodies_that_it_may_hold(body: str | None, memory: str, memory_limit: str) -> None:
     limits = RouterLimits.model_validate({} if body is None else {"bodyMemory": body})
     told = router_defaults(limits)
     assert Quantity(told.memory) == Quantity(memory)
-    assert Quantity(told.most) == Quantity(most)
+    assert Quantity(told.memory_limit) == Quantity(memory_limit)
     assert 4 * body_memory(limits, Resources()) <= Quantity(told.memory).value
 
 
@@ -54,7 +54,7 @@ def test_no_request_is_above_its_limit(requests: dict[str, str], limits: dict[st
     named = {
         name: one for name, one in requests.items() if Quantity(one).value <= Quantity(limits.get(name, one)).value
     }
-    told = filled(resources(named, limits), DEFAULTS)
+    told = with_defaults(resources(named, limits), DEFAULTS)
     assert named.items() <= told["requests"].items()
     assert limits.items() <= told["limits"].items()
     for name, limit in told["limits"].items():

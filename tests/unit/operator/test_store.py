@@ -116,7 +116,7 @@ def test_children_that_went_are_remembered_for_as_long_as_their_owner_is_there()
     def lost() -> frozenset[tuple[str, str]]:
         observed = store.observe(POOL)
         assert observed is not None
-        return observed.lost
+        return observed.lost_children
 
     store.put(pool_object())
     store.put(service)
@@ -152,13 +152,13 @@ def test_children_that_went_with_a_namesake_are_not_remembered(again: bool) -> N
     store.remove(service)
     observed = store.observe(POOL)
     assert observed is not None
-    assert observed.lost == frozenset()
+    assert observed.lost_children == frozenset()
     service["metadata"]["ownerReferences"] = [{**owner, "uid": "another-uid"}]
     store.put(service)
     store.remove(service)
     observed = store.observe(POOL)
     assert observed is not None
-    assert observed.lost == {("Service", "s")}
+    assert observed.lost_children == {("Service", "s")}
 
 
 def test_a_gateways_router_that_somebody_isolates_leaves_it() -> None:

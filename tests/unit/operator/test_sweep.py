@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.cluster import POOL_LABEL
-from plumage_operator.cache.relist import sweep
+from plumage_operator.cache.relist import relist
 from plumage_operator.cache.store import Store
 from plumage_operator.kube.errors import GoneError
 
@@ -43,16 +43,16 @@ def holding(*things: dict[str, Any]) -> Store:
 async def test_a_child_that_went_unseen_is_forgotten_and_its_pool_is_told() -> None:
     pool, there, gone = thing("InferencePool", "chat", 1), thing("Service", "here", 2), thing("Service", "gone", 3)
     store = holding(pool, there, gone)
-    assert await sweep(Cluster(pool, there), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
+    assert await relist(Cluster(pool, there), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
     observed = store.observe(_CHAT)
     assert observed is not None
     assert list(observed.children) == [("Service", "here")]
-    assert await sweep(Cluster(pool, there), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
+    assert await relist(Cluster(pool, there), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
 
 
 async def test_a_pool_that_went_unseen_is_forgotten() -> None:
     store = holding(thing("InferencePool", "chat", 1))
-    assert await sweep(Cluster(), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
+    assert await relist(Cluster(), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
     assert store.pools() == []
 
 
@@ -64,7 +64,7 @@ async def test_what_a_watch_told_during_the_list_is_believed() -> None:
         store.put(thing("Service", "again", 5))
         store.put(thing("Service", "new", 6))
 
-    assert await sweep(Cluster(pool, meanwhile=made_again), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
+    assert await relist(Cluster(pool, meanwhile=made_again), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
     assert store.held("Service") == {("default", "again"): 5, ("default", "new"): 6}
 
 
@@ -80,6 +80,6 @@ async def test_only_watched_namespaces_are_asked_and_a_kind_that_went_takes_its_
                 raise GoneError("no such kind")
             return await super().versions(api_version, plural, namespace, selector)
 
-    assert await sweep(Without(pool), store, _SERVICES, ("default", "other")) == {_CHAT}  # type: ignore[arg-type]
+    assert await relist(Without(pool), store, _SERVICES, ("default", "other")) == {_CHAT}  # type: ignore[arg-type]
     assert asked == {"default", "other"}
     assert store.held("Service") == {}

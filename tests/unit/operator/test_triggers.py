@@ -11,7 +11,7 @@ from plumage.cluster import POOL_LABEL, gateway_labels_of
 from plumage_operator.cache.store import Store
 from plumage_operator.controller.queue import WorkQueue
 from plumage_operator.controller.reconcile import Key
-from plumage_operator.controller.watch import take_in
+from plumage_operator.controller.watch import apply_event
 
 CHAT, OTHER, FRONT = (
     ("InferencePool", "default", "chat"),
@@ -31,7 +31,7 @@ class Watch:
 
     def tell(self, thing: dict[str, Any], *, gone: bool = False) -> set[Key]:
         self.asked.clear()
-        take_in(self.store, self.queue, thing, gone=gone)
+        apply_event(self.store, self.queue, thing, gone=gone)
         return set(self.asked)
 
 

@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 from support.kube_double import answered_by
 
-from plumage_operator.controller.actions import Tell
-from plumage_operator.controller.event_recorder import Recorder
-from plumage_operator.kube.client import Api
-from plumage_operator.kube.warning_events import Troubles
+from plumage_operator.controller.actions import EmitEvent
+from plumage_operator.controller.event_recorder import EventRecorder
+from plumage_operator.kube.client import KubeClient
+from plumage_operator.kube.warning_events import WarningEvents
 from plumage_operator.status.conditions import timestamp
-from plumage_operator.status.diagnosis import stuck_pods, wants_events
+from plumage_operator.status.diagnosis import pods_to_explain, stuck_pods
 
 POOL = {
     "apiVersion": "inference.plumage.dev/v1alpha1",
@@ -55,33 +55,33 @@ def server() -> Server:
 
 
 @pytest.fixture
-async def api(server: Server) -> AsyncIterator[Api]:
+async def api(server: Server) -> AsyncIterator[KubeClient]:
     async with answered_by(server.answer) as api:
         yield api
 
 
-def reasons(troubles: Iterable[Any]) -> list[tuple[str, str]]:
-    return [(one.name, one.reason) for one in troubles]
+def reasons(warnings: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(one.name, one.reason) for one in warnings]
 
 
-async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: Api) -> None:
+async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: KubeClient) -> None:
     now = [0.0]
-    troubles = Troubles(api, lambda: now[0], lambda _namespace, pod: pod.startswith("chat"))
+    warnings = WarningEvents(api, lambda: now[0], lambda _namespace, pod: pod.startswith("chat"))
     server.events = [event(f"chat-{number}", "FailedMount", number) for number in range(5)]
-    found = await asyncio.gather(*(troubles.of("team", [f"chat-{number}"]) for number in range(5)))
+    found = await asyncio.gather(*(warnings.of("team", [f"chat-{number}"]) for number in range(5)))
     assert [reasons(one) for one in found] == [[(f"chat-{number}", "FailedMount")] for number in range(5)]
     assert [one.get("continue") for one in server.asked] == [None, "2", "4"]
     assert {one["fieldSelector"] for one in server.asked} == {"involvedObject.kind=Pod,type=Warning"}
     now[0] = 6.0
-    await troubles.of("team", ["chat-0"])
+    await warnings.of("team", ["chat-0"])
     assert len(server.asked) == 6, "what is seconds old is asked anew"
-    await troubles.of("other", ["chat-0"])
+    await warnings.of("other", ["chat-0"])
     assert len(server.asked) == 9, "another namespace's are its own"
 
 
-async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Server, api: Api) -> None:
+async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Server, api: KubeClient) -> None:
     now = [0.0]
-    troubles = Troubles(api, lambda: now[0], lambda _namespace, _pod: True)
+    warnings = WarningEvents(api, lambda: now[0], lambda _namespace, _pod: True)
     server.events = [event("chat-0", "FailedMount", 1)]
 
     def slow() -> None:
@@ -89,36 +89,36 @@ async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Serve
 
     server.answering = slow
     for _ in range(2):
-        assert reasons(await troubles.of("team", ["chat-0"])) == [("chat-0", "FailedMount")]
+        assert reasons(await warnings.of("team", ["chat-0"])) == [("chat-0", "FailedMount")]
     assert len(server.asked) == 1
 
 
-async def test_the_newest_three_of_a_pod_are_told_and_nobody_elses(server: Server, api: Api) -> None:
-    troubles = Troubles(api, lambda: 0.0, lambda _namespace, pod: pod.startswith("chat"))
+async def test_the_newest_three_of_a_pod_are_told_and_nobody_elses(server: Server, api: KubeClient) -> None:
+    warnings = WarningEvents(api, lambda: 0.0, lambda _namespace, pod: pod.startswith("chat"))
     newest = event("chat-0", "E", 0, lastTimestamp=None, series={"lastObservedTime": "1970-01-01T00:01:00.000000Z"})
     server.events = [
         newest,
         *(event("chat-0", reason, at) for reason, at in zip("DACB", (40, 10, 30, 20), strict=True)),
     ]
     server.events.append(event("foreign", "FailedMount", 50))
-    assert reasons(await troubles.of("team", ["chat-0", "foreign"])) == [("chat-0", one) for one in "EDC"]
+    assert reasons(await warnings.of("team", ["chat-0", "foreign"])) == [("chat-0", one) for one in "EDC"]
 
 
 @pytest.mark.parametrize("status", [403, 504])
 async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
-    server: Server, api: Api, caplog: pytest.LogCaptureFixture, status: int
+    server: Server, api: KubeClient, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     server.status, now = status, [0.0]
-    troubles = Troubles(api, lambda: now[0], lambda _namespace, _pod: True)
+    warnings = WarningEvents(api, lambda: now[0], lambda _namespace, _pod: True)
     for at in (0.0, 6.0, 29.0):
         now[0] = at
-        assert await troubles.of("team", ["chat-0"]) == ()
+        assert await warnings.of("team", ["chat-0"]) == ()
     assert len(server.asked) == 1, "each pool of the namespace would ask a server in trouble"
     now[0] = 30.0
-    await troubles.of("team", ["chat-0"])
+    await warnings.of("team", ["chat-0"])
     assert len(server.asked) == 2
-    said = Tell("Normal", "Settled", "all is well")
-    await Recorder(api, lambda: 0.0, "one").tell(POOL, said)
+    said = EmitEvent("Normal", "Settled", "all is well")
+    await EventRecorder(api, lambda: 0.0, "one").tell(POOL, said)
     assert "list the events of team" in caplog.text
     assert "team/chat: the event could not be written: Settled" in caplog.text
 
@@ -128,4 +128,4 @@ def test_a_pod_that_was_placed_just_now_merely_starts(age: float, late: bool) ->
     """Below 0 this clock is behind the cluster's."""
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(1_790_000_000)}
     pod = {"kind": "Pod", "metadata": {"name": "chat-0"}, "status": {"conditions": [placed]}}
-    assert wants_events(stuck_pods([pod]), 1_790_000_000 + age) == (["chat-0"] if late else [])
+    assert pods_to_explain(stuck_pods([pod]), 1_790_000_000 + age) == (["chat-0"] if late else [])

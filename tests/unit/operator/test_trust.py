@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from plumage_operator.kube.credentials import TrustChangedError, keep_trusting
+from plumage_operator.kube.credentials import AuthorityChangedError, watch_authority
 
 
 async def lives_on(file: str | None) -> bool:
     try:
         async with asyncio.timeout(0.2):
-            await keep_trusting(file, every=0.01)
+            await watch_authority(file, every=0.01)
     except TimeoutError:
         return True
 
@@ -21,10 +21,10 @@ async def lives_on(file: str | None) -> bool:
 async def test_a_changed_authority_ends_it(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text("old")
-    trusting = asyncio.create_task(keep_trusting(str(file), every=0.01))
+    trusting = asyncio.create_task(watch_authority(str(file), every=0.01))
     await asyncio.sleep(0)
     file.write_text("old and new")
-    with pytest.raises(TrustChangedError, match="another authority"):
+    with pytest.raises(AuthorityChangedError, match="another authority"):
         async with asyncio.timeout(60):
             await trusting
 
@@ -35,7 +35,7 @@ async def test_what_can_not_be_read_or_is_not_named_says_nothing(tmp_path: Path)
     assert await lives_on(None)
     file.write_text("same")
     assert await lives_on(str(file))
-    trusting = asyncio.create_task(keep_trusting(str(file), every=0.01))
+    trusting = asyncio.create_task(watch_authority(str(file), every=0.01))
     await asyncio.sleep(0)
     file.unlink()
     await asyncio.sleep(0.1)

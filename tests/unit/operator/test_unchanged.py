@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, World
+from support.operator_world import CONFIG, World
 
 from plumage.cluster import CORDON, PAUSE
 from plumage_operator.controller.plan import DELETION_COST, plan_changes
-from plumage_operator.controller.reconcile import Unchanged, mark_of
-from plumage_operator.observed import Observed, Scaling
+from plumage_operator.controller.reconcile import UnchangedPools, fingerprint_of
+from plumage_operator.observed import Observed, ScalingDecision
 
 _ENGINE = ("Deployment", "chat-engine")
 
@@ -22,7 +22,7 @@ _ENGINE = ("Deployment", "chat-engine")
 def settled() -> World:
     world = World()
     world.converge()
-    assert plan_changes(world.observed(), SITE) == ()
+    assert plan_changes(world.observed(), CONFIG) == ()
     return world
 
 
@@ -31,29 +31,29 @@ def engine(world: World) -> dict[str, Any]:
 
 
 def test_what_statuses_say_changes_nothing(settled: World) -> None:
-    before = mark_of(settled.observed())
+    before = fingerprint_of(settled.observed())
     engine(settled)["status"] = {"replicas": 1, "readyReplicas": 0}
     engine(settled)["metadata"]["resourceVersion"] = "999999"
     settled.pool["metadata"]["resourceVersion"] = "999998"
     settled.pool["status"] = {**settled.pool["status"], "readyReplicas": 0}
     for pod in settled.pods.values():
         pod["status"] = {"phase": "Failed"}
-    assert mark_of(settled.observed()) == before
-    assert plan_changes(settled.observed(), SITE) == ()
+    assert fingerprint_of(settled.observed()) == before
+    assert plan_changes(settled.observed(), CONFIG) == ()
 
 
 def test_pods_that_come_and_go_change_nothing(settled: World) -> None:
     labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
     pods = tuple({"kind": "Pod", "metadata": {"name": f"new-{number}", "labels": labels}} for number in range(3))
-    assert mark_of(settled.observed(pods=pods)) == mark_of(settled.observed(pods=()))
-    assert plan_changes(settled.observed(pods=pods), SITE) == ()
+    assert fingerprint_of(settled.observed(pods=pods)) == fingerprint_of(settled.observed(pods=()))
+    assert plan_changes(settled.observed(pods=pods), CONFIG) == ()
 
 
 def test_a_pod_that_is_to_be_given_a_cost_is_seen(settled: World) -> None:
-    word = Scaling(3, "True", "AtTarget", "as it was", deletion_costs={"late": 3})
+    word = ScalingDecision(3, "True", "AtTarget", "as it was", deletion_costs={"late": 3})
     late = {"kind": "Pod", "metadata": {"name": "late", "labels": {"app.kubernetes.io/component": "engine"}}}
     there, away = settled.observed(pods=(late,), scaling=word), settled.observed(pods=(), scaling=word)
-    assert mark_of(there) != mark_of(away)
+    assert fingerprint_of(there) != fingerprint_of(away)
 
 
 def _spec(world: World) -> None:
@@ -79,19 +79,19 @@ def _unmarked(world: World) -> None:
 
 @pytest.mark.parametrize("change", [_spec, _gone, _edited, _disowned, _unmarked])
 def test_what_gives_something_to_do_changes_it(settled: World, change: Callable[[World], None]) -> None:
-    before = mark_of(settled.observed())
+    before = fingerprint_of(settled.observed())
     change(settled)
-    assert plan_changes(settled.observed(), SITE)
-    assert mark_of(settled.observed()) != before
+    assert plan_changes(settled.observed(), CONFIG)
+    assert fingerprint_of(settled.observed()) != before
 
 
 def test_a_pause_and_its_end_change_it(settled: World) -> None:
     _edited(settled)
     settled.pool["metadata"]["annotations"] = {PAUSE: "true"}
-    paused = mark_of(settled.observed())
-    assert plan_changes(settled.observed(), SITE) == ()
+    paused = fingerprint_of(settled.observed())
+    assert plan_changes(settled.observed(), CONFIG) == ()
     del settled.pool["metadata"]["annotations"]
-    assert mark_of(settled.observed()) != paused
+    assert fingerprint_of(settled.observed()) != paused
 
 
 def _annotated(observed: Observed, annotation: str) -> Observed:
@@ -105,27 +105,27 @@ def test_what_people_and_the_autoscaler_write_on_pods_changes_it(settled: World,
     labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
     pod = {"kind": "Pod", "metadata": {"name": "chat-engine-1", "labels": labels}, "status": {}}
     observed = settled.observed(pods=(pod,))
-    assert mark_of(_annotated(observed, annotation)) != mark_of(observed)
+    assert fingerprint_of(_annotated(observed, annotation)) != fingerprint_of(observed)
 
 
 def test_the_autoscalers_word_changes_it(settled: World) -> None:
-    word = Scaling(3, "True", "AtTarget", "as it was")
+    word = ScalingDecision(3, "True", "AtTarget", "as it was")
     marks = {
-        mark_of(settled.observed(scaling=scaling))
+        fingerprint_of(settled.observed(scaling=scaling))
         for scaling in (None, word, replace(word, desired=4), replace(word, deletion_costs={"chat-engine-1": 3}))
     }
     assert len(marks) == 4
-    assert mark_of(settled.observed(scaling=replace(word, message="other words"))) in marks
+    assert fingerprint_of(settled.observed(scaling=replace(word, message="other words"))) in marks
 
 
 def test_a_key_is_known_from_nothing_done_until_something_is() -> None:
-    unchanged, key = Unchanged(), ("default", "chat")
-    assert not unchanged.knows(key, 1)
-    unchanged.note(key, 1, nothing=True)
-    assert unchanged.knows(key, 1)
-    assert not unchanged.knows(key, 2)
-    unchanged.note(key, 2, nothing=False)
-    assert not unchanged.knows(key, 1)
-    unchanged.note(key, 2, nothing=True)
+    unchanged, key = UnchangedPools(), ("default", "chat")
+    assert not unchanged.is_unchanged(key, 1)
+    unchanged.record(key, 1, unchanged=True)
+    assert unchanged.is_unchanged(key, 1)
+    assert not unchanged.is_unchanged(key, 2)
+    unchanged.record(key, 2, unchanged=False)
+    assert not unchanged.is_unchanged(key, 1)
+    unchanged.record(key, 2, unchanged=True)
     unchanged.forget(key)
-    assert not unchanged.knows(key, 2)
+    assert not unchanged.is_unchanged(key, 2)

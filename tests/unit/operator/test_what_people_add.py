@@ -10,7 +10,7 @@ import pytest
 from support.operator_world import World, pool_object
 
 from plumage.cluster import PAUSE
-from plumage_operator.controller.actions import Apply, Tell
+from plumage_operator.controller.actions import Apply, EmitEvent
 
 ANYBODY = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
 EXPOSED = {
@@ -111,7 +111,7 @@ def test_what_is_added_is_said_and_taken_out(key: tuple[str, str], edit: Edit, p
     before = copy.deepcopy(world.objects[key])
     edit(world.objects[key])
     made, said = world.plan()
-    assert isinstance(said, Tell)
+    assert isinstance(said, EmitEvent)
     assert (said.type, said.reason) == ("Warning", "ChildRepaired")
     assert said.message == f"{key[0]} {key[1]} was changed by somebody ({path}) and is put back"
     assert isinstance(made, Apply)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.operator_world import SITE, pool_object
+from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, InferencePool, parse_kept
-from plumage_operator.resources import GatewayScene, Scene, Served, build_gateway_children
+from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_gateway_children
 
 POOL: dict[str, Any] = {
     "model": {"uri": "builtin://tiny-chat"},
@@ -18,10 +18,10 @@ POOL: dict[str, Any] = {
 }
 
 
-def served(spec: dict[str, Any], name: str) -> Served:
+def served(spec: dict[str, Any], name: str) -> ServedPool:
     pool = parse_kept(pool_object(spec, name=name), "the pool")
     assert isinstance(pool, InferencePool)
-    return Served(Scene(pool, SITE, 1, mark=f"-{name}"), (name,))
+    return ServedPool(PoolContext(pool, CONFIG, 1, volume_suffix=f"-{name}"), (name,))
 
 
 def template(spec: dict[str, Any], *pools: dict[str, Any]) -> Any:
@@ -30,8 +30,8 @@ def template(spec: dict[str, Any], *pools: dict[str, Any]) -> Any:
     thing = {**pool_object({"models": models, **spec}, name="front"), "kind": "InferenceGateway"}
     gateway = parse_kept(thing, "the gateway")
     assert isinstance(gateway, InferenceGateway)
-    scene = GatewayScene(gateway, SITE, tuple(served(one, f"pool-{index}") for index, one in enumerate(pools)))
-    (found,) = (child for child in build_gateway_children(scene) if child["kind"] == "Deployment")
+    context = GatewayContext(gateway, CONFIG, tuple(served(one, f"pool-{index}") for index, one in enumerate(pools)))
+    (found,) = (child for child in build_gateway_children(context) if child["kind"] == "Deployment")
     return found["spec"]["template"]
 
 

@@ -9,17 +9,17 @@ from support.fleets import START, agent, pod, router, waits
 
 from plumage.fleet_report import WarmupReport
 from plumage_operator.autoscaling.pods import pods_of_pool
-from plumage_operator.autoscaling.pool_load import Reports, Window, heats, pool_load
+from plumage_operator.autoscaling.pool_load import PodReports, ReportWindow, cache_heats, pool_load
 
 LATER = START + 1000
 
 
 def load_of(pods: list[Any], agents: dict[str, list[Any]], routers: dict[str, list[Any]]) -> Any:
     """Reports of each, 15 s apart, the last of all seen at 100."""
-    reports = Reports()
+    reports = PodReports()
     for told, into in ((agents, reports.agents), (routers, reports.routers)):
         for name, several in told.items():
-            window = into.setdefault(name, Window())  # type: ignore[attr-defined]
+            window = into.setdefault(name, ReportWindow())  # type: ignore[attr-defined]
             for place, one in enumerate(reversed(several)):
                 window.reports.appendleft((100.0 - 15 * place, one))
     return pool_load(pods_of_pool("chat", pods), reports, len(agents))
@@ -104,11 +104,11 @@ def test_pods_on_their_way_out_are_none() -> None:
 
 
 def test_heat_is_what_agents_tell() -> None:
-    reports = Reports()
+    reports = PodReports()
     for name, hotness in (("e0", 50.0), ("e1", 7.0)):
-        reports.agents[name] = Window()
+        reports.agents[name] = ReportWindow()
         reports.agents[name].add(agent(name, LATER, hotness=hotness, running=2), 1.0)
-    found = heats(pods_of_pool("chat", [pod("e0"), pod("e1"), pod("e2")]), reports.agents)
+    found = cache_heats(pods_of_pool("chat", [pod("e0"), pod("e1"), pod("e2")]), reports.agents)
     assert [(one.id, one.heat, one.in_flight) for one in found] == [
         ("e0", 50.0, 2.0),
         ("e1", 7.0, 2.0),

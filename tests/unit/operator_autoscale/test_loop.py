@@ -9,7 +9,7 @@ import pytest
 from support.fleets import router
 from support.reporting_pool import KEY, SPEC, World, report, running
 
-from plumage_operator.autoscaling import Autoscaling
+from plumage_operator.autoscaling import AutoscalingLoop
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-async def look(world: World, loop: Autoscaling, tokens: int, **more: Any) -> Any:
+async def look(world: World, loop: AutoscalingLoop, tokens: int, **more: Any) -> Any:
     world.now += 15
     report(world, tokens, **more)
     await loop.round()

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.fleets import observed, pod
 
-from plumage_operator.autoscaling import Autoscaling
-from plumage_operator.autoscaling.report_client import Trouble
+from plumage_operator.autoscaling import AutoscalingLoop
+from plumage_operator.autoscaling.report_client import PodBackoff
 from plumage_operator.cache.store import PoolKey
 from plumage_operator.observed import Observed
 
@@ -26,7 +26,7 @@ class Pods:
         self.looks += 1
         return observed({"replicas": 1}, [pod("e0", address="127.0.0.2")], 1)
 
-    async def ask(self, _url: str, _take: Callable[[bytes], None], _trouble: Trouble) -> bool:
+    async def ask(self, _url: str, _take: Callable[[bytes], None], _trouble: PodBackoff) -> bool:
         self.held += 1
         self.most = max(self.most, self.held)
         await asyncio.sleep(0.001)
@@ -37,6 +37,6 @@ class Pods:
 async def test_only_so_many_pools_are_looked_at_at_once() -> None:
     pods = Pods()
     client: Any = pods
-    await Autoscaling(client, lambda: POOLS, pods.observe, lambda _: None, clock=lambda: 1_000.0).round()
+    await AutoscalingLoop(client, lambda: POOLS, pods.observe, lambda _: None, clock=lambda: 1_000.0).round()
     assert 1 < pods.most <= 64
     assert pods.looks >= len(POOLS)

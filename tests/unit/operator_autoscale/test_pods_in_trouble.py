@@ -8,7 +8,7 @@ import pytest
 from support.fleets import pod
 from support.reporting_pool import KEY, World, report, running
 
-from plumage_operator.autoscaling.report_client import SELDOM, Trouble
+from plumage_operator.autoscaling.report_client import SELDOM, PodBackoff
 
 
 @pytest.fixture
@@ -17,16 +17,16 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_waits_grow_from_the_failure_on() -> None:
-    trouble, waits = Trouble(), []
+    backoff, waits = PodBackoff(), []
     now = 0.0
     for _ in range(6):
         now += 40.0  # the round it failed in was a long one
-        trouble.failed(now)
-        waits.append(trouble.until - now)
+        backoff.failed(now)
+        waits.append(backoff.until - now)
     assert waits == [11.0, 26.0, 56.0, SELDOM - 4, SELDOM - 4, SELDOM - 4]
-    assert trouble.over()
-    assert trouble.until < 0
-    assert not trouble.over()
+    assert backoff.over()
+    assert backoff.until < 0
+    assert not backoff.over()
 
 
 async def test_a_round_that_takes_long_counts_the_wait_from_the_failure(world: World, tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ async def test_a_new_pod_of_an_old_address_is_asked_at_once(world: World, tmp_pa
         world.pods[0] = pod("newcomer", address="127.0.0.2")
         await loop.round()
         assert loop.scalers[KEY].reports.agents["newcomer"].seen == world.now
-        assert "e0" not in loop.scalers[KEY].reports.troubles
+        assert "e0" not in loop.scalers[KEY].reports.backoffs

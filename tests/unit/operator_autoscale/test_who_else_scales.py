@@ -11,9 +11,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from support.reporting_pool import World, report, running
 
-from plumage_operator.autoscaling import Autoscaling
-from plumage_operator.autoscaling.poll_schedule import LATELY, Pace
-from plumage_operator.external_metrics import add_pool_figures, samples_of
+from plumage_operator.autoscaling import AutoscalingLoop
+from plumage_operator.autoscaling.poll_schedule import LATELY, PollSchedule
+from plumage_operator.external_metrics import add_pool_page, pool_samples
 
 CHAT, OTHER = ("models", "chat"), ("models", "other")
 
@@ -23,13 +23,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, spec={"replicas": 2})
 
 
-def offered(world: World, loop: Autoscaling) -> TestClient[Any, Any]:
+def offered(world: World, loop: AutoscalingLoop) -> TestClient[Any, Any]:
     app = web.Application()
-    add_pool_figures(app, lambda: samples_of(loop.scalers), asked=loop.asked, clock=lambda: world.now)
+    add_pool_page(app, lambda: pool_samples(loop.scalers), requested=loop.requested, clock=lambda: world.now)
     return TestClient(TestServer(app))
 
 
-async def passes(world: World, loop: Autoscaling, seconds: int) -> int:
+async def passes(world: World, loop: AutoscalingLoop, seconds: int) -> int:
     """Time goes by, a round every two seconds as in the operator; how many looks there were."""
     before = len(world.asked)
     for _ in range(seconds // 2):
@@ -71,20 +71,20 @@ async def test_one_scrape_is_forgotten(world: World, tmp_path: Path) -> None:
 
 
 def test_only_the_pool_that_was_asked_about_is_looked_at_more_often() -> None:
-    pace = Pace()
+    pace = PollSchedule()
     for pool in (CHAT, OTHER):
-        pace.began(pool, 0.0)
-        pace.learned(pool, scaled=False, asleep=False)
-    pace.asked(CHAT, 1.0)
+        pace.start(pool, 0.0)
+        pace.record(pool, scaled=False, asleep=False)
+    pace.requested(CHAT, 1.0)
     assert [pace.due(pool, 15.0) for pool in (CHAT, OTHER)] == [True, False]
     assert pace.due(OTHER, 60.0)
 
 
 def test_nothing_is_kept_of_a_pool_that_is_not_there() -> None:
-    pace = Pace()
-    pace.asked(CHAT, 0.0)
-    pace.began(CHAT, 1.0)
-    pace.learned(CHAT, scaled=False, asleep=False)
+    pace = PollSchedule()
+    pace.requested(CHAT, 0.0)
+    pace.start(CHAT, 1.0)
+    pace.record(CHAT, scaled=False, asleep=False)
     assert not pace.due(CHAT, 16.0), "who asked before it was there asked about nothing"
-    pace.keep({OTHER})
+    pace.retain({OTHER})
     assert pace.due(CHAT, 2.0), "a pool of this name would be new"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumage.fleet_report import AgentReport, HistogramReport
-from plumage_operator.autoscaling.pool_load import Window
+from plumage_operator.autoscaling.pool_load import ReportWindow
 
 HOUR = 3600.0
 
@@ -15,12 +15,12 @@ def report(at: float, tokens: int, *, started: float = 1.0, waits: tuple[int, in
     return AgentReport("r0", at=at, started=started, output_tokens=tokens, queue_wait=histogram)
 
 
-def tokens(window: Window[AgentReport]) -> float | None:
+def tokens(window: ReportWindow[AgentReport]) -> float | None:
     return window.gained(lambda one: one.output_tokens)
 
 
 def test_one_report_tells_no_rate() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     assert tokens(window) is None
     window.add(report(HOUR, 500), 0.0)
     assert tokens(window) is None
@@ -28,22 +28,22 @@ def test_one_report_tells_no_rate() -> None:
 
 
 def test_a_rate_is_of_the_last_minute() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     for look in range(20):
         window.add(report(HOUR + 15 * look, 150 * look), 15.0 * look)
     assert (tokens(window), window.seconds) == (600, 60.0)
-    assert window.gained(lambda one: one.output_tokens, looks=1) == 150
+    assert window.gained(lambda one: one.output_tokens, back=1) == 150
 
 
 def test_looks_that_are_seldom_still_tell() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     for look in range(3):
         window.add(report(HOUR + 90 * look, 900 * look), 90.0 * look)
     assert (tokens(window), window.seconds) == (900, 90.0)
 
 
 def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     window.add(report(5 * HOUR, 0), 0.0)
     window.add(report(5 * HOUR + 15, 150), 15.0)
     assert (tokens(window), window.seconds, window.seen) == (150, 15.0, 15.0)
@@ -51,28 +51,28 @@ def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_a_clock_that_is_set_by_an_hour_between_two_looks_changes_no_rate(jump: float) -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     window.add(report(5 * HOUR, 0), 0.0)
     window.add(report(5 * HOUR + jump + 15, 150), 15.0)
     assert (tokens(window), window.seconds) == (150, 15.0)
 
 
 def test_a_process_that_began_anew_counts_from_its_start() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 90_000), 0.0)
     window.add(report(HOUR + 15, 50, started=HOUR + 10), 15.0)
     assert (tokens(window), window.seconds) == (50, 5.0)
 
 
 def test_counters_that_fall_are_no_negative_rate() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 90), 0.0)
     window.add(report(HOUR + 15, 30), 15.0)
     assert tokens(window) == 0.0
 
 
 def test_percentiles_are_of_the_window() -> None:
-    window = Window[AgentReport]()
+    window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 0, waits=(1000, 0)), 0.0)
     window.add(report(HOUR + 15, 0, waits=(1000, 10)), 15.0)
     found = window.histogram(lambda one: one.queue_wait)

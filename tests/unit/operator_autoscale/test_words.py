@@ -8,25 +8,25 @@ from typing import Any
 from support.fleets import START, observed, pod
 
 from plumage.autoscaling import Decision
-from plumage_operator.autoscaling.scaler import decided, replicas_wanted
-from plumage_operator.config import Site
-from plumage_operator.controller.actions import Action, Annotate, Apply, Tell, WriteStatus
-from plumage_operator.controller.plan import plan_changes, plan_words
-from plumage_operator.observed import Observed, Scaling
+from plumage_operator.autoscaling.scaler import autoscaled_decision, replicas_wanted
+from plumage_operator.config import OperatorConfig
+from plumage_operator.controller.actions import Action, Annotate, Apply, EmitEvent, WriteStatus
+from plumage_operator.controller.plan import plan_changes, plan_status
+from plumage_operator.observed import Observed, ScalingDecision
 from plumage_operator.resources.context import read_pool
 
 SPEC = {
     "autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TotalTokensPerSecond", "target": 100}]}
 }
-SITE = Site("plumage:test", "engine:test")
+CONFIG = OperatorConfig("plumage:test", "engine:test")
 
 
-def word(before: int, after: int, reason: Any, **costs: int) -> Scaling:
+def word(before: int, after: int, reason: Any, **costs: int) -> ScalingDecision:
     decision = Decision(before, after, after, reason, f"{before} → {after} replicas: because.")
-    return decided(decision, hit_ratio=0.5, last_scale_time=None, costs=costs)
+    return autoscaled_decision(decision, hit_ratio=0.5, last_scale_time=None, costs=costs)
 
 
-def seen(desired: int, scaling: Scaling) -> Observed:
+def seen(desired: int, scaling: ScalingDecision) -> Observed:
     found = observed(SPEC, [pod("e0"), pod("e1")], desired)
     found.pool["status"] = {"desiredReplicas": desired}  # type: ignore[index]
     return replace(found, scaling=scaling)
@@ -40,14 +40,16 @@ def engines(actions: tuple[Action, ...]) -> Any:
 
 def test_a_decision_becomes_a_deployments_size_a_status_and_one_event() -> None:
     grown = seen(2, word(2, 5, "ScaledUp"))
-    assert engines(plan_changes(grown, SITE)) == 5
-    words = plan_words(grown, SITE, START)
-    assert Tell("Normal", "ScaledUp", "2 → 5 replicas: because.") in words
+    assert engines(plan_changes(grown, CONFIG)) == 5
+    words = plan_status(grown, CONFIG, START)
+    assert EmitEvent("Normal", "ScaledUp", "2 → 5 replicas: because.") in words
     [status] = [one.status for one in words if isinstance(one, WriteStatus)]
     assert (status["desiredReplicas"], status["hitRatioPercent"]) == (5, 50)
     assert status["autoscaling"]["decision"] == "2 → 5 replicas: because."
     told = seen(5, word(2, 5, "ScaledUp"))
-    assert not [one for one in plan_words(told, SITE, START) if isinstance(one, Tell) and one.reason == "ScaledUp"]
+    assert not [
+        one for one in plan_status(told, CONFIG, START) if isinstance(one, EmitEvent) and one.reason == "ScaledUp"
+    ]
 
 
 def test_a_deleted_namesakes_deployment_asks_for_nothing() -> None:
@@ -61,7 +63,7 @@ def test_a_deleted_namesakes_deployment_asks_for_nothing() -> None:
 
 
 def test_costs_are_written_before_the_deployment_shrinks() -> None:
-    shrunk = plan_changes(seen(2, word(2, 1, "ScaledDown", e1=-1)), SITE)
+    shrunk = plan_changes(seen(2, word(2, 1, "ScaledDown", e1=-1)), CONFIG)
     assert isinstance(shrunk[0], Annotate)
     assert (shrunk[0].pod, dict(shrunk[0].annotations)) == ("e1", {"controller.kubernetes.io/pod-deletion-cost": "-1"})
     assert engines(shrunk) == 1
