@@ -1,5 +1,7 @@
-"""The Kopf operator: an `InferencePool` becomes Deployments, Services and what they need, and stays that way.
+"""The Kubernetes operator, on kopf: makes an `InferencePool` into Deployments, Services and what they need, and keeps
+them.
 
-Three rings. Pure: `plan` and what it rests on (`children`, `conditions`, `diagnosis`, `status`, `drift`). Thin I/O:
-`cluster`. Thin triggers: `triggers`, `reconciler`, `__main__`.
+Three rings. Pure decisions: `resources`, `status`, `controller.plan`, `controller.gateway_plan`. Thin I/O: `kube`,
+`controller.perform`, `autoscaling.report_client`. Thin triggers: `controller.watch`, `controller.reconcile`, `manager`.
+import-linter checks the layers of the sub-packages.
 """

@@ -1,7 +1,7 @@
-"""`python -m plumage_operator`: the operator, until SIGTERM or SIGINT.
+"""`python -m plumage_operator`: runs the operator until SIGTERM or SIGINT.
 
-Exit codes: 0 after a signal, 1 when it can't go on (the Lease went to another, a watch ended, the cluster has a new
-authority), 2 for a configuration that can't work.
+Exit codes: 0 after a signal. 1 when the operator can't continue: it lost the Lease, a watch ended, or the cluster has a
+new certificate authority. 2 for a configuration that can't work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLUSH_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process."""
+    """Runs the process and returns its exit code."""
     try:
         options = read_options(arguments)
     except ConfigurationError as error:
@@ -34,26 +34,26 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     limit = configure_logging(options.log_level, options.log_format)
     try:
-        return _ended(options, limit)
+        return _exit_code(options, limit)
     finally:
         limit.flush_all()
 
 
-def _ended(options: Options, limit: OneLinePerCause) -> int:
-    """The exit code, once the operator ended."""
+def _exit_code(options: Options, limit: OneLinePerCause) -> int:
+    """Runs the operator and maps its end to an exit code."""
     try:
         asyncio.run(_run(options, limit))
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except LeaseLostError as error:
-        log.error("%s; another operator may be active, so this one ends", error)
+        log.error("%s; another operator may be active, so this one exits", error)
         return 1
     except AuthorityChangedError as error:
-        log.warning("%s; ending, to be started with it", error)
+        log.warning("%s; exiting, so that a restart trusts the new one", error)
         return 1
     except Exception:
-        log.exception("the operator can't go on")
+        log.exception("the operator can't continue")
         return 1
     return 0
 
@@ -70,7 +70,7 @@ async def _run(options: Options, limit: OneLinePerCause) -> None:
 
 
 async def _keep_flushing(limit: OneLinePerCause) -> None:
-    """Lines that were held back are counted in the log though no further one comes."""
+    """Reports suppressed log lines although no further line follows them."""
     while True:
         await asyncio.sleep(_FLUSH_S)
         limit.flush()

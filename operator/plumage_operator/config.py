@@ -1,4 +1,4 @@
-"""What the operator was told of the cluster it works in: images, its own name, switches."""
+"""What every decision needs to know of the operator's own installation: images, names, switches. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ __all__ = ["OperatorConfig"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """image: of router, agent, directory and simulator. engine_image: vLLM with Plumage's plugin. namespace,
-    service_account: the operator's own. monitoring: namespaces that may scrape metrics past the NetworkPolicies."""
+    """The operator's installation.
+
+    image: of routers, agents, directories and simulators.
+    engine_image: vLLM with Plumage's plugin.
+    namespace, service_account: the operator's own.
+    monitoring: namespaces that may scrape metrics in spite of the NetworkPolicies.
+    """
 
     image: str
     engine_image: str

@@ -16,8 +16,12 @@ __all__ = ["INTEGRATIONS", "KINDS", "MADE_ONCE", "Integration"]
 
 @dataclass(frozen=True, slots=True)
 class Integration:
-    """switch: of the chart, under `integrations`. field: of a pool's spec, which has one made; asks: the value in it
-    that says so, where that is not the field itself."""
+    """A kind that not every cluster has.
+
+    switch: the chart's value under `integrations` that gives the right.
+    field: the field of a pool's spec that asks for it.
+    switch_field: the field whose value turns it on, if that is not `field` itself.
+    """
 
     switch: str
     kind: str
@@ -29,14 +33,18 @@ class Integration:
 
     @property
     def remedy(self) -> str:
-        """What to do where the right to make one is missing. One that was made before the right was taken away stays,
-        and the operator does not even see it: dropping the field alone would leave a pool open to the outside."""
-        drop = f"Or drop spec.{self.field}, and delete what was made for it before."
-        return f"The chart gives the right: {self._upgrade}. {drop}"
+        """What to do when the right to create one is missing.
+
+        An object that was made before the right was removed stays, and the operator does not see it. So it is not
+        enough to
+        remove the field: the pool would stay reachable from outside.
+        """
+        drop = f"Or remove spec.{self.field}, and delete the object that was made for it."
+        return f"Give the operator the right: {self._upgrade}. {drop}"
 
     @property
     def removal(self) -> str:
-        """What to do where the right to delete one is missing that no spec asks for any more."""
+        """What to do when the right to delete one is missing, and no spec asks for it any more."""
         return f"The pool no longer asks for it: delete it, or give the operator the right: {self._upgrade}."
 
     @property
@@ -44,7 +52,7 @@ class Integration:
         return f"helm upgrade with integrations.{self.switch}=true"
 
     def requested_by(self, spec: Mapping[str, Any]) -> bool:
-        """spec: a pool's, as an API server keeps it, with its defaults."""
+        """Whether a pool asks for it. spec: as the API server stores it, with its defaults."""
         found: Any = spec
         for name in (self.switch_field or self.field).split("."):
             found = (found or {}).get(name)
@@ -71,7 +79,9 @@ KINDS: Final = {
     "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
     "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
 }
-"""Every kind that a child can have: its apiVersion, and its resource's name in paths."""
+"""Every kind that a child can have: its apiVersion, and the resource's name in paths."""
 
 MADE_ONCE: Final = {"Secret": ("v1", "secrets")}
-"""What is created and never read, changed or removed: its owner reference lets it be collected."""
+"""Kinds that the operator creates and never reads, changes or deletes. The garbage collector deletes them with their
+owner.
+"""

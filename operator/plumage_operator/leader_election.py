@@ -1,8 +1,8 @@
-"""One active operator of several: whoever holds the Lease.
+"""Leader election: of several operators, the one that holds the Lease is active.
 
-As client-go does it, time is this machine's monotonic clock from when a renewal was *seen*; the clocks of two machines
-are never compared, so one that is an hour off neither steals the Lease nor holds it for ever. The holder counts from
-when it *sent* its last renewal, which is no later than when another can have seen it.
+As in client-go, time is this machine's monotonic clock since it saw a renewal. The clocks of two machines are never
+compared, so a clock that is an hour off neither steals the Lease nor holds it for ever. The holder counts from when it
+sent its last renewal, which is never later than when another can have seen it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["DURATION", "LeaderElector", "LeaseLostError", "ObservedLease", "can_
 
 log = logging.getLogger(__name__)
 
-DURATION: Final = 15.0  # seconds without a renewal after which another may take it
+DURATION: Final = 15.0  # seconds without a renewal after which another operator may take it
 
-DEADLINE: Final = 10.0  # seconds without a renewal after which its holder ends, well before that
+DEADLINE: Final = 10.0  # seconds without a renewal after which its holder exits, well before DURATION
 
 RETRY: Final = 2.0
 
-PARTING: Final = 3.0  # seconds that an operator which ends may spend on its release: a kubelet waits for it, and kills
+RELEASE_TIMEOUT: Final = 3.0  # seconds for the release at shutdown, within the pod's grace period
 
 _VERSION: Final = "coordination.k8s.io/v1"
 
 
 class LeaseLostError(ApiError):
-    """Another operator may be active now: this one must end at once."""
+    """Another operator may be active now: this one must exit at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """The Lease as it was last seen to change. at: monotonic seconds."""
+    """The Lease when it was last seen to change. at: monotonic seconds."""
 
     holder: str
     renewal: str
@@ -48,13 +48,16 @@ class ObservedLease:
 
 
 def can_acquire(seen: ObservedLease | None, identity: str, now: float) -> bool:
-    """Whether the Lease is free, ours, or was left."""
+    """Whether the Lease is free, ours, or abandoned."""
     return seen is None or seen.holder in ("", identity) or now - seen.at > DURATION
 
 
 class LeaderElector:
-    """identity: this operator's, unique. clock: monotonic seconds. wall: seconds since 1970, which are written for
-    people to read and never compared."""
+    """identity: this operator's, unique among operators.
+
+    clock: monotonic seconds.
+    wall: seconds since 1970, written for people to read and never compared.
+    """
 
     def __init__(
         self,
@@ -78,24 +81,24 @@ class LeaderElector:
 
     async def acquire(self, alive: Callable[[], None] = lambda: None) -> None:
         """Returns when this operator is the active one. alive: called at each try."""
-        said = ""
+        last = ""
         while True:
             alive()
             try:
-                if await self._tried(DEADLINE):
+                if await self._try_within(DEADLINE):
                     return
-                said = self._say(f"waiting: {self._holder()} is active", said)
+                last = self._log_once(f"waiting: {self._holder()} is active", last)
             except ApiError as error:
-                said = self._say(f"can't reach the Lease: {error}", said)
+                last = self._log_once(f"can't reach the Lease: {error}", last)
             await self._sleep(RETRY)
 
     async def hold(self) -> None:
-        """Renews for as long as it can; LeaseLostError when it can't any more."""
+        """Renews the Lease for ever. Raises LeaseLostError when it can't."""
         while True:
             await self._sleep(min(RETRY, self._left))
             try:
-                if not await self._tried(self._left) and self._holder() != self._identity:
-                    raise LeaseLostError(f"the Lease went to {self._holder()}")
+                if not await self._try_within(self._left) and self._holder() != self._identity:
+                    raise LeaseLostError(f"{self._holder()} took the Lease")
             except LeaseLostError:
                 raise
             except ApiError as error:
@@ -104,12 +107,12 @@ class LeaderElector:
                 raise LeaseLostError(f"the Lease could not be renewed for {DEADLINE:.0f} s")
 
     async def release(self) -> None:
-        """Let the next one begin at once; whatever fails, the Lease runs out by itself."""
+        """Lets the next operator start at once. If that fails, the Lease expires."""
         try:
-            async with asyncio.timeout(PARTING):
+            async with asyncio.timeout(RELEASE_TIMEOUT):
                 await self._release()
         except (ApiError, TimeoutError) as error:
-            log.info("the Lease was not released: %s", str(error) or f"no answer within {PARTING:.0f} s")
+            log.info("the Lease was not released: %s", str(error) or f"no answer within {RELEASE_TIMEOUT:.0f} s")
 
     async def _release(self) -> None:
         lease = await self._api.request("GET", f"{self._path}/{self._name}")
@@ -119,11 +122,11 @@ class LeaderElector:
 
     @property
     def _left(self) -> float:
-        """Seconds that this operator may still be the active one without a renewal."""
+        """Seconds that this operator may stay active without a renewal."""
         return max(0.0, DEADLINE - (self._clock() - self._renewed))
 
-    async def _tried(self, seconds: float) -> bool:
-        """UnavailableError without an answer in so many seconds."""
+    async def _try_within(self, seconds: float) -> bool:
+        """Tries once. Raises UnavailableError without an answer in so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._try()
@@ -131,7 +134,7 @@ class LeaderElector:
             raise UnavailableError(f"no answer within {seconds:.1f} s") from error
 
     async def _try(self) -> bool:
-        """Take or renew it, where that is allowed."""
+        """Takes or renews the Lease, if that is allowed."""
         try:
             lease = await self._api.request("GET", f"{self._path}/{self._name}")
         except GoneError:
@@ -142,16 +145,16 @@ class LeaderElector:
             self._seen = ObservedLease(holder, renewal, self._clock())
         if not can_acquire(self._seen, self._identity, self._clock()):
             return False
-        changes = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
-        return await self._write("PUT", f"{self._path}/{self._name}", lease, changes)
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
+        return await self._write("PUT", f"{self._path}/{self._name}", lease, transitions)
 
-    async def _write(self, method: str, path: str, lease: dict[str, Any], changes: int) -> bool:
+    async def _write(self, method: str, path: str, lease: dict[str, Any], transitions: int) -> bool:
         now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(DURATION),
             "renewTime": now,
-            "leaseTransitions": changes,
+            "leaseTransitions": transitions,
         }
         body = {"apiVersion": _VERSION, "kind": "Lease", **lease, "spec": {**(lease.get("spec") or {}), **spec}}
         sent = self._clock()
@@ -166,7 +169,7 @@ class LeaderElector:
         return self._seen.holder if self._seen is not None and self._seen.holder else "another operator"
 
     @staticmethod
-    def _say(words: str, said: str) -> str:
-        if words != said:
-            log.info("%s", words)
-        return words
+    def _log_once(message: str, last: str) -> str:
+        if message != last:
+            log.info("%s", message)
+        return message

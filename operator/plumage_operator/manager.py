@@ -18,7 +18,7 @@ from typing import Any
 import kopf
 
 from plumage_operator.autoscaling import AutoscalingLoop, FleetClient
-from plumage_operator.cache.relist import fill, keep_relisting, missing_definitions
+from plumage_operator.cache.relist import fill_store, keep_relisting, missing_definitions
 from plumage_operator.cache.store import PoolKey, Store
 from plumage_operator.cache.watch_check import WatchCheck
 from plumage_operator.controller.event_recorder import EventRecorder
@@ -170,7 +170,7 @@ class Operator:
         while True:
             try:
                 await self._kinds_there(api)
-                await fill(api, self.store, kinds, self._options.namespaces)
+                await fill_store(api, self.store, kinds, self._options.namespaces)
                 break
             except (RefusedError, UnavailableError) as error:
                 refusals += isinstance(error, RefusedError)

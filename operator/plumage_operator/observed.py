@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Object = Mapping[str, Any]
-"""An object as the API server gives it."""
+"""An object as the API server returns it."""
 
 ChildKey = tuple[str, str]
 """Kind and name, in the pool's namespace."""
@@ -37,7 +37,7 @@ ChildKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WarningEvent:
-    """A Warning event about a pod or a ReplicaSet: some causes stand nowhere else (a volume's missing Secret)."""
+    """A Warning event about a pod or a ReplicaSet. Some causes appear only there, such as a volume's missing Secret."""
 
     name: str
     reason: str
@@ -46,7 +46,7 @@ class WarningEvent:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What the API server would not do for this pool. owner: whom the name belongs to, where that is the reason."""
+    """An action that the API server refused for this pool. `reason` is a condition reason."""
 
     kind: str
     name: str
@@ -56,8 +56,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """The autoscaler's word on a pool: how many replicas, and what `Scaling` says. deletion_costs: of pods, by name,
-    lowest goes first. status: further fields of the pool's status."""
+    """The autoscaler's decision on a pool: the number of replicas, and the condition `Scaling`.
+
+    deletion_costs: of pods, by name; a ReplicaSet deletes the lowest first.
+    fields: further fields of the pool's status.
+    """
 
     desired: int
     status: str
@@ -69,10 +72,14 @@ class ScalingDecision:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A pool, or a gateway, and everything of its own. pool: the object. children, pods: all that carry its label.
-    gateway: the one that the pool refers to, where it is there; gateway_pods: that one's. lost: children that were
-    there and went. said: the status whose events were told though the API server refused it; None where it has none
-    such."""
+    """A pool or a gateway, and all its objects.
+
+    pool: the object itself, also where it is a gateway.
+    children, pods: all objects that carry its label.
+    gateway, gateway_pods: the gateway that the pool refers to, if it exists.
+    lost_children: children that existed and were deleted.
+    refused_status: the last status that the API server refused after its events were written; None if there is none.
+    """
 
     pool: Object
     children: Mapping[ChildKey, Object]
@@ -83,12 +90,12 @@ class Observed:
     gateway_pods: tuple[Object, ...] = ()
     scaling: ScalingDecision | None = None
     lost_children: frozenset[ChildKey] = frozenset()
-    said: Mapping[str, Any] | None = None
+    refused_status: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedPool:
-    """A pool that refers to a gateway, and the pods of its engines and all."""
+    """A pool that refers to a gateway, and the pods of that pool."""
 
     pool: Object
     pods: tuple[Object, ...] = ()
@@ -96,7 +103,7 @@ class AttachedPool:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGateway:
-    """A gateway, the pools that refer to it, and the names of all pools of its namespace."""
+    """A gateway, the pools that refer to it, and the names of all pools in its namespace."""
 
     own: Observed
     attached: tuple[AttachedPool, ...] = ()
@@ -115,20 +122,22 @@ def key_of(thing: Object) -> ChildKey:
 
 
 def owner_uid(thing: Object) -> str:
-    """The uid of the controlling owner; empty where there is none."""
+    """The uid of the controlling owner; empty if there is none."""
     owners = meta(thing).get("ownerReferences") or ()
     return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 
 
 def own_child(observed: Observed, key: ChildKey) -> Object | None:
-    """The child of that kind and name, unless another owns it: what a deleted namesake had is there until it is
-    collected, and says nothing of this one."""
+    """The child of that kind and name, unless another object owns it.
+
+    The children of a deleted pool of the same name exist until they are collected, and say nothing about this pool.
+    """
     live = observed.children.get(key)
     return live if live is not None and owner_uid(live) in ("", meta(observed.pool).get("uid")) else None
 
 
 def component_pods(pods: Iterable[Object], component: Component) -> list[Object]:
-    """Those of them that are of one part and not being deleted."""
+    """The pods of one component that are not being deleted."""
     return [
         pod
         for pod in pods
@@ -137,12 +146,12 @@ def component_pods(pods: Iterable[Object], component: Component) -> list[Object]
 
 
 def status_of(pool: Object) -> Mapping[str, Any]:
-    """The status that the pool has."""
+    """The status of an object; empty if it has none."""
     found: Mapping[str, Any] = pool.get("status") or {}
     return found
 
 
 def digest(value: object) -> str:
-    """Sixteen hexadecimal characters; equal for equal JSON, whatever the order of its keys."""
+    """Sixteen hexadecimal characters; equal for equal JSON, in whatever order its keys are."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,8 +1,9 @@
-"""What the operator may do in a cluster: the one list that the chart's roles are made from and tests run it under.
+"""The operator's rights in a cluster. The chart's roles are generated from this list, and tests run with exactly it.
+Pure.
 
-Of Secrets it may create new ones, for a pool's own keys, and has no other verb on them: pods mount them. A child is
-first made by `create`, so that an object of somebody else's is never taken over; `get` is asked before it is changed,
-by server-side apply, which is `patch`; `list` and `watch` keep the operator's picture.
+The operator may create Secrets for the keys of pools, and has no other verb on Secrets: pods mount them. It makes a
+child with `create`, which never takes over another owner's object. Before it changes a child by server-side apply
+(`patch`), it reads it with `get`. The cache needs `list` and `watch`.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ IN_POOLS: Final = (
     Rule("", ("pods",), ("list", "patch", "watch")),
     Rule("", ("events",), ("create", "list", "patch")),
 )
-"""Wherever pools are: in the whole cluster, or in each watched namespace."""
+"""Where pools are: in the whole cluster, or in each watched namespace."""
 
 IN_SYSTEM: Final = (
     Rule("coordination.k8s.io", ("leases",), ("create",)),
     Rule("coordination.k8s.io", ("leases",), ("get", "update"), (LEASE,)),
 )
-"""In the operator's own namespace: who of several operators is the active one."""
+"""In the operator's own namespace: the Lease of the leader election."""

@@ -34,7 +34,7 @@ def test_every_condition_and_every_reason_is_explained() -> None:
 
 def test_every_event_is_explained() -> None:
     source = "".join(path.read_text() for path in (DOCS.parent / "operator").rglob("*.py"))
-    told = set(re.findall(r'Tell\("\w+", "(\w+)"', source))
+    told = set(re.findall(r'EmitEvent\("\w+", "(\w+)"', source))
     assert "ChildRepaired" in told
     assert told - words("how-to/debug.md") == set()
 

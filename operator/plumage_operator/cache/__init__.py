@@ -1,1 +1,1 @@
-"""The operator's copy of the cluster's objects, and what keeps it complete."""
+"""The operator's copy of the cluster's objects, and what keeps the copy complete."""

@@ -20,13 +20,13 @@ from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import ApiError, GoneError
 from plumage_operator.observed import Object, meta
 
-__all__ = ["fill", "keep_relisting", "missing_definitions", "relist"]
+__all__ = ["fill_store", "keep_relisting", "missing_definitions", "relist"]
 
 log = logging.getLogger(__name__)
 
-_FIRST: Final = 5.0  # seconds, in which watches begin
+_FIRST: Final = 5.0  # seconds, in which watches start
 
-_EVERY: Final = 300.0  # seconds: each time all metadata is listed, some twenty objects for a pool
+_EVERY: Final = 300.0  # seconds; each relist reads all metadata, about twenty objects for a pool
 
 _NAMES: Final = {plural: kind for kind, (_, plural) in KINDS.items()} | {"pods": "Pod"}
 
@@ -39,7 +39,7 @@ Kind = tuple[str, str, str]
 async def keep_relisting(
     api: KubeClient, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str], changed: Callable[[PoolKey], None]
 ) -> None:
-    """For ever. changed: called with each pool that lost something. An API server that is away is asked next time."""
+    """Runs for ever. changed: called with each pool that lost an object. A failed list is repeated at the next time."""
     kinds, wait = tuple(kinds), _FIRST
     while True:
         await asyncio.sleep(wait)
@@ -48,22 +48,22 @@ async def keep_relisting(
             for pool in await relist(api, store, kinds, namespaces):
                 changed(pool)
         except ApiError as error:
-            log.warning("can't look for what is gone, trying again in %g s: %s", wait, error)
+            log.warning("can't relist, trying again in %g s: %s", wait, error)
 
 
 async def relist(api: KubeClient, store: Store, kinds: Iterable[Kind], namespaces: Sequence[str]) -> set[PoolKey]:
-    """Forgets what is gone; the pools that it belonged to."""
+    """Removes deleted objects from the cache. Returns the pools that they belonged to."""
     lost: set[PoolKey] = set()
-    for kind, api_version, plural, selector in _wanted(kinds):
-        held = store.held(kind)
+    for kind, api_version, plural, selector in _lists(kinds):
+        held = store.versions(kind)
         there: set[ObjectKey] = set()
         for namespace in namespaces or (None,):
-            there |= await _listed(api, api_version, plural, namespace, selector)
+            there |= await _places(api, api_version, plural, namespace, selector)
         lost |= store.forget(kind, {one for one in held.keys() - there if store.version(kind, *one) == held[one]})
     return lost
 
 
-def _wanted(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
+def _lists(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
     """Kind, apiVersion, plural and label selector."""
     for group, version, plural in kinds:
         yield _NAMES[plural], f"{group}/{version}" if group else version, plural, OURS_SELECTOR
@@ -71,12 +71,12 @@ def _wanted(kinds: Iterable[Kind]) -> Iterator[tuple[str, str, str, str]]:
         yield kind, f"{GROUP}/{VERSION}", plural, ""
 
 
-async def _listed(
+async def _places(
     api: KubeClient, api_version: str, plural: str, namespace: str | None, selector: str
 ) -> set[ObjectKey]:
-    """None of a kind that the cluster does not know: then its objects went with it."""
+    """Empty for a kind that the cluster does not know: its objects went with it."""
     try:
-        return {_place(one) for one in await api.versions(api_version, plural, namespace, selector)}
+        return {_place(one) for one in await api.list_versions(api_version, plural, namespace, selector)}
     except GoneError:
         return set()
 
@@ -86,23 +86,27 @@ def _place(thing: Object) -> ObjectKey:
 
 
 async def missing_definitions(api: KubeClient, namespaces: Sequence[str]) -> list[str]:
-    """Names of our definitions that the cluster does not have."""
+    """Names of Plumage's definitions that the cluster lacks."""
     missing = []
     for plural in ("inferencegateways", "inferencepools"):
         try:
-            await api.versions(f"{GROUP}/{VERSION}", plural, (namespaces or (None,))[0], "")
+            await api.list_versions(f"{GROUP}/{VERSION}", plural, (namespaces or (None,))[0], "")
         except GoneError:
             missing.append(f"{plural}.{GROUP}")
     return missing
 
 
-async def fill(api: KubeClient, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]) -> None:
-    """The whole picture, before anything is decided from it: watches of many kinds don't begin at the same time, and a
-    child that was merely not told yet would look like one that somebody deleted."""
+async def fill_store(
+    api: KubeClient, store: Store, kinds: Iterable[tuple[str, str, str]], namespaces: Sequence[str]
+) -> None:
+    """Fills the cache before the first decision.
+
+    Watches of many kinds do not start at the same time. A child that no watch has reported yet would look deleted.
+    """
     pools = tuple((GROUP, VERSION, plural) for plural in ("inferencegateways", "inferencepools"))
     for group, version, plural in (*kinds, *pools):
         selector = "" if group == GROUP else OURS_SELECTOR
         for namespace in namespaces or (None,):
-            async for page in api.pages(f"{group}/{version}" if group else version, plural, namespace, selector):
+            async for page in api.list_pages(f"{group}/{version}" if group else version, plural, namespace, selector):
                 for thing in page:
                     store.put(thing)

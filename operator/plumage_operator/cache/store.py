@@ -1,8 +1,8 @@
-"""The operator's picture of its cluster: what the watches told last, by pool.
+"""The operator's copy of the cluster: what the watches reported last, by pool.
 
-Contract: a reconcile reads here and asks the API server for nothing, so that ten thousand pods cost no requests.
-Objects are kept as JSON without what nobody reads (a thousand pools in a few dozen megabytes), and an older version
-never replaces a newer one: answers to our own writes are put here too and may overtake the watch.
+A reconcile reads here and sends no request to the API server, so that ten thousand pods cost no requests. Objects are
+kept as JSON without the fields that nobody reads: a thousand pools take a few dozen megabytes. An older version never
+replaces a newer one, because answers to the operator's own writes are put here too and may overtake the watch.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ PoolKey = tuple[str, str]
 """Namespace and name of a pool."""
 
 ObjectKey = tuple[str, str]
-"""Namespace and name of anything."""
+"""Namespace and name of any object."""
 
 OwnerKey = tuple[str, str, str]
-"""Kind (a pool or a gateway), namespace and name of what an object belongs to by its labels, be it there or not."""
+"""Kind (a pool or a gateway), namespace and name of an object's owner by its labels. The owner need not exist."""
 
 _POD_FIELDS: Final = ("conditions", "containerStatuses", "initContainerStatuses", "message", "phase", "podIP", "reason")
 
@@ -39,21 +39,21 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Store:
-    """Pools, gateways, children and pods. Not safe for threads; it lives in one event loop."""
+    """Pools, gateways, children and pods. Not thread-safe: use it in one event loop."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolKey, bytes] = {}
         self._gateways: dict[PoolKey, bytes] = {}
         self._owned: dict[OwnerKey, dict[ChildKey, bytes]] = {}
-        self._owners: dict[str, dict[ObjectKey, OwnerKey]] = {}  # of each kind: whom an object is kept for
+        self._owners: dict[str, dict[ObjectKey, OwnerKey]] = {}  # by kind: the owner that an object is kept for
         self._lost: dict[
             OwnerKey, dict[ChildKey, str]
-        ] = {}  # children that went from an owner that is there: whose uid
-        self._referred: dict[PoolKey, str] = {}  # the gateway of each pool that has one
+        ] = {}  # deleted children of owners that exist, with the owner's uid
+        self._referred: dict[PoolKey, str] = {}  # the gateway of each pool that refers to one
         self._versions: dict[str, dict[ObjectKey, int]] = {}
 
     def put(self, thing: Object) -> PoolKey | None:
-        """Keep an object. Answers the pool that it concerns, or None where it concerns none or is no news."""
+        """Keeps an object. Returns the pool that it concerns, or None if it concerns none or changes nothing."""
         kind, name = key_of(thing)
         namespace, version = str(meta(thing).get("namespace", "")), _version(thing)
         known = self.version(kind, namespace, name)
@@ -70,7 +70,7 @@ class Store:
         return self._keep(kind, (namespace, name), thing)
 
     def _keep(self, kind: str, place: ObjectKey, thing: Object) -> PoolKey | None:
-        """With its present owner, and with no former one: labels change, as when people isolate a pod."""
+        """Keeps it for its present owner only: labels change, for example when people isolate a pod."""
         owner = _owner_of(thing)
         if owner != self._owners.get(kind, {}).get(place):
             self._drop(kind, place)
@@ -82,7 +82,7 @@ class Store:
         return _pool_key(owner)
 
     def remove(self, thing: Object) -> PoolKey | None:
-        """Forget an object, unless a newer one of its name is kept. Answers the pool that it concerned."""
+        """Removes an object, unless a newer one of its name is kept. Returns the pool that it concerned."""
         kind, name = key_of(thing)
         namespace, version = str(meta(thing).get("namespace", "")), _version(thing)
         if 0 < version < self.version(kind, namespace, name):
@@ -99,41 +99,41 @@ class Store:
         return _pool_key(self._drop(kind, (namespace, name)))
 
     def _drop(self, kind: str, place: ObjectKey) -> OwnerKey | None:
-        """Whom it was kept for."""
+        """Removes it and returns the owner that it was kept for."""
         owner = self._owners.get(kind, {}).pop(place, None)
         if owner is not None:
-            of = self._owned[owner]
-            text = of.pop((kind, place[1]))
-            if not of:
+            owned = self._owned[owner]
+            text = owned.pop((kind, place[1]))
+            if not owned:
                 del self._owned[owner]
             if kind != "Pod" and owner[1:] in (self._pools if owner[0] == "InferencePool" else self._gateways):
                 self._lost.setdefault(owner, {})[kind, place[1]] = owner_uid(_decode(text))
         return owner
 
     def forget(self, kind: str, places: Set[ObjectKey]) -> set[PoolKey]:
-        """`remove` objects of which no more is known than where they were; the pools they concerned."""
-        told = (self.remove(_named(kind, *place)) for place in places)
-        return {pool for pool in told if pool}
+        """Removes objects by their place. Returns the pools that they concerned."""
+        concerned = (self.remove(_named(kind, *place)) for place in places)
+        return {pool for pool in concerned if pool}
 
     def owner(self, thing: Object) -> OwnerKey | None:
-        """Whom an object is kept for, whatever its labels say now."""
+        """The owner that an object is kept for, whatever its labels are now."""
         kind, name = key_of(thing)
         return self._owners.get(kind, {}).get((str(meta(thing).get("namespace", "")), name))
 
-    def held(self, kind: str) -> dict[ObjectKey, int]:
+    def versions(self, kind: str) -> dict[ObjectKey, int]:
         """The versions of all objects of a kind."""
         return dict(self._versions.get(kind, {}))
 
     def pools(self) -> list[PoolKey]:
-        """All pools there are."""
+        """All pools."""
         return list(self._pools)
 
     def pools_of(self, gateway: PoolKey) -> list[PoolKey]:
-        """The pools that refer to a gateway, be it there or not."""
+        """The pools that refer to a gateway. The gateway need not exist."""
         return [key for key, name in self._referred.items() if (key[0], name) == gateway]
 
     def gateway_of(self, pool: PoolKey) -> PoolKey | None:
-        """The gateway that a pool refers to, be it there or not."""
+        """The gateway that a pool refers to. It need not exist."""
         name = self._referred.get(pool)
         return None if name is None else (pool[0], name)
 
@@ -142,7 +142,7 @@ class Store:
         return [key for key in self._gateways if key[0] == namespace]
 
     def observe_gateway(self, key: PoolKey) -> ObservedGateway | None:
-        """A gateway with everything of its own and its pools; None where there is no such gateway."""
+        """A gateway with all its objects and its pools; None if it does not exist."""
         gateway = self._gateways.get(key)
         if gateway is None:
             return None
@@ -156,11 +156,11 @@ class Store:
         )
 
     def version(self, kind: str, namespace: str, name: str) -> int:
-        """The resourceVersion that is kept, -1 for nothing."""
+        """The resourceVersion that is kept; -1 if none is."""
         return self._versions.get(kind, {}).get((namespace, name), -1)
 
     def observe(self, key: PoolKey) -> Observed | None:
-        """A pool with everything of its own; None where there is no such pool."""
+        """A pool with all its objects; None if it does not exist."""
         pool = self._pools.get(key)
         if pool is None:
             return None
@@ -181,11 +181,11 @@ class Store:
             self._referred[key] = str(name)
 
     def _observed(self, thing: bytes, key: OwnerKey) -> Observed:
-        """A pool or gateway with everything of its own."""
+        """A pool or gateway with all its objects."""
         owned = self._owned.get(key, {})
         children = {child: _decode(text) for child, text in owned.items() if child[0] != "Pod"}
         pool = _decode(thing)
-        uids = ("", meta(pool).get("uid"))  # a namesake's, which was deleted, were collected
+        uids = ("", meta(pool).get("uid"))  # children of a deleted pool of the same name do not count
         lost = frozenset(child for child, uid in self._lost.get(key, {}).items() if uid in uids)
         return Observed(pool, children, _pods(owned), lost_children=lost)
 
@@ -212,7 +212,7 @@ def _named(kind: str, namespace: str, name: str) -> Object:
 
 
 def _version(thing: Object) -> int:
-    """Kubernetes lets versions of one resource be compared since 1.35; before it was so, and not promised."""
+    """resourceVersions of one resource can be compared: promised since Kubernetes 1.35, and true before."""
     text = str(meta(thing).get("resourceVersion", ""))
     return int(text) if text.isdigit() else 0
 

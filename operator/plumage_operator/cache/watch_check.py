@@ -1,9 +1,9 @@
-"""Whether the watches still tell the truth: at times the API server is asked directly, and what it says is compared.
+"""Checks the watches: at times it lists versions from the API server, and compares them with the cache.
 
-A watch that froze, or whose task died, is silent, and silence looks like peace. An object whose new version the watch
-has not told by the second look means that it never will: the heartbeat stops, and the liveness probe ends the process.
-An API server that is away proves nothing against the watch. Compared are the kinds that change while all is well: 2,000
-pods cost 0.05 s of a core here and 0.1 s of the API server's (0116).
+A watch that froze, or whose task died, is silent, and silence looks like no change. If the watch has not reported an
+object's new version by the second check, it never will. Then the heartbeat stops, and the liveness probe ends the
+process. An API server that is away proves nothing against the watch. The check compares the kinds that change in a
+healthy cluster: 2,000 pods cost 0.05 s of a core here and 0.1 s of the API server's (0116).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["EVERY", "HEARTBEAT", "WatchCheck"]
 
 log = logging.getLogger(__name__)
 
-EVERY: Final = 60.0  # seconds between two looks
+EVERY: Final = 60.0  # seconds between two checks
 
 _RESYNC: Final = 5
-"""Looks between two at each pool for no reason at all: what no event told is found then."""
+"""Checks between two reconciles of each pool without a cause. They find what no event reported."""
 
 _SILENCE: Final = 4
-"""Looks that may pass without one that found the watches well."""
+"""Checks that may pass without a result before the heartbeat counts as silent."""
 
 HEARTBEAT: Final = "watches"
 
@@ -44,7 +44,7 @@ Version = tuple[str, str, str, int]
 
 
 class WatchCheck:
-    """namespaces: those watched; none is the whole cluster. resync: called with each pool, at times."""
+    """namespaces: those watched; none means the whole cluster. resync: called with each pool at times."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class WatchCheck:
         self._behind: frozenset[Version] = frozenset()
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs for ever."""
         self._heartbeats.expect(HEARTBEAT, _SILENCE * self._every)
-        looks = 0
+        checks = 0
         while True:
             await asyncio.sleep(self._every)
-            await self.look()
-            looks += 1
-            if looks % _RESYNC == 0:
+            await self.check()
+            checks += 1
+            if checks % _RESYNC == 0:
                 for pool in self._store.pools():
                     self._resync(pool)
 
-    async def look(self) -> None:
-        """One comparison."""
+    async def check(self) -> None:
+        """Compares once."""
         try:
             behind = await self._compare()
         except ApiError as error:
@@ -86,22 +86,24 @@ class WatchCheck:
         late = behind & self._behind
         self._behind = behind
         for kind, namespace, name, version in late:
-            if version == 0:  # gone: nothing may be made for it any more
+            if version == 0:  # deleted: no child may be created for it any more
                 self._store.remove({"kind": kind, "metadata": {"namespace": namespace, "name": name}})
         if not late:
             self._heartbeats.beat(HEARTBEAT)
             return
         kind, namespace, name, version = sorted(late)[0]
-        told = "the watches are frozen: %s %s/%s has had version %d for %.0f s, and they have not told (%d objects)"
-        log.error(told, kind, namespace, name, version, self._every, len(late))
+        message = (
+            "the watches are frozen: %s %s/%s has had version %d for %.0f s, and no watch reported it (%d objects)"
+        )
+        log.error(message, kind, namespace, name, version, self._every, len(late))
 
     async def _compare(self) -> frozenset[Version]:
-        """Versions that the API server has, and the store has not; and pools that it no longer has, by version 0."""
+        """Versions that the API server has and the cache lacks, and pools that no longer exist, with version 0."""
         behind: set[Version] = set()
         there: set[PoolKey] = set()
         for kind, api_version, plural, selector in _KINDS:
             for namespace in self._namespaces:
-                listed = await self._api.versions(api_version, plural, namespace, selector)
+                listed = await self._api.list_versions(api_version, plural, namespace, selector)
                 behind |= {version for one in listed if self._is_behind(version := _version(kind, one))}
                 if kind == "InferencePool":
                     there |= {_version(kind, one)[1:3] for one in listed}

@@ -116,7 +116,7 @@ class Performer:
             return await self._api.create(child)
         entries = as_applied(meta(live).get("managedFields") or ())
         if entries is not None:
-            await self._api.set_managers({**live, "kind": child["kind"]}, entries)
+            await self._api.replace_managed_fields({**live, "kind": child["kind"]}, entries)
         return await self._api.apply(child)
 
     async def _tried(self, child: Object) -> None:

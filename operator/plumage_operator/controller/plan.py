@@ -180,7 +180,7 @@ def condition_events(observed: Observed, conditions: Sequence[Condition]) -> Ite
 
 def _told_before(observed: Observed) -> Object:
     """The pool as its events told it last: with its own status, or with the one that the API server refused."""
-    return observed.pool if observed.said is None else {**observed.pool, "status": observed.said}
+    return observed.pool if observed.refused_status is None else {**observed.pool, "status": observed.refused_status}
 
 
 def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:

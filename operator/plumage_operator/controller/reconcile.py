@@ -79,7 +79,9 @@ class Reconciler:
         self._unchanged = UnchangedPools()
         self._refused: dict[Key, tuple[Refusal, ...]] = {}
         self._keyed: dict[PoolKey, tuple[object, float]] = {}  # whose Secret was made last, by uid, and when
-        self._said: dict[Key, tuple[object, Mapping[str, Any]]] = {}  # statuses that were refused, and whose: a uid
+        self._refused_statuses: dict[
+            Key, tuple[object, Mapping[str, Any]]
+        ] = {}  # statuses that were refused, and whose: a uid
 
     async def work(self) -> None:
         """One worker: takes what is due, for ever."""
@@ -133,8 +135,8 @@ class Reconciler:
         now = self._store.observe(key)
         if now is None:
             return None
-        said = self._said_of(("InferencePool", *key), now.pool)
-        now = replace(now, scaling=scaling, refusals=refusals, warnings=warnings, said=said)
+        refused = self._refused_status(("InferencePool", *key), now.pool)
+        now = replace(now, scaling=scaling, refusals=refusals, warnings=warnings, refused_status=refused)
         refusals += await self._say(("InferencePool", *key), now, plan_status(now, self._config, self._clock()))
         self._log(("InferencePool", *key), refusals)
         return _REFUSED_AGAIN if refusals else _STUCK_AGAIN if stuck else None
@@ -170,18 +172,18 @@ class Reconciler:
         refusals = await self._do(observed, words)
         status = next((word.status for word in words if isinstance(word, WriteStatus)), None)
         if status is not None and any(one.kind == key[0] for one in refusals):
-            self._said[key] = (meta(observed.pool).get("uid"), status)
+            self._refused_statuses[key] = (meta(observed.pool).get("uid"), status)
         else:
-            self._said.pop(key, None)
+            self._refused_statuses.pop(key, None)
         return refusals
 
-    def _said_of(self, key: Key, thing: Object) -> Mapping[str, Any] | None:
-        uid, status = self._said.get(key, (None, None))
+    def _refused_status(self, key: Key, thing: Object) -> Mapping[str, Any] | None:
+        uid, status = self._refused_statuses.get(key, (None, None))
         return status if uid == meta(thing).get("uid") else None
 
     def _forget(self, key: Key) -> None:
         self._refused.pop(key, None)
-        self._said.pop(key, None)
+        self._refused_statuses.pop(key, None)
 
     def _log(self, key: Key, refusals: tuple[Refusal, ...]) -> None:
         """What is news: a missing right is found here, where the status itself may be refused, or says no more."""
@@ -193,7 +195,7 @@ class Reconciler:
 
     async def _warnings_of(self, namespace: str, stuck: list[Object]) -> tuple[WarningEvent, ...]:
         late = pods_to_explain(stuck, self._clock())
-        return await self._warnings.of(namespace, late) if late else ()
+        return await self._warnings.list_for(namespace, late) if late else ()
 
     async def _gateway(self, key: PoolKey) -> float | None:
         observed = self._store.observe_gateway(key)
@@ -207,8 +209,8 @@ class Reconciler:
         now = self._store.observe_gateway(key)
         if now is None:
             return None
-        said = self._said_of(("InferenceGateway", *key), now.own.pool)
-        now = replace(now, own=replace(now.own, refusals=refusals, warnings=warnings, said=said))
+        refused = self._refused_status(("InferenceGateway", *key), now.own.pool)
+        now = replace(now, own=replace(now.own, refusals=refusals, warnings=warnings, refused_status=refused))
         refusals += await self._say(
             ("InferenceGateway", *key), now.own, plan_gateway_status(now, self._config, self._clock())
         )

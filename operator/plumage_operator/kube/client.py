@@ -1,7 +1,7 @@
-"""The API server, as far as the operator needs it: a few verbs on plain objects.
+"""The client of the API server: a few verbs on plain objects.
 
-Every call has a timeout. What comes back says by its type whether to ask again: see `errors`. The client is
-`kubernetes.aio`'s, by its one generic call: its models would parse each answer twice.
+Every call has a timeout. The type of an error says whether to retry: see `errors`. The client is `kubernetes.aio`'s, by
+its one generic call, because its models would parse each answer twice.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TIMEOUT: Final = 20.0  # seconds for one answer
 
 _CREATED: Final = {**KINDS, **MADE_ONCE}
 
-_AT_ONCE: Final = 16  # requests in flight: the API server's own fairness does the rest
+_AT_ONCE: Final = 16  # requests in flight: the API server's own flow control does the rest
 
-_PAGE: Final = 200  # a pod of ours is 12 KB of JSON, and 60 KB once it is parsed
+_PAGE: Final = 200  # objects; a pod of ours is 12 KB of JSON, and 60 KB once it is parsed
 
 _JSON: Final = "application/json"
 
@@ -41,11 +41,11 @@ _STEPS: Final = "application/json-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _MISFIT: Final = "failed to create typed patch object"
-"""How the API server begins to say that what is applied does not fit the schema, with status 500 and no reason."""
+"""How the API server starts the message that an applied object does not fit the schema; status 500, no reason."""
 
 
 class KubeClient:
-    """configuration: of `credentials`. Use it as an async context manager, in one event loop."""
+    """Use it as an async context manager, in one event loop. configuration: of `credentials`."""
 
     def __init__(self, configuration: Any) -> None:
         self._client: Any = ApiClient(configuration)  # untyped upstream
@@ -58,20 +58,21 @@ class KubeClient:
         await self._client.close()
 
     async def create(self, child: Object) -> dict[str, Any]:
-        """A new object. ConflictError where there is one of its name, whoever's it is. A field that the API server does
-        not know is refused, as it is when it is applied."""
+        """Creates an object. Raises ConflictError if one of its name exists. The API server refuses unknown fields, as
+        in `apply`.
+        """
         path = resource_path(*_CREATED[str(child["kind"])], str(meta(child)["namespace"]))
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict"}
         return await self.request("POST", path, query=query, body=child)
 
     async def apply(self, child: Object) -> dict[str, Any]:
-        """Server-side apply, forced: the fields that we write are ours, whoever wrote them before."""
+        """Forced server-side apply: the operator owns the fields that it writes, whoever wrote them before."""
         path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=child, content=_APPLY)
 
-    async def set_managers(self, child: Object, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Say anew who manages which field, of an object as it was read. ConflictError where it changed since."""
+    async def replace_managed_fields(self, child: Object, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Replaces `managedFields` of an object as it was read. Raises ConflictError if the object changed since."""
         path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
         steps = [
             {"op": "replace", "path": "/metadata/managedFields", "value": [*entries]},
@@ -87,7 +88,7 @@ class KubeClient:
             return None
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Remove exactly this object; one that is gone, or was made anew, is left."""
+        """Deletes exactly this object. An object that is gone, or was created again, is left alone."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             await self.request("DELETE", _child_path(kind, namespace, name), body=body)
@@ -95,7 +96,7 @@ class KubeClient:
             return
 
     async def annotate(self, namespace: str, pod: str, annotations: Mapping[str, str]) -> None:
-        """Set annotations of a pod that may be gone by now."""
+        """Sets annotations of a pod. The pod may be gone by now."""
         body = {"metadata": {"annotations": dict(annotations)}}
         try:
             await self.request("PATCH", resource_path("v1", "pods", namespace, pod), body=body, content=_MERGE)
@@ -103,18 +104,20 @@ class KubeClient:
             return
 
     async def write_status(self, thing: Object, plural: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the status of a pool or gateway. ConflictError where it changed since it was read."""
+        """Replaces the status of a pool or gateway. Raises ConflictError if the object changed since it was read."""
         known = {name: meta(thing)[name] for name in ("name", "namespace", "uid", "resourceVersion")}
         body = {"apiVersion": thing["apiVersion"], "kind": thing["kind"], "metadata": known, "status": dict(status)}
         path = resource_path(str(thing["apiVersion"]), plural, str(known["namespace"]), str(known["name"])) + "/status"
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=body, content=_APPLY)
 
-    async def pages(
+    async def list_pages(
         self, api_version: str, plural: str, namespace: str | None, selector: str = "", *, fields: str = ""
     ) -> AsyncIterator[list[Object]]:
-        """All objects of a kind, page by page, for all at once may be more than there is memory; none where the cluster
-        does not know the kind. selector: of labels; fields: of fields."""
+        """All objects of a kind, page by page, because all at once may exceed the memory.
+
+        No page where the cluster does not know the kind. selector: of labels. fields: of fields.
+        """
         try:
             async for text in self._pages(api_version, plural, namespace, selector, _JSON, fields):
                 page = _parsed(text)
@@ -123,9 +126,12 @@ class KubeClient:
         except GoneError:
             return
 
-    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
-        """Namespace, name and resourceVersion of all objects of a kind, each in its metadata. What else is there is not
-        even parsed: most of it is who manages which field. GoneError where the cluster does not know the kind."""
+    async def list_versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Object]:
+        """Namespace, name and resourceVersion of all objects of a kind, each in its metadata.
+
+        The rest is not parsed: most of it is `managedFields`. Raises GoneError where the cluster does not know the
+        kind.
+        """
         found: list[Object] = []
         async for text in self._pages(api_version, plural, namespace, selector, _METADATA):
             found += [{"metadata": msgspec.to_builtins(one.metadata)} for one in _listed(text).items or ()]
@@ -140,10 +146,10 @@ class KubeClient:
         while True:
             text = await self._answer("GET", path, query=query, accept=accept)
             yield text
-            going_on = _head(text).metadata.going_on
-            if not going_on:
+            next_page = _head(text).metadata.next_page
+            if not next_page:
                 return
-            query["continue"] = going_on
+            query["continue"] = next_page
 
     async def request(
         self,
@@ -154,7 +160,7 @@ class KubeClient:
         body: object = None,
         content: str = _JSON,
     ) -> dict[str, Any]:
-        """One request; one of `errors` where it is not done."""
+        """One request. Raises one of `errors`."""
         return _parsed(await self._answer(method, path, query=query, body=body, content=content))
 
     async def _answer(
@@ -192,7 +198,7 @@ class KubeClient:
 
 
 def resource_path(api_version: str, plural: str, namespace: str | None, name: str | None = None) -> str:
-    """The path of an object, or of all of its kind; of the whole cluster without a namespace."""
+    """The path of an object, or of all objects of its kind; without a namespace, in the whole cluster."""
     root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     where = f"/namespaces/{quote(namespace)}" if namespace else ""
     return f"{root}{where}/{plural}" + (f"/{quote(name)}" if name else "")
@@ -205,7 +211,7 @@ def _child_path(kind: str, namespace: str, name: str) -> str:
 class _Metadata(msgspec.Struct):
     namespace: str = ""
     name: str = ""
-    resourceVersion: str = ""  # noqa: N815 - as it is called there
+    resourceVersion: str = ""  # noqa: N815 - the name in JSON
 
 
 class _Item(msgspec.Struct):
@@ -213,17 +219,17 @@ class _Item(msgspec.Struct):
 
 
 class _Listed(msgspec.Struct):
-    items: list[_Item] | None = None  # null where there are none
+    items: list[_Item] | None = None  # null for an empty list
 
 
-class _Place(msgspec.Struct):
-    going_on: str = msgspec.field(default="", name="continue")
+class _ListMetadata(msgspec.Struct):
+    next_page: str = msgspec.field(default="", name="continue")
 
 
 class _Head(msgspec.Struct):
-    """Of a list: where its next page begins."""
+    """The part of a list that says where its next page starts."""
 
-    metadata: _Place = msgspec.field(default_factory=_Place)
+    metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
 
 
 _decode = msgspec.json.Decoder().decode
@@ -235,21 +241,21 @@ _head = msgspec.json.Decoder(_Head).decode
 
 def _parsed(text: bytes) -> dict[str, Any]:
     try:
-        told = _decode(text) if text else {}
+        content = _decode(text) if text else {}
     except msgspec.DecodeError:
-        told = {"message": text[:200].decode(errors="replace")}
-    return told if isinstance(told, dict) else {}
+        content = {"message": text[:200].decode(errors="replace")}
+    return content if isinstance(content, dict) else {}
 
 
-def _error(method: str, path: str, status: int, told: Mapping[str, Any], after: float | None) -> ApiError:
-    reason, said = str(told.get("reason", "")), str(told.get("message", ""))
-    message = f"{method} {path}: {status} {reason}: {said}"
-    if status == 500 and said.startswith(_MISFIT):  # it will say so again, however often it is asked
-        return RefusedError(said, status, reason)
-    if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took so long that its next page is no more
+def _error(method: str, path: str, status: int, answer: Mapping[str, Any], after: float | None) -> ApiError:
+    reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
+    message = f"{method} {path}: {status} {reason}: {text}"
+    if status == 500 and text.startswith(_MISFIT):  # every retry would get the same answer
+        return RefusedError(text, status, reason)
+    if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took too long, and its next page expired
         return UnavailableError(message, status, reason, after)
     if status == 409:
         return ConflictError(message, status, reason)
     if status == 404:
         return GoneError(message, status, reason)
-    return RefusedError(said or message, status, reason)
+    return RefusedError(text or message, status, reason)

@@ -27,7 +27,7 @@ _RENEWED = timedelta(minutes=10)  # the kubelet renews a token long before it ex
 
 
 async def load_configuration() -> Any:
-    """The client's configuration. ConfigurationError says what to set where there is none."""
+    """The client's configuration. Raises ConfigurationError, with what to set, where there is none."""
     configuration = Configuration()
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
@@ -37,15 +37,15 @@ async def load_configuration() -> Any:
                 client_configuration=configuration, persist_config=False
             )
     except (ConfigException, OSError) as error:
-        raise ConfigurationError(f"no cluster to work in: {error}; set KUBECONFIG, or run in a pod") from error
-    # Else the client looks for a proxy and a netrc file at every request, in a thread, which is more than half of what
-    # one costs; kopf does without, too.
+        raise ConfigurationError(f"no cluster found: {error}; set KUBECONFIG, or run in a pod") from error
+    # Otherwise the client looks for a proxy and a netrc file at every request, in a thread. That is more than half of
+    # a request's cost. kopf does not do it either.
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 
 
 async def connection_info(**_: Any) -> kopf.ConnectionInfo:
-    """The same for kopf, which asks again when it expires and when it is refused."""
+    """The same for kopf, which asks again when the token expires or is refused."""
     configuration = await load_configuration()
     settings = await configuration.auth_settings()
     scheme, _, token = settings.get("BearerToken", {}).get("value", "").partition(" ")
@@ -69,14 +69,17 @@ class AuthorityChangedError(PlumageError):
 
 
 async def watch_authority(file: str | None, every: float = EVERY) -> NoReturn:
-    """For ever, while the file holds what it held at the call; TrustChangedError then. None: the system's authorities
-    are trusted, which are a part of the image. A file that can't be read now says nothing."""
+    """Runs until the file's content changes, then raises AuthorityChangedError.
+
+    file: None where the system's authorities are trusted, which the image contains. A file that can't be read is
+    ignored.
+    """
     first = _content(file)
     while True:
         await asyncio.sleep(every)
         now = _content(file)
         if first != now and first is not None and now is not None:
-            raise AuthorityChangedError(f"{file} holds another authority than at the start")
+            raise AuthorityChangedError(f"{file} contains another certificate authority than at the start")
 
 
 def _content(file: str | None) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What can go wrong between the operator and its cluster. Retryability is in the type."""
+"""Errors of the API server. The type says whether a retry may help. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ __all__ = ["ApiError", "ConflictError", "GoneError", "RefusedError", "Unavailabl
 
 
 class ApiError(PlumageError):
-    """The API server did not do what was asked. Base of what follows.
+    """The API server did not do what was asked. Base of the others.
 
-    status: HTTP's, 0 without an answer. reason: Kubernetes' own word, such as Invalid. after: seconds that the server
-    asked to wait.
+    status: HTTP's, 0 without an answer.
+    reason: Kubernetes' own word, such as Invalid.
+    after: seconds that the server asked to wait.
     """
 
     def __init__(self, message: str, status: int = 0, reason: str = "", after: float | None = None) -> None:
@@ -22,19 +23,19 @@ class ApiError(PlumageError):
 
 
 class UnavailableError(ApiError):
-    """Away, slow, throttling, or failing inside: asked again later, it may work."""
+    """The API server is away, slow, throttling or failing inside. A later retry may work."""
 
 
 class ConflictError(ApiError):
-    """Somebody changed the object meanwhile: look again, then decide again."""
+    """The object changed meanwhile: read it again, then decide again."""
 
 
 class GoneError(ApiError):
-    """There is no such object (any more)."""
+    """The object does not exist, or no longer."""
 
 
 class RefusedError(ApiError):
-    """It will say no again until somebody changes something: quota, policy, a namespace that ends, an invalid value."""
+    """The API server will refuse again until somebody changes a quota, a policy, a namespace or a value."""
 
 
 def is_namespace_ending(error: ApiError) -> bool:

@@ -16,45 +16,52 @@ __all__ = ["Heartbeats", "health_app", "metrics_app", "serve"]
 
 
 class Heartbeats:
-    """clock: monotonic seconds. Each name has its own longest silence, in seconds, from when it is expected."""
+    """When each loop beat last.
+
+    clock: monotonic seconds. Each name has its own longest silence, in seconds, from when it is expected.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._beats: dict[str, tuple[float, float]] = {}
 
     def expect(self, name: str, silence: float) -> None:
-        """From now on `name` must beat at least that often."""
+        """From now on `name` must beat at least every `silence` seconds."""
         self._beats[name] = (self._clock(), silence)
 
     def beat(self, name: str) -> None:
-        """`name` does its work."""
+        """`name` is alive."""
         _, silence = self._beats[name]
         self._beats[name] = (self._clock(), silence)
 
     def stale(self) -> list[str]:
-        """What fell silent, in words; empty while all is well."""
+        """A line for each name that has been silent for too long."""
         now = self._clock()
         return [
-            f"{name}: no sign of life for {now - last:.0f} s, which is more than {silence:.0f} s"
+            f"{name}: no heartbeat for {now - last:.0f} s, and {silence:.0f} s are allowed"
             for name, (last, silence) in self._beats.items()
             if now - last > silence
         ]
 
 
-_CLOSES = 2.0  # seconds that a scrape in flight may take at the end
+_CLOSES = 2.0  # seconds that a scrape in flight may take at shutdown
 
 
 def health_app(heartbeats: Heartbeats, not_ready_reason: Callable[[], str] = lambda: "") -> web.Application:
-    """`/healthz`: 200, or 503 with what fell silent. `/readyz`: 200, or 503 with what the operator lacks here. One that
-    waits for the Lease is as ready as the active one."""
+    """`/healthz` and `/readyz`.
+
+    `/healthz`: 200, or 503 with the names that fell silent.
+    `/readyz`: 200, or 503 with what the operator lacks. An operator that waits for the Lease is as ready as the active
+    one.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         stale = heartbeats.stale()
         return web.Response(text="\n".join(stale) or "ok", status=503 if stale else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        lack = not_ready_reason()
-        return web.Response(text=lack or "ok", status=503 if lack else 200)
+        reason = not_ready_reason()
+        return web.Response(text=reason or "ok", status=503 if reason else 200)
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)
@@ -74,7 +81,7 @@ def metrics_app(page: Callable[[], str]) -> web.Application:
 
 
 async def serve(app: web.Application, port: int) -> web.AppRunner:
-    """Listen on all addresses; the caller cleans the runner up."""
+    """Listens on all addresses. The caller cleans up the runner."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSES)
     await runner.setup()
     await web.TCPSite(runner, None, port).start()

@@ -20,7 +20,7 @@ __all__ = ["INTERVAL", "OneLinePerCause", "cause", "configure_logging"]
 INTERVAL: Final = 30.0
 """Seconds."""
 
-_MOST: Final = 1_000  # causes that are remembered
+_MOST: Final = 1_000  # causes to remember
 
 _CAUSE: Final = "cause"
 
@@ -35,7 +35,10 @@ def cause(*parts: object) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Open:
-    """An interval. since: when its line was written. held: lines that were held back; the last of them."""
+    """An interval of one cause.
+
+    since: when its line was written. held: how many lines were suppressed. last: the last of those.
+    """
 
     since: float
     held: int = 0
@@ -43,7 +46,7 @@ class _Open:
 
 
 class OneLinePerCause(logging.Filter):
-    """A handler's filter. Lines without a cause pass.
+    """A filter for a log handler: one line for each cause and interval. Lines without a cause pass.
 
     clock: monotonic seconds. interval: seconds.
     """
@@ -55,7 +58,7 @@ class OneLinePerCause(logging.Filter):
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written now."""
+        """Whether to write the record now."""
         name = _cause_of(record)
         if name is None:
             return True
@@ -69,14 +72,14 @@ class OneLinePerCause(logging.Filter):
         return True
 
     def flush(self) -> None:
-        """Write how many lines were held back, for intervals that are over. Call it every few seconds."""
+        """Reports suppressed lines of intervals that are over. Call it every few seconds."""
         now = self._clock()
         for name, seen in [*self._open.items()]:
             if now - seen.since >= self._interval:
                 self._end(name, seen, now)
 
     def flush_all(self) -> None:
-        """The same for all intervals: the process ends."""
+        """Reports suppressed lines of all intervals, because the process ends."""
         for name, seen in [*self._open.items()]:
             self._end(name, seen, self._clock())
 
@@ -85,7 +88,7 @@ class OneLinePerCause(logging.Filter):
         if seen.last is not None:
             _append(seen.last, seen.held - 1, self._interval)
             self._open.pop(name, None)
-            logging.getLogger(seen.last.name).handle(seen.last)  # passes the filter, which begins an interval
+            logging.getLogger(seen.last.name).handle(seen.last)  # passes the filter, which starts an interval
 
     def _begin(self, name: str, now: float) -> None:
         self._open[name] = _Open(now)
@@ -112,7 +115,9 @@ _QUIET = ("kopf", "aiohttp.access", "asyncio")
 
 
 def configure_logging(level: str, form: str) -> OneLinePerCause:
-    """kopf logs every watch that it opens; only its warnings are of use. Returns the filter of repeated lines."""
+    """Configures the root logger and returns the filter of repeated lines. kopf logs every watch that it opens, so only
+    its warnings are kept.
+    """
     limit = OneLinePerCause(time.monotonic)
     handler = logging.StreamHandler()
     handler.addFilter(limit)
@@ -127,12 +132,12 @@ def configure_logging(level: str, form: str) -> OneLinePerCause:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told)
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields)

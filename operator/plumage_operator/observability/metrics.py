@@ -1,4 +1,4 @@
-"""The operator's own figures, for a scraper."""
+"""The operator's own metrics, for a scraper."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from plumage.exposition import counter, counters, gauge, histogram, page
 
 __all__ = ["Metrics"]
 
-# Seconds. A look may take 120; a bound below that would hide how slow the slowest are.
+# Seconds. A reconcile may take 120; a lower maximum would hide how slow the slowest are.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
-_REFUSALS = "What the API server would not do, by kind of object; a status counts as its pool's or gateway's."
+_REFUSALS = "Writes that the API server refused, by kind of object; a status counts for its pool or gateway."
 
-_EXPIRY = "When the certificate expires that external metrics are served with, in seconds since 1970."
+_EXPIRY = "When the certificate of the external metrics server expires, in seconds since 1970."
 
 
 class Metrics:
-    """Counts since this process began."""
+    """Counts since the start of this process."""
 
     def __init__(self) -> None:
         self.reconciles = 0
@@ -33,30 +33,36 @@ class Metrics:
         self._seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """How long one reconcile took."""
+        """Counts a reconcile. seconds: how long it took."""
         self.reconciles += 1
         self._seconds += seconds
         self._buckets[bisect_left(_BOUNDS, seconds)] += 1
 
     def page(self, *, pools: int, waiting: int, oldest: float) -> str:
-        """The answer to a scrape."""
+        """The text of `/metrics`. oldest: seconds that the longest overdue key has waited."""
         reached = [sum(self._buckets[: index + 1]) for index in range(len(self._buckets))]
         return page(
-            counter("plumage_operator_watch_events", "Changes that the watches told.", self.events),
-            counter("plumage_operator_reconciles", "Looks at a pool or gateway.", self.reconciles),
-            counters("plumage_operator_errors", "Looks that failed, by kind of error.", "error", self.errors),
-            counters("plumage_operator_actions", "Actions done, by kind.", "action", self.actions),
+            counter("plumage_operator_watch_events", "Changes that the watches reported.", self.events),
+            counter("plumage_operator_reconciles", "Reconciles of a pool or gateway.", self.reconciles),
+            counters("plumage_operator_errors", "Reconciles that failed, by reason.", "error", self.errors),
+            counters("plumage_operator_actions", "Actions performed, by kind.", "action", self.actions),
             counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
-            histogram("plumage_operator_reconcile_seconds", "Time of one look.", _BOUNDS, reached, self._seconds),
-            gauge("plumage_operator_pools", "Pools known.", pools),
-            gauge("plumage_operator_queue_length", "Pools that wait for a look.", waiting),
-            gauge("plumage_operator_queue_oldest_seconds", "How long the next one is overdue.", oldest),
-            gauge("plumage_operator_leading", "1 for the active operator, 0 for one that waits.", self.leading),
+            histogram(
+                "plumage_operator_reconcile_seconds", "Duration of a reconcile.", _BOUNDS, reached, self._seconds
+            ),
+            gauge("plumage_operator_pools", "Pools in the cache.", pools),
+            gauge("plumage_operator_queue_length", "Pools and gateways that wait for a reconcile.", waiting),
+            gauge("plumage_operator_queue_oldest_seconds", "How long the next one in the queue is overdue.", oldest),
+            gauge(
+                "plumage_operator_leading",
+                "1 for the active operator, 0 for one that waits for the Lease.",
+                self.leading,
+            ),
             self._expiry(),
         )
 
     def _expiry(self) -> Iterator[str]:
-        """Nothing where none is served: a zero would look like one that expired long ago."""
+        """Empty where no certificate is served: a zero would look like a certificate that expired long ago."""
         if self.certificate_expires is not None:
             name = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
             yield from gauge(name, _EXPIRY, self.certificate_expires)

@@ -14,8 +14,8 @@ from support.waiting import looks
 
 LABELS = {"app.kubernetes.io/name": "plumage", "app.kubernetes.io/component": "operator"}
 REMEDY = (
-    "The chart gives the right: helm upgrade with integrations.{}=true. "
-    "Or drop spec.{}, and delete what was made for it before."
+    "Give the operator the right: helm upgrade with integrations.{}=true. "
+    "Or remove spec.{}, and delete the object that was made for it."
 )
 INGRESS = {"ingress": {"host": "chat.example.com"}}
 ROUTE = {"httpRoute": {"parentRefs": [{"name": "edge"}]}}

@@ -96,7 +96,7 @@ def test_watches_that_freeze_are_told_by_the_probe_and_go_on_when_they_thaw(
     proxy.frozen = True
     fleet.kubectl("-n", namespace, "scale", "ppool/chat", "--replicas=3")
     fleet.until(lambda: health(fleet).status_code == 503)
-    assert health(fleet).text.startswith("watches: no sign of life")
+    assert health(fleet).text.startswith("watches: no heartbeat")
     assert "the watches are frozen: InferencePool" in fleet.log(NAME)
     assert proxy.held > 0
     assert children(fleet, namespace)["Deployment", "chat-engine"]["spec"]["replicas"] == 2, "nothing told it"

@@ -118,7 +118,7 @@ def test_what_expired_is_named_and_what_is_renewed_is_trusted(fleet: Fleet, rene
 
     other = Authority.create("other")
     renewed.trust(renewed.authority, other)
-    fleet.until(lambda: "holds another authority than at the start" in fleet.log())
+    fleet.until(lambda: "contains another certificate authority than at the start" in fleet.log())
     fleet.kubectl("delete", "service", "chat-engine")
     fleet.until(lambda: repaired(fleet, "chat-engine"))
     renewed.serve(other)

@@ -155,7 +155,7 @@ def test_a_right_that_is_taken_away_leaves_what_it_made_until_it_is_back(fleet: 
     fleet.until(lambda: condition(fleet, namespace, "Accepted").get("reason") == "ChildRefused")
     said = condition(fleet, namespace, "Ready")["message"]
     assert "helm upgrade with integrations.ingress=true" in said
-    assert "Or drop spec.router.ingress, and delete what was made for it before." in said
+    assert "Or remove spec.router.ingress, and delete the object that was made for it." in said
     apply(fleet, namespace, PLAIN)
     fleet.until(lambda: condition(fleet, namespace, "Accepted").get("status") == "True")
     assert spec_of(fleet, namespace, "ingress", "chat-router"), "as docs/how-to/install.md warns"

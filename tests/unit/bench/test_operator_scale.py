@@ -23,7 +23,7 @@ from plumage_bench.operator_scale import objects, pods
 from plumage_bench.operator_scale.audit import OPERATOR, POLICY, by_verb, idle_writes, read_entries
 from plumage_bench.operator_scale.network import unshare_command
 from plumage_bench.operator_scale.process import figures_of, peak_megabytes, processor_seconds
-from plumage_operator.autoscaling.pool_load import Window
+from plumage_operator.autoscaling.pool_load import ReportWindow
 from plumage_operator.observability.metrics import Metrics
 
 
@@ -137,7 +137,7 @@ def test_answers_are_reports_that_the_operator_reads() -> None:
 
 
 def test_a_fleet_at_rest_has_no_news() -> None:
-    seen: Window[Any] = Window()
+    seen: ReportWindow[Any] = ReportWindow()
     for now in (100.0, 160.0):
         seen.add(pods.router_report(), now)
     assert seen.gained(lambda report: report.prompt_tokens) == 0

@@ -59,7 +59,7 @@ async def api(lists: Lists) -> AsyncIterator[KubeClient]:
 
 
 async def test_all_pages_are_read_one_at_a_time(api: KubeClient, lists: Lists) -> None:
-    pages = [page async for page in api.pages("v1", "services", None, "pool")]
+    pages = [page async for page in api.list_pages("v1", "services", None, "pool")]
     assert [len(page) for page in pages] == [2, 2, 1]
     assert pages[0][0]["kind"] == "Service"
     assert pages[0][0]["apiVersion"] == "v1"
@@ -68,23 +68,23 @@ async def test_all_pages_are_read_one_at_a_time(api: KubeClient, lists: Lists) -
 
 
 async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: KubeClient) -> None:
-    found = await api.versions("v1", "services", "default", "")
+    found = await api.list_versions("v1", "services", "default", "")
     assert found[4] == {"metadata": {"name": "s4", "namespace": "default", "resourceVersion": "4"}}
     assert len(found) == 5
 
 
 async def test_a_kind_of_which_there_is_none_has_no_items(api: KubeClient) -> None:
-    assert await api.versions("v1", "pods", None, "") == []
-    assert [page async for page in api.pages("v1", "pods", None, "")] == [[]]
+    assert await api.list_versions("v1", "pods", None, "") == []
+    assert [page async for page in api.list_pages("v1", "pods", None, "")] == [[]]
 
 
 async def test_an_unknown_kind_is_an_empty_list_and_has_no_versions(api: KubeClient) -> None:
-    assert [page async for page in api.pages("v1", "unknowns", None, "")] == []
+    assert [page async for page in api.list_pages("v1", "unknowns", None, "")] == []
     with pytest.raises(GoneError):
-        await api.versions("v1", "unknowns", None, "")
+        await api.list_versions("v1", "unknowns", None, "")
 
 
 async def test_a_list_that_took_too_long_may_be_asked_for_again(api: KubeClient, lists: Lists) -> None:
     lists.expired = True
     with pytest.raises(UnavailableError):
-        await api.versions("v1", "services", None, "")
+        await api.list_versions("v1", "services", None, "")

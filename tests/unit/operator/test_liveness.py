@@ -22,7 +22,7 @@ class Cluster:
         self.version = 5
         self.away = False
 
-    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+    async def list_versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
         if self.away:
             raise UnavailableError("away")
         return [pool(self.version)] if plural == self.plural else []
@@ -57,7 +57,7 @@ async def test_silence_fails_the_probe_and_says_who_is_silent() -> None:
     time.now = 100
     status, words = await probe(heartbeats)
     assert status == 503
-    assert "event loop: no sign of life for 100 s" in words
+    assert "event loop: no heartbeat for 100 s" in words
     assert "queue" not in words
 
 
@@ -66,10 +66,10 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect(HEARTBEAT, 240)
-    freshness = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    watch_check = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
     for _ in range(count):
         time.now += 60
-        await freshness.look()
+        await watch_check.check()
     return heartbeats.stale()
 
 
@@ -81,7 +81,7 @@ async def test_a_watch_that_tells_nothing_is_found_frozen(kind: str, plural: str
     store.put(pool(4, kind))  # the watch told version 4, and then no more
     assert await looks(cluster, store, 3) == []
     (words,) = await looks(cluster, store, 8)
-    assert words.startswith("watches: no sign of life")
+    assert words.startswith("watches: no heartbeat")
 
 
 async def test_a_watch_that_keeps_up_lives() -> None:
@@ -95,11 +95,11 @@ async def test_a_watch_that_is_merely_late_lives() -> None:
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect(HEARTBEAT, 240)
-    freshness = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
+    watch_check = WatchCheck(cluster, store, heartbeats, (), lambda _: None)  # type: ignore[arg-type]
     for number in range(8):
         time.now += 60
         cluster.version = number + 10
-        await freshness.look()  # always a version behind, never the same one twice
+        await watch_check.check()  # always a version behind, never the same one twice
         store.put(pool(cluster.version))
     assert heartbeats.stale() == []
 
@@ -149,7 +149,7 @@ async def test_a_queue_that_nobody_works_off_is_told() -> None:
     for _ in range(20):
         await looks.second(4.3, workers=0)
     (words,) = looks.heartbeats.stale()
-    assert words.startswith("queue: no sign of life")
+    assert words.startswith("queue: no heartbeat")
 
 
 async def test_a_queue_of_which_nothing_is_due_lives() -> None:

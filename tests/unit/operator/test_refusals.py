@@ -206,7 +206,7 @@ async def test_a_right_that_the_chart_gives_on_request_is_told_with_its_switch(
     kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
     told = await refusal_of(kind, server, performer, NO_RIGHT)
     assert f"helm upgrade with integrations.{switch}=true" in told
-    assert "and delete what was made for it before" in told
+    assert "and delete the object that was made for it" in told
     policy = 'admission webhook "policy.example" denied the request: no {0} here'
     assert "integrations" not in await refusal_of(kind, server, performer, policy)
 

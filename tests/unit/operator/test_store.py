@@ -87,7 +87,7 @@ def test_a_pod_that_somebody_isolates_leaves_its_pool() -> None:
     assert store.owner(isolated) is None
     assert pods_of(store, POOL) == []
     assert store.remove(labelled(pod_object(), None, 7)) is None
-    assert store.held("Pod") == {}
+    assert store.versions("Pod") == {}
 
 
 def test_a_pod_of_which_only_its_end_is_told_leaves_its_pool_whatever_its_labels_say() -> None:

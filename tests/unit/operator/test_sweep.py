@@ -27,7 +27,7 @@ class Cluster:
         self.things = things
         self.meanwhile = meanwhile
 
-    async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+    async def list_versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
         listed = [one for one in self.things if f"{one['kind'].lower()}s" == plural]
         self.meanwhile()
         return listed
@@ -65,7 +65,7 @@ async def test_what_a_watch_told_during_the_list_is_believed() -> None:
         store.put(thing("Service", "new", 6))
 
     assert await relist(Cluster(pool, meanwhile=made_again), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
-    assert store.held("Service") == {("default", "again"): 5, ("default", "new"): 6}
+    assert store.versions("Service") == {("default", "again"): 5, ("default", "new"): 6}
 
 
 async def test_only_watched_namespaces_are_asked_and_a_kind_that_went_takes_its_objects_along() -> None:
@@ -74,12 +74,12 @@ async def test_only_watched_namespaces_are_asked_and_a_kind_that_went_takes_its_
     asked: set[str | None] = set()
 
     class Without(Cluster):
-        async def versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
+        async def list_versions(self, api_version: str, plural: str, namespace: str | None, selector: str) -> list[Any]:
             asked.add(namespace)
             if plural == "services":
                 raise GoneError("no such kind")
-            return await super().versions(api_version, plural, namespace, selector)
+            return await super().list_versions(api_version, plural, namespace, selector)
 
     assert await relist(Without(pool), store, _SERVICES, ("default", "other")) == {_CHAT}  # type: ignore[arg-type]
     assert asked == {"default", "other"}
-    assert store.held("Service") == {}
+    assert store.versions("Service") == {}

@@ -68,14 +68,14 @@ async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: KubeCl
     now = [0.0]
     warnings = WarningEvents(api, lambda: now[0], lambda _namespace, pod: pod.startswith("chat"))
     server.events = [event(f"chat-{number}", "FailedMount", number) for number in range(5)]
-    found = await asyncio.gather(*(warnings.of("team", [f"chat-{number}"]) for number in range(5)))
+    found = await asyncio.gather(*(warnings.list_for("team", [f"chat-{number}"]) for number in range(5)))
     assert [reasons(one) for one in found] == [[(f"chat-{number}", "FailedMount")] for number in range(5)]
     assert [one.get("continue") for one in server.asked] == [None, "2", "4"]
     assert {one["fieldSelector"] for one in server.asked} == {"involvedObject.kind=Pod,type=Warning"}
     now[0] = 6.0
-    await warnings.of("team", ["chat-0"])
+    await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 6, "what is seconds old is asked anew"
-    await warnings.of("other", ["chat-0"])
+    await warnings.list_for("other", ["chat-0"])
     assert len(server.asked) == 9, "another namespace's are its own"
 
 
@@ -89,7 +89,7 @@ async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Serve
 
     server.answering = slow
     for _ in range(2):
-        assert reasons(await warnings.of("team", ["chat-0"])) == [("chat-0", "FailedMount")]
+        assert reasons(await warnings.list_for("team", ["chat-0"])) == [("chat-0", "FailedMount")]
     assert len(server.asked) == 1
 
 
@@ -101,7 +101,7 @@ async def test_the_newest_three_of_a_pod_are_told_and_nobody_elses(server: Serve
         *(event("chat-0", reason, at) for reason, at in zip("DACB", (40, 10, 30, 20), strict=True)),
     ]
     server.events.append(event("foreign", "FailedMount", 50))
-    assert reasons(await warnings.of("team", ["chat-0", "foreign"])) == [("chat-0", one) for one in "EDC"]
+    assert reasons(await warnings.list_for("team", ["chat-0", "foreign"])) == [("chat-0", one) for one in "EDC"]
 
 
 @pytest.mark.parametrize("status", [403, 504])
@@ -112,10 +112,10 @@ async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
     warnings = WarningEvents(api, lambda: now[0], lambda _namespace, _pod: True)
     for at in (0.0, 6.0, 29.0):
         now[0] = at
-        assert await warnings.of("team", ["chat-0"]) == ()
+        assert await warnings.list_for("team", ["chat-0"]) == ()
     assert len(server.asked) == 1, "each pool of the namespace would ask a server in trouble"
     now[0] = 30.0
-    await warnings.of("team", ["chat-0"])
+    await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 2
     said = EmitEvent("Normal", "Settled", "all is well")
     await EventRecorder(api, lambda: 0.0, "one").tell(POOL, said)

@@ -24,7 +24,7 @@ async def test_a_changed_authority_ends_it(tmp_path: Path) -> None:
     trusting = asyncio.create_task(watch_authority(str(file), every=0.01))
     await asyncio.sleep(0)
     file.write_text("old and new")
-    with pytest.raises(AuthorityChangedError, match="another authority"):
+    with pytest.raises(AuthorityChangedError, match="another certificate authority"):
         async with asyncio.timeout(60):
             await trusting
 
