@@ -25,7 +25,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from plumage_engine.vllm.metrics import PluginMetrics
-from plumage_operator.metrics import Metrics as OperatorMetrics
+from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"

@@ -14,7 +14,7 @@ import sys
 from plumage.errors import ConfigurationError
 from plumage_operator.kube.credentials import AuthorityChangedError
 from plumage_operator.leader_election import LeaseLostError
-from plumage_operator.manager import Operator
+from plumage_operator.manager import Manager
 from plumage_operator.observability.logs import OneLinePerCause, configure_logging
 from plumage_operator.options import Options, read_options
 
@@ -64,7 +64,7 @@ async def _run(options: Options, limit: OneLinePerCause) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     flushing = asyncio.create_task(_keep_flushing(limit))
     try:
-        await Operator(options).run(stopped)
+        await Manager(options).run(stopped)
     finally:
         flushing.cancel()
 

@@ -36,8 +36,7 @@ class Integration:
         """What to do when the right to create one is missing.
 
         An object that was made before the right was removed stays, and the operator does not see it. So it is not
-        enough to
-        remove the field: the pool would stay reachable from outside.
+        enough to remove the field: the pool would stay reachable from outside.
         """
         drop = f"Or remove spec.{self.field}, and delete the object that was made for it."
         return f"Give the operator the right: {self._upgrade}. {drop}"

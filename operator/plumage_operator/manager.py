@@ -25,7 +25,7 @@ from plumage_operator.controller.event_recorder import EventRecorder
 from plumage_operator.controller.perform import Performer
 from plumage_operator.controller.queue import QueueProgress, WorkQueue
 from plumage_operator.controller.reconcile import Key, Reconciler
-from plumage_operator.controller.watch import Kind, make_kopf_settings, make_registry, watched
+from plumage_operator.controller.watch import Kind, make_kopf_settings, make_registry, watched_kinds
 from plumage_operator.external_metrics.json_page import add_pool_page
 from plumage_operator.external_metrics.pool_metrics import pool_samples
 from plumage_operator.external_metrics.server import ExternalMetricsServer
@@ -39,7 +39,7 @@ from plumage_operator.observability.health import Heartbeats, health_app, metric
 from plumage_operator.observability.metrics import Metrics
 from plumage_operator.options import Options
 
-__all__ = ["Operator", "steady_clock"]
+__all__ = ["Manager", "steady_clock"]
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +47,14 @@ _LOOP = "event loop"
 
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 15.0  # seconds
 
-_REFUSALS = 5  # half a minute of them; who lacks a right for longer ends, and its pod shows it
+_REFUSALS = 5  # about half a minute; with a right missing for longer, the operator exits, and its pod shows that
 
 _DEFINE = "apply them (kubectl apply --server-side -f crds/), or install the chart with crds.enabled=true"
 
-_PULSE = 5.0  # seconds between two beats of what must always move
+_PULSE = 5.0  # seconds between two beats
 
 
-class Operator:
+class Manager:
     """One process of the operator."""
 
     def __init__(self, options: Options, configuration: Any = None) -> None:
@@ -64,11 +64,11 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, random.random)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats(time.monotonic)
-        self.not_ready_reason = ""  # what keeps it from its work, in words; empty while nothing does
-        self._steady = steady_clock()  # one for all figures, whose ages are compared
+        self.not_ready_reason = ""  # why the operator is not ready; empty while it is
+        self._steady = steady_clock()  # one clock for all reports, whose ages are compared
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Until `stopped` is set; whatever else ends it is raised."""
+        """Runs until `stopped` is set. Any other end is an exception."""
         configuration = self._configuration or await load_configuration()
         await _first_of([watch_authority(configuration.ssl_ca_cert), self._run(configuration, stopped)])
 
@@ -86,7 +86,7 @@ class Operator:
             stack.push_async_callback(elector.release)
             log.info("active: watching %s", ", ".join(self._options.namespaces) or "the whole cluster")
             self.metrics.leading = True
-            await _until(stopped, self._all(api, elector, autoscaling, stopped))
+            await _until(stopped, self._run_all(api, elector, autoscaling, stopped))
 
     def _autoscaling(self, client: FleetClient) -> AutoscalingLoop:
         pools, observe, interval = self.store.pools, self.store.observe, float(self._options.autoscale_seconds)
@@ -97,13 +97,13 @@ class Operator:
         return LeaderElector(api, options.config.namespace, options.lease, options.identity, time.monotonic)
 
     async def _serve(self, stack: AsyncExitStack, autoscaling: AutoscalingLoop) -> None:
-        figures = metrics_app(self._page)
+        metrics = metrics_app(self._page)
         add_pool_page(
-            figures, lambda: pool_samples(autoscaling.scalers), requested=autoscaling.requested, clock=self._steady
+            metrics, lambda: pool_samples(autoscaling.scalers), requested=autoscaling.requested, clock=self._steady
         )
         for app, port in (
             (health_app(self.heartbeats, lambda: self.not_ready_reason), self._options.health_port),
-            (figures, self._options.metrics_port),
+            (metrics, self._options.metrics_port),
         ):
             stack.push_async_callback((await serve(app, port)).cleanup)
 
@@ -111,28 +111,28 @@ class Operator:
         pools = len(self.store.pools())
         return self.metrics.page(pools=pools, waiting=self.queue.waiting, oldest=self.queue.oldest)
 
-    async def _all(
+    async def _run_all(
         self, api: KubeClient, elector: LeaderElector, autoscaling: AutoscalingLoop, stopped: asyncio.Event
     ) -> None:
-        """Everything that the active operator does, until the first of it ends."""
-        options, kinds = self._options, watched(self._options.integrations)
+        """All tasks of the active operator, until the first of them ends."""
+        options, kinds = self._options, watched_kinds(self._options.integrations)
         recorder = EventRecorder(api, time.time, options.identity)
         reconciler = Reconciler(
             self.store,
             self.queue,
-            self._warnings(api),
+            self._warning_events(api),
             Performer(api, recorder, self.store),
             options.config,
             self.metrics,
-            word=autoscaling.word,
+            scaling=autoscaling.decision,
         )
-        freshness = WatchCheck(api, self.store, self.heartbeats, options.namespaces, self._changed)
-        await _first_of([elector.hold(), self._filled(api, kinds)])
-        works: list[Coroutine[Any, Any, None]] = [
-            elector.hold(), self._kopf(stopped, kinds), freshness.run(), autoscaling.run(), self._pulse(),
+        watch_check = WatchCheck(api, self.store, self.heartbeats, options.namespaces, self._changed)
+        await _first_of([elector.hold(), self._fill(api, kinds)])
+        tasks: list[Coroutine[Any, Any, None]] = [
+            elector.hold(), self._run_kopf(stopped, kinds), watch_check.run(), autoscaling.run(), self._pulse(),
             keep_relisting(api, self.store, kinds, options.namespaces, self._changed),
         ]  # fmt: skip
-        works += [reconciler.work() for _ in range(options.workers)]
+        tasks += [reconciler.work() for _ in range(options.workers)]
         if options.external_port is not None:
             external = ExternalMetricsServer(
                 lambda: pool_samples(autoscaling.scalers),
@@ -143,60 +143,65 @@ class Operator:
                 clock=self._steady,
                 expires=self._certificate_expires,
             )
-            works.append(external.run())
-        await _first_of(works)
+            tasks.append(external.run())
+        await _first_of(tasks)
 
     def _certificate_expires(self, at: float | None) -> None:
         self.metrics.certificate_expires = at
 
-    def _warnings(self, api: KubeClient) -> WarningEvents:
+    def _warning_events(self, api: KubeClient) -> WarningEvents:
         return WarningEvents(api, time.monotonic, lambda namespace, pod: self.store.version("Pod", namespace, pod) >= 0)
 
     def _changed(self, pool: PoolKey) -> None:
         self.queue.add(("InferencePool", *pool))
 
     async def _pulse(self) -> None:
-        """The loop moves, and the queue is worked off."""
+        """Beats for the event loop, and for the queue while it makes progress."""
         progress = QueueProgress(self.queue, self.heartbeats)
         while True:
             self.heartbeats.beat(_LOOP)
             progress.beat()
             await asyncio.sleep(_PULSE)
 
-    async def _filled(self, api: KubeClient, kinds: tuple[Kind, ...]) -> None:
-        """All that there is; asked for again while the API server is away, and a few times where it refuses: for a
-        moment after its start it refuses what roles allow."""
+    async def _fill(self, api: KubeClient, kinds: tuple[Kind, ...]) -> None:
+        """Fills the cache before the first decision.
+
+        It retries while the API server is down, and a few times when it refuses: just after its start, it refuses what
+        roles allow.
+        """
         wait, refusals = _FIRST_WAIT, 0
         while True:
             try:
-                await self._kinds_there(api)
+                await self._wait_for_definitions(api)
                 await fill_store(api, self.store, kinds, self._options.namespaces)
                 break
             except (RefusedError, UnavailableError) as error:
                 refusals += isinstance(error, RefusedError)
                 if refusals > _REFUSALS:
                     raise
-                log.warning("can't list what there is, asking again in %g s: %s", wait, error)
+                log.warning("can't fill the cache, retrying in %g s: %s", wait, error)
                 self.heartbeats.beat(_LOOP)
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
         for pool in self.store.pools():
             self._changed(pool)
 
-    async def _kinds_there(self, api: KubeClient) -> None:
-        """Waits until the cluster knows our kinds, and is not ready meanwhile. Without them a watch sees nothing: the
-        operator would look healthy and do nothing."""
+    async def _wait_for_definitions(self, api: KubeClient) -> None:
+        """Waits until the cluster has Plumage's definitions; meanwhile the operator is not ready.
+
+        Without them a watch sees nothing: the operator would look healthy and do nothing.
+        """
         wait = _FIRST_WAIT
         while missing := await missing_definitions(api, self._options.namespaces):
             self.not_ready_reason = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
-            log.error("%s; asking again in %g s", self.not_ready_reason, wait)
+            log.error("%s; retrying in %g s", self.not_ready_reason, wait)
             self.heartbeats.beat(_LOOP)
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
         self.not_ready_reason = ""
 
-    async def _kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
-        """kopf takes the signals for itself; without one it ends with an error only."""
+    async def _run_kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:
+        """kopf handles the signals itself. Without a signal it ends only with an error."""
         options = self._options
         await kopf.operator(
             registry=make_registry(self.store, self.queue, self.metrics, kinds),
@@ -210,7 +215,7 @@ class Operator:
 
 
 async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` ended by itself, before `stopped` was set; what it raises is raised."""
+    """Whether `work` ended by itself before `stopped` was set. Raises what it raises."""
     task, stop = asyncio.create_task(work), asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -223,6 +228,7 @@ async def _until(stopped: asyncio.Event, work: Coroutine[Any, Any, None]) -> boo
 
 
 async def _first_of(works: list[Coroutine[Any, Any, None]]) -> None:
+    """Runs all until the first of them ends. Raises what it raises."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -241,6 +247,11 @@ async def _end(tasks: Any) -> None:
 def steady_clock(
     wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
 ) -> Callable[[], float]:
-    """A clock for this process."""
+    """A clock for this process: seconds since 1970 that never jump.
+
+    It reads the machine's clock once and continues by the monotonic clock. It decides when a pool is polled next and
+    how old a report is. With the plain clock, a correction of an hour backwards would stop all polls for an hour, and
+    one forwards would make every report stale.
+    """
     began = wall() - monotonic()
     return lambda: began + monotonic()

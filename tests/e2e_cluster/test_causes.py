@@ -107,7 +107,7 @@ def test_a_bad_image_halts_the_rollout_and_the_old_replicas_serve_on(access: Acc
         _set_image(access, serving, NOWHERE)
         until(lambda: _halted_by_pull(access, serving), "the condition tells the new pod's own pull error")
         halted = _condition(access, serving, "Progressing")
-        for word in ("2 replicas of before serve on", f"can't pull image {NOWHERE} of container engine", "Correct"):
+        for word in ("2 previous replicas still serve", f"can't pull image {NOWHERE} of container engine", "Correct"):
             assert word in halted["message"]
         assert _condition(access, serving, "Ready")["reason"] == "Serving"
         chats.go_on()

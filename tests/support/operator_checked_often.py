@@ -7,12 +7,12 @@ import sys
 from functools import partial
 from unittest.mock import patch
 
-from plumage_operator import manager as running
+from plumage_operator import manager
 from plumage_operator.__main__ import main
 from plumage_operator.cache.watch_check import WatchCheck
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    with patch.object(running, "Freshness", partial(WatchCheck, every=float(sys.argv[1]))):
+    with patch.object(manager, "WatchCheck", partial(WatchCheck, every=float(sys.argv[1]))):
         sys.exit(main(sys.argv[2:]))

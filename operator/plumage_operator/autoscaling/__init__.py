@@ -1,7 +1,7 @@
-"""The autoscaler of the operator: asks routers and agents for their figures, and says how many replicas a pool wants.
+"""The operator's autoscaler: polls routers and agents for reports, and decides how many replicas a pool should have.
 
-Pure: `pods`, `window`, `figures`, `word`, `scaler`, `pace`, `trouble`. Thin I/O: `client`. Thin trigger: `loop`. The
-rules themselves are `plumage.autoscaling`.
+Pure: `pods`, `pool_load`, `scaler`, `poll_schedule`. Thin I/O: `report_client`. Thin trigger: `loop`. The rules are in
+`plumage.autoscaling`.
 """
 
 from __future__ import annotations

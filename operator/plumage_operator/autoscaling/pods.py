@@ -1,7 +1,7 @@
-"""A pool's pods as the autoscaler sees them: whom to ask, and who is ready, on the way there, or broken. Pure.
+"""A pool's pods for the autoscaler: which to poll, and which are ready, starting or broken. Pure.
 
-A pool's pods are those that its own Deployments made. Labels alone are no proof: the operator's token goes to whoever
-is asked, and anybody who may make pods may label them.
+A pool's pods are those that its own Deployments made. Labels prove nothing: whoever may create pods may label them, and
+a polled pod receives the operator's token.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from plumage_operator.observed import Object, Observed, meta
 
 __all__ = ["PoolPods", "ScaledPod", "pods_observed", "pods_of_pool"]
 
-_ON_ITS_WAY: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""Why a container waits that will start by itself; any other reason is a failure."""
+_STARTING_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Reasons of a waiting container that will start by itself; any other reason is a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledPod:
-    """url: where its figures are; None before it has an address. starting: it was placed, nothing of it has failed or
-    was started again, and it is not Ready. cost: its deletion cost, where it has one."""
+    """One pod.
+
+    url: of its report; None before it has an address.
+    starting: it is scheduled and not Ready, and none of its containers failed or restarted.
+    cost: its deletion cost, if it has one.
+    """
 
     name: str
     url: str | None
@@ -35,20 +39,20 @@ class ScaledPod:
 
 @dataclass(frozen=True, slots=True)
 class PoolPods:
-    """Those that are not on their way out."""
+    """The pods that are not being deleted."""
 
     engines: tuple[ScaledPod, ...] = ()
     routers: tuple[ScaledPod, ...] = ()
 
 
 def pods_of_pool(pool: str, pods: Sequence[Object]) -> PoolPods:
-    """Of a pool with routers of its own. Engines' pods are asked at their agents."""
+    """Of a pool with own routers. The agents of engine pods are polled."""
     engines = _part(pods, pool, "engine", AGENT_PORT, STATS_PATH)
     return PoolPods(engines, _part(pods, pool, "router", ROUTER_PORT, FLEET_PATH))
 
 
 def pods_observed(observed: Observed) -> PoolPods:
-    """Of any pool; a gateway's routers are asked about this one."""
+    """Of any pool. A gateway's routers are polled about this pool."""
     pool = str(meta(observed.pool)["name"])
     own = pods_of_pool(pool, observed.pods)
     if observed.gateway is None:
@@ -65,7 +69,7 @@ def _part(pods: Iterable[Object], owner: str, component: Component, port: int, p
 
 
 def _made_by(deployment: str, pod: Object) -> bool:
-    """Whether a ReplicaSet of that Deployment controls it: those are called as it is, with a hash."""
+    """Whether a ReplicaSet of that Deployment controls the pod: its name is the Deployment's with a hash."""
     owners = [owner for owner in meta(pod).get("ownerReferences") or () if owner.get("controller")]
     return any(
         (owner.get("kind"), str(owner.get("name")).rpartition("-")[0]) == ("ReplicaSet", deployment) for owner in owners
@@ -93,9 +97,9 @@ def _starts(status: Object) -> bool:
     if status.get("phase") in ("Failed", "Succeeded") or not _condition(status, "PodScheduled"):
         return False
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return all(_sound(container) for container in containers)
+    return all(_is_starting(container) for container in containers)
 
 
-def _sound(container: Any) -> bool:
+def _is_starting(container: Any) -> bool:
     waiting = (container.get("state") or {}).get("waiting") or {}
-    return not container.get("restartCount") and waiting.get("reason", "") in _ON_ITS_WAY
+    return not container.get("restartCount") and waiting.get("reason", "") in _STARTING_REASONS

@@ -1,8 +1,8 @@
-"""When each pool's pods are asked next. Pure; the clock is an argument.
+"""When each pool's pods are polled next. Pure; the clock is an argument.
 
-A pool that somebody scales by our figures (a HorizontalPodAutoscaler, KEDA) needs them as fresh as our own autoscaler
-does. Who asked `LATELY` counts as scaling it; who only looked once is forgotten after some rounds, so that one scrape
-of everything does not make ten thousand pods be asked each round for ever.
+A pool that another scaler scales by our metrics (a HorizontalPodAutoscaler, KEDA) needs them as fresh as our own
+autoscaler does. A request within `REQUESTED_RECENTLY` counts as such a scaler. A single request is forgotten after some
+rounds, so that one scrape of everything does not cause polls of ten thousand pods for ever.
 """
 
 from __future__ import annotations
@@ -14,27 +14,31 @@ from typing import Final
 
 from plumage_operator.cache.store import PoolKey
 
-__all__ = ["INTERVAL", "LATELY", "SELDOM", "WAKING", "PollSchedule"]
+__all__ = ["ASLEEP_INTERVAL", "IDLE_INTERVAL", "INTERVAL", "REQUESTED_RECENTLY", "PollSchedule"]
 
 INTERVAL: Final = 15.0
-"""Seconds, as Kubernetes' HorizontalPodAutoscaler; the operator's options may say less."""
+"""Seconds, as for Kubernetes' HorizontalPodAutoscaler. The operator's options may say less."""
 
-WAKING: Final = 2.0
-"""Seconds between looks at a pool without replicas: its requests wait."""
+ASLEEP_INTERVAL: Final = 2.0
+"""Seconds between polls of a pool without replicas: its requests wait."""
 
-SELDOM: Final = 60.0
-"""Seconds between looks at a pool that nobody scales by its figures: its status shows a hit ratio, and `kubectl scale`
-removes the coldest replica."""
+IDLE_INTERVAL: Final = 60.0
+"""Seconds between polls of a pool that nobody scales by its metrics.
 
-LATELY: Final = 180.0
+Its status shows a hit ratio, and `kubectl scale` removes the coldest replica.
+"""
+
+REQUESTED_RECENTLY: Final = 180.0
 """Seconds: six of KEDA's default polling intervals, twelve of a HorizontalPodAutoscaler's."""
 
-_EARLY: Final = 0.5  # seconds; what a round may come too soon and still be on time
+_EARLY: Final = 0.5  # seconds by which a round may be early
 
 
 @dataclass(slots=True)
-class _Look:
-    """at: when the last one began. scaled: by our own autoscaler. asked: when somebody asked for its figures last."""
+class _PollState:
+    """at: when the last poll started. scaled: by our own autoscaler. requested: when somebody last requested its
+    metrics.
+    """
 
     at: float = -inf
     scaled: bool = True
@@ -43,37 +47,37 @@ class _Look:
 
 
 class PollSchedule:
-    """interval: seconds between looks at a pool that is scaled by its figures."""
+    """interval: seconds between polls of a pool that is scaled by its metrics."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
-        self._looks: dict[PoolKey, _Look] = {}
+        self._states: dict[PoolKey, _PollState] = {}
 
     def due(self, pool: PoolKey, now: float) -> bool:
-        """Whether it is to be looked at now; one that is new is."""
-        look = self._looks.get(pool)
-        return look is None or now >= look.at + self._every(look, now) - _EARLY
+        """Whether to poll the pool now. A new pool is due."""
+        state = self._states.get(pool)
+        return state is None or now >= state.at + self._every(state, now) - _EARLY
 
     def start(self, pool: PoolKey, now: float) -> None:
-        """A look began; until more is `learned` the last one's findings hold."""
-        self._looks.setdefault(pool, _Look()).at = now
+        """A poll started. Until its result is recorded, the last one holds."""
+        self._states.setdefault(pool, _PollState()).at = now
 
     def record(self, pool: PoolKey, *, scaled: bool, asleep: bool) -> None:
-        """What a look found: whether it is scaled by our own autoscaler, and without replicas."""
-        look = self._looks.setdefault(pool, _Look())
-        look.scaled, look.asleep = scaled, asleep
+        """The result of a poll: whether our own autoscaler scales the pool, and whether it has no replicas."""
+        state = self._states.setdefault(pool, _PollState())
+        state.scaled, state.asleep = scaled, asleep
 
     def requested(self, pool: PoolKey, now: float) -> None:
-        """Somebody asked for its figures. Nothing is kept of a pool that was never looked at."""
-        if (look := self._looks.get(pool)) is not None:
-            look.requested = now
+        """Somebody requested the pool's metrics. Ignored for a pool that was never polled."""
+        if (state := self._states.get(pool)) is not None:
+            state.requested = now
 
     def retain(self, pools: Set[PoolKey]) -> None:
-        """Forget those that are gone."""
-        for pool in self._looks.keys() - pools:
-            del self._looks[pool]
+        """Drops all other pools."""
+        for pool in self._states.keys() - pools:
+            del self._states[pool]
 
-    def _every(self, look: _Look, now: float) -> float:
-        if not look.scaled and now - look.requested > LATELY:
-            return max(SELDOM, self._interval)
-        return min(WAKING, self._interval) if look.asleep else self._interval
+    def _every(self, state: _PollState, now: float) -> float:
+        if not state.scaled and now - state.requested > REQUESTED_RECENTLY:
+            return max(IDLE_INTERVAL, self._interval)
+        return min(ASLEEP_INTERVAL, self._interval) if state.asleep else self._interval

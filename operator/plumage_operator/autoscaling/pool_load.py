@@ -26,14 +26,14 @@ _TAIL = 0.95
 
 @dataclass(slots=True)
 class PodReports:
-    """Of a pool, by the pod's name."""
+    """Reports and backoffs of a pool's pods, by the pod's name."""
 
     agents: dict[str, ReportWindow[AgentReport]] = field(default_factory=dict)
     routers: dict[str, ReportWindow[RouterReport]] = field(default_factory=dict)
     backoffs: dict[str, PodBackoff] = field(default_factory=dict)
 
     def retain(self, pods: PoolPods) -> None:
-        """Forget the reports of pods that are gone."""
+        """Drops the reports of pods that are gone."""
         engines, routers = {pod.name for pod in pods.engines}, {pod.name for pod in pods.routers}
         self.agents = {name: window for name, window in self.agents.items() if name in engines}
         self.routers = {name: window for name, window in self.routers.items() if name in routers}
@@ -41,7 +41,10 @@ class PodReports:
 
 
 def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
-    """Routers that are ready must all have told: the figures of some are not the pool's."""
+    """The pool's load. wanted: replicas.
+
+    All ready routers must have reported, because the numbers of some are not the pool's.
+    """
     routers = [reports.routers.get(pod.name, ReportWindow[RouterReport]()) for pod in pods.routers if pod.ready]
     agents = [reports.agents[pod.name] for pod in pods.engines if pod.name in reports.agents]
     seen = [window.seen for window in routers]
@@ -64,7 +67,7 @@ def pool_load(pods: PoolPods, reports: PodReports, wanted: int) -> PoolLoad:
 
 
 def cache_heats(pods: PoolPods, reports: Mapping[str, ReportWindow[AgentReport]]) -> list[CacheHeat]:
-    """What the fleet would miss of each replica."""
+    """What the fleet would miss if each replica were removed."""
     return [_heat(pod, reports.get(pod.name)) for pod in pods.engines]
 
 
@@ -94,13 +97,15 @@ def _replica(pod: ScaledPod, window: ReportWindow[AgentReport] | None) -> Replic
 
 
 def _rate(window: ReportWindow[AgentReport], counter: Callable[[AgentReport], float]) -> float | None:
-    """What the counter gained a second; None while the window is too short."""
+    """The counter's increase per second; None while the window is too short."""
     gained = window.gained(counter)
     return gained / window.seconds if gained is not None and window.seconds else None
 
 
 def _held_back_share(agents: list[ReportWindow[AgentReport]]) -> float:
-    """Of the time that requests wait: by Little's law the times are as the mean numbers of those that wait."""
+    """The share of waiting time that requests are held back on purpose. By Little's law, times are as the mean numbers
+    of waiting requests.
+    """
     held = sum(window.mean(lambda report: report.waiting_held_back) for window in agents)
     others = sum(window.mean(lambda report: report.waiting_for_capacity) for window in agents)
     return held / (held + others) if held else 0.0
@@ -113,7 +118,7 @@ def _hit_ratio(routers: list[ReportWindow[RouterReport]]) -> float | None:
 
 
 def _best_curve(routers: list[ReportWindow[RouterReport]]) -> MissRatioCurve | None:
-    """Of the router that saw most: each sees its own requests, and the curves of several do not add up."""
+    """The curve of the router that saw most requests. Each sees its own requests, and curves do not add up."""
     curves = [window.last.curve for window in routers if window.last is not None and window.last.curve.tokens]
     return max(curves, key=lambda curve: curve.accesses).as_curve() if curves else None
 
@@ -125,7 +130,7 @@ def _cache(pods: PoolPods, agents: Mapping[str, ReportWindow[AgentReport]]) -> f
 
 
 def _merged(found: Iterable[HistogramReport | None]) -> HistogramReport:
-    """Of one kind of buckets, the first's: during an upgrade there may be two."""
+    """The sum of histograms with the first one's buckets. During an upgrade there may be two kinds."""
     return reduce(_added, (one for one in found if one is not None and one.count), HistogramReport())
 
 
@@ -143,30 +148,30 @@ def _last(routers: list[ReportWindow[RouterReport]], gauge: Callable[[RouterRepo
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """None where one is not known, or there is none."""
+    """None where one value is unknown, or there are none."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if found and len(known) == len(found) else None
 
 
 WINDOW: Final = 60.0
-"""Seconds that rates, ratios and percentiles are of: what the manifest promises."""
+"""Seconds of rates, ratios and percentiles, as the manifest promises."""
 
 MAX_REPORTS: Final = 64
 
-_LATE: Final = 10.0  # seconds that an answer may be on its way, and in line for it, at most
+_LATE: Final = 10.0  # seconds that an answer may take, with the wait for a free connection
 
 _R = TypeVar("_R", AgentReport, RouterReport)
 
 
 @dataclass(slots=True)
 class ReportWindow(Generic[_R]):
-    """`reports`: when each was seen, and what it said; the first is the latest of those that are a window old."""
+    """reports: when each was seen, and its content. The first is the newest of those that are older than the window."""
 
     reports: deque[tuple[float, _R]] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))
 
     def add(self, report: _R, now: float) -> None:
-        """A report of another process than before begins anew."""
+        """Adds a report. A report of another process starts a new window."""
         if self.reports and self.reports[-1][1].started != report.started:
             self.reports.clear()
         self.reports.append((now, report))
@@ -183,19 +188,22 @@ class ReportWindow(Generic[_R]):
 
     @property
     def seconds(self) -> float:
-        """That the gains below are of; 0 where there are none."""
+        """The time between the first and the last report; 0 where there are none."""
         if not self.reports:
             return 0.0
         (before, first), (now, last) = self.reports[0], self.reports[-1]
-        if self._young():
+        if self._started_within():
             return max(0.0, last.at - last.started)
-        told, seen = last.at - first.at, now - before
-        return max(0.0, told if abs(told - seen) <= _LATE else seen)
+        reported, seen = last.at - first.at, now - before
+        return max(0.0, reported if abs(reported - seen) <= _LATE else seen)
 
     def gained(self, counter: Callable[[_R], float], *, back: int | None = None) -> float | None:
-        """By a counter within the window, or since so many reports ago; None where one report is all there is, unless
-        all that it counted is of the window. Never below 0: a counter that fell is one that began anew."""
-        if self._young() and back is None:
+        """The counter's increase within the window, or since `back` reports ago.
+
+        None where there is only one report, unless its process started within the window. Never below 0: a counter that
+        fell restarted.
+        """
+        if self._started_within() and back is None:
             return max(0.0, counter(self.reports[-1][1]))
         if len(self.reports) <= (back or 1):
             return None
@@ -203,19 +211,19 @@ class ReportWindow(Generic[_R]):
         return max(0.0, counter(self.reports[-1][1]) - counter(before))
 
     def histogram(self, read: Callable[[_R], HistogramReport]) -> HistogramReport | None:
-        """What came within the window."""
+        """The observations within the window."""
         if not self.reports:
             return None
-        if self._young():
+        if self._started_within():
             return read(self.reports[-1][1])
         return read(self.reports[-1][1]).since(read(self.reports[0][1])) if len(self.reports) > 1 else None
 
     def mean(self, gauge: Callable[[_R], float]) -> float:
-        """Over the reports of the window; 0 of none."""
+        """The mean over the reports of the window; 0 where there are none."""
         return sum(gauge(report) for _, report in self.reports) / len(self.reports) if self.reports else 0.0
 
-    def _young(self) -> bool:
-        """Whether the process began within the window: its counters were 0 then."""
+    def _started_within(self) -> bool:
+        """Whether the process started within the window: its counters were 0 then."""
         if not self.reports:
             return False
         last = self.reports[-1][1]

@@ -22,14 +22,14 @@ from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
 from plumage_operator.observability.logs import cause
 
-__all__ = ["AT_ONCE", "MAX_BYTES", "PATIENCE", "SELDOM", "FleetClient", "PodBackoff"]
+__all__ = ["AT_ONCE", "LONGEST", "MAX_BYTES", "PATIENCE", "FleetClient", "PodBackoff"]
 
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64
 
 MAX_BYTES: Final = 4 << 20
-"""A router's report of 1,000 replicas is 300 KB."""
+"""A router's report of 1,000 replicas has 300 KB."""
 
 CONNECT: Final = 1.0  # seconds
 
@@ -39,8 +39,11 @@ TOKEN_FILE: Final = Path(TOKEN_FOLDER) / "token"
 
 
 class FleetClient:
-    """Needs a running loop; `close` it. token_file: the operator's projected token; read at each round, for the kubelet
-    renews it. clock: seconds, by which a pod in trouble is left alone."""
+    """Needs a running event loop; call `close`.
+
+    token_file: the operator's projected token, read at each request, because the kubelet renews it.
+    clock: seconds, for backoffs.
+    """
 
     def __init__(self, token_file: Path = TOKEN_FILE, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._token_file = token_file
@@ -55,9 +58,13 @@ class FleetClient:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, url: str, take: Callable[[bytes], None], backoff: PodBackoff) -> bool:
-        """Whether there was a report and `take` could read it (ConfigurationError if not). Failures are told once.
-        trouble: of the pod that is asked; it is kept up here."""
+    async def fetch(self, url: str, take: Callable[[bytes], None], backoff: PodBackoff) -> bool:
+        """Fetches a report and passes it to `take`. Returns whether that worked.
+
+        `take` raises ConfigurationError for an invalid report. The second failure in a row is logged, and no further
+        one.
+        backoff: of the pod; it is updated here.
+        """
         if self._clock() < backoff.until:
             return False
         async with self._room:
@@ -66,7 +73,7 @@ class FleetClient:
             except (aiohttp.ClientError, TimeoutError, OSError, ConfigurationError) as error:
                 self._failed(url, backoff, error)
                 return False
-        if backoff.over():
+        if backoff.succeeded():
             log.info("%s answers again", url)
         return True
 
@@ -91,37 +98,41 @@ class FleetClient:
 
     def _failed(self, url: str, backoff: PodBackoff, error: BaseException) -> None:
         backoff.failed(self._clock())
-        if backoff.times == 2:
-            said = str(error) or type(error).__name__
-            log.warning("no figures from %s: %s", url, said, extra=cause("figures", type(error).__name__))
+        if backoff.failures == 2:
+            reason = str(error) or type(error).__name__
+            log.warning("no report from %s: %s", url, reason, extra=cause("report", type(error).__name__))
 
 
 _HINTS: Final = {
-    401: ": the operator's token is not accepted there (its projected volume, or the clocks)",
+    401: ": it does not accept the operator's token (check its projected volume, and the clocks)",
     403: ": the operator's service account is not among its callers",
-    404: ": it is of a version without this route",
+    404: ": its version has no such route",
 }
 
-SELDOM: Final = 120.0
+LONGEST: Final = 120.0
 
 _FIRST_WAIT: Final = 15.0
 
-_EARLY: Final = 4.0  # seconds; no answer takes three, and the round after fifteen must not be missed for that
+_EARLY: Final = 4.0  # seconds; an answer takes less than three, and the round after fifteen must not be missed for that
 
 
 @dataclass(slots=True)
 class PodBackoff:
-    """times: failures in a row. until: when it may be asked again, by the caller's clock."""
+    """How long to leave a failing pod alone: longer each time, up to `LONGEST` seconds.
 
-    times: int = 0
+    It is kept with the pod's reports and dropped with them: another pod with the same address is another pod. failures:
+    in a row. until: when to poll again, by the caller's clock.
+    """
+
+    failures: int = 0
     until: float = -inf
 
     def failed(self, now: float) -> None:
-        """now: when it failed, not when its round began: a round of many pods takes a while."""
-        self.times += 1
-        self.until = now + min(SELDOM, _FIRST_WAIT * 2 ** min(self.times - 1, 10)) - _EARLY
+        """now: when it failed, not when its round started: a round of many pods takes a while."""
+        self.failures += 1
+        self.until = now + min(LONGEST, _FIRST_WAIT * 2 ** min(self.failures - 1, 10)) - _EARLY
 
-    def over(self) -> bool:
-        """It answers; whether it did not before."""
-        was, self.times, self.until = self.times > 0, 0, -inf
-        return was
+    def succeeded(self) -> bool:
+        """The pod answered. Returns whether it failed before."""
+        failed, self.failures, self.until = self.failures > 0, 0, -inf
+        return failed

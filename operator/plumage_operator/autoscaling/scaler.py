@@ -28,16 +28,21 @@ from plumage_operator.observed import Observed, ScalingDecision, meta, own_child
 from plumage_operator.resources.context import read_pool
 from plumage_operator.status.conditions import timestamp
 
-__all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual"]
+__all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual_decision"]
 
 _STEADY: Final = frozenset({"AtTarget", "Stabilized", "RateLimited", "AtMinimum", "AtMaximum"})
-"""Reasons between which a pool goes to and fro while nothing is wrong: the first of them stands for all, so that a
-pool's status is not written for each."""
+"""Reasons between which a healthy pool alternates.
+
+The first stands for all, so that a pool's status is not written at each change.
+"""
 
 
 class PoolScaler:
-    """Keeps reports, wishes and the last decision of a pool. uid: the pool's. load: as of the last look. judge: of the
-    last hit ratio that was measured on a settled number of replicas."""
+    """The reports, recommendations and last decision of a pool.
+
+    uid: the pool's. load: of the last round. judge: of the last hit ratio that was measured on a settled number of
+    replicas.
+    """
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
@@ -50,23 +55,23 @@ class PoolScaler:
         self._hit_ratio: float | None = None
         self._scaled: float | None = None
         self._read: tuple[object, InferencePool] | None = None
-        self.told: object = None  # what of the last word was worth a plan
+        self.last_notable: object = None  # the part of the last decision that caused a reconcile
 
     def pool(self, observed: Observed) -> InferencePool:
-        """The manifest, parsed once a generation. ManifestError as `read_pool`."""
+        """The parsed manifest, cached by generation. Raises ManifestError as `read_pool` does."""
         version = (meta(observed.pool).get("uid"), meta(observed.pool).get("generation"))
         if self._read is None or self._read[0] != version:
             self._read = (version, read_pool(observed.pool))
         return self._read[1]
 
     def pods(self, observed: Observed) -> PoolPods:
-        """Whom to ask; reports of others are dropped."""
+        """The pods to poll. Drops reports of others."""
         pods = pods_observed(observed)
         self.reports.retain(pods)
         return pods
 
     def decide(self, observed: Observed, pods: PoolPods, now: float) -> None:
-        """After the pods were asked. Without a Deployment there is nothing to scale yet. now: seconds since 1970."""
+        """Decides after a poll. Without a Deployment there is nothing to scale yet. now: seconds since 1970."""
         pool = self.pool(observed)
         wanted = replicas_wanted(pool, observed)
         if wanted is None:
@@ -84,24 +89,24 @@ class PoolScaler:
         spec = pool.spec.autoscaling
         decision = None if spec is None else self._rules.decide(spec, self.load, now)
         if first and decision is not None and decision.reason == "MetricMissing":
-            decision = None  # a rate is of two looks
+            decision = None  # a rate needs two polls
         self._decision = decision
 
-    def word(self, observed: Observed) -> ScalingDecision | None:
-        """For the plan that is made now; None before there is one, when what the status says holds."""
+    def decision(self, observed: Observed) -> ScalingDecision | None:
+        """The decision for a plan; None before there is one, when the status' decision holds."""
         pool = self.pool(observed)
         wanted = replicas_wanted(pool, observed)
         if self.load is None or wanted is None:
             return None
         autoscaled = pool.spec.autoscaling is not None
-        decision = self._decision if autoscaled else None  # the last one may be of a spec that was another
+        decision = self._decision if autoscaled else None  # the last one may be of an earlier spec
         if autoscaled and decision is None:
             return None
         replicas = pool.spec.initial_replicas if decision is None else decision.replicas
         pods = pods_observed(observed)
         costs = deletion_costs_of(pods, cache_heats(pods, self.reports.agents), wanted - replicas, self.load.warming)
         if decision is None:
-            return manual(replicas, hit_ratio=self._hit_ratio, costs=costs)
+            return manual_decision(replicas, hit_ratio=self._hit_ratio, costs=costs)
         if decision.reason in _STEADY:
             decision = replace(decision, reason="AtTarget")
         return autoscaled_decision(
@@ -116,7 +121,7 @@ class PoolScaler:
 
 
 def replicas_wanted(pool: InferencePool, observed: Observed) -> int | None:
-    """What the engines' Deployment asks for; None where the pool has none yet."""
+    """`spec.replicas` of the engines' Deployment; None where the pool has none yet."""
     deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
     if deployment is None:
         return None
@@ -133,9 +138,9 @@ def autoscaled_decision(
     return ScalingDecision(decision.replicas, active, decision.reason, decision.message, costs, fields)
 
 
-def manual(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> ScalingDecision:
-    """A pool without autoscaling: somebody else says how many, the coldest still goes first."""
-    message = "spec.autoscaling is not set: spec.replicas counts"
+def manual_decision(replicas: int, *, hit_ratio: float | None, costs: dict[str, int]) -> ScalingDecision:
+    """For a pool without autoscaling: others choose its size, and the coldest replica is still deleted first."""
+    message = "spec.autoscaling is not set: spec.replicas applies"
     return ScalingDecision(replicas, "False", "Manual", message, costs, _ratio(hit_ratio))
 
 
@@ -146,7 +151,7 @@ def _ratio(hit_ratio: float | None) -> dict[str, Any]:
 def deletion_costs_of(
     pods: PoolPods, fleet: Sequence[CacheHeat], leaving: int, warming: Sequence[str]
 ) -> dict[str, int]:
-    """Deletion costs to write now. An old one is made 0, which is the same as none."""
+    """Deletion costs to write now. An old one becomes 0, which equals none."""
     annotated = {pod.name: pod.cost for pod in pods.engines if pod.cost is not None}
     costs = deletion_costs(coldest_first(fleet), leaving, annotated, warming=warming)
     return {pod: int(cost or 0) for pod, cost in costs.items() if cost is not None or annotated.get(pod) != "0"}

@@ -1,4 +1,4 @@
-"""What a plan may ask for. Each action can be done twice without harm, since a plan may be cut short anywhere."""
+"""The actions of a plan. Each can be repeated without harm, because a plan may be interrupted anywhere. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Action", "Annotate", "Apply", "CreateSecret", "Delete", "EmitEvent",
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Write a child: create it, or put it by server-side apply. known: it is there and ours, as far as we were told."""
+    """Create a child, or write it by server-side apply. known: the cache has it, and it is ours."""
 
     child: Object
     known: bool
@@ -21,7 +21,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class CreateSecret:
-    """Create a Secret with a random token under each of these entries, unless there is one of its name."""
+    """Create a Secret with a random token under each of these entries, unless one of its name exists."""
 
     secret: Object
     entries: tuple[str, ...]
@@ -29,7 +29,7 @@ class CreateSecret:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a child that the spec no longer asks for; uid, so that nothing newer of that name is removed."""
+    """Delete a child that the spec no longer asks for. uid: protects a newer object of that name."""
 
     kind: str
     name: str
@@ -46,8 +46,9 @@ class Annotate:
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent:
-    """An event on the pool. child: kind and name of the child that it is about; no event where the API server refused
-    the action on that child."""
+    """Emit an event on the pool. child: the child that it is about; no event if the API server refused the action on
+    it.
+    """
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -57,7 +58,7 @@ class EmitEvent:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the pool's status, if the pool is still as it was read."""
+    """Replace the pool's status, if the pool has not changed since it was read."""
 
     status: Mapping[str, Any]
 

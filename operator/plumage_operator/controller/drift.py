@@ -1,9 +1,10 @@
-"""Where a live object is not as it was applied: plain JSON, dicts and lists. Pure.
+"""Where a live object differs from what was applied. Works on plain JSON. Pure.
 
-Mostly only what we wrote is compared: the API server adds defaults, other controllers and people add fields of their
-own, and server-side apply leaves those alone. Lists whose items have an identity (containers, volumes, environment) are
-matched by it, others by place. A field that server-side apply takes as one, and that says who reaches whom, is compared
-whole: what is added there is taken out. Quantities are compared by value, for the API server writes them its own way.
+Mostly only the operator's own fields are compared: the API server adds defaults, other controllers and people add
+fields, and server-side apply leaves those alone. Lists whose items have an identity (containers, volumes, environment)
+are matched by it, others by position. A field that server-side apply replaces as a whole, and that decides who reaches
+whom, is compared as a whole: additions are removed. Quantities are compared by value, because the API server rewrites
+them.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ _WHOLE: Final = frozenset(
         "roleRef", "subjects",  # of a RoleBinding
     }
 )  # fmt: skip
-"""Fields that are atomic with all that is in them, wherever they stand, and into which the API server writes nothing of
-its own (a port's protocol, which it would, we send). What is empty counts: `namespaceSelector: {}` is all of them."""
+"""Fields that are atomic with all their content, wherever they are, and that the API server adds nothing to.
 
-_BY_PLACE: Final = frozenset({"parentRefs", "backendRefs", "podMetricsEndpoints"})
-"""Lists that are atomic though their items have names. Their definitions write defaults into the items."""
+(It would add a port's protocol, so the operator sends it.) Empty content counts: `namespaceSelector: {}` selects all.
+"""
+
+_BY_POSITION: Final = frozenset({"parentRefs", "backendRefs", "podMetricsEndpoints"})
+"""Lists that are atomic although their items have names. Their definitions write defaults into the items."""
 
 _quantity = TypeAdapter(Quantity)
 
-_MOST = 5  # paths that are told of one object
+_MAX_PATHS = 5  # of one object
 
 
 def drift(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """The first paths whose value in `live` is not what `wanted` says; empty where all is as applied."""
+    """The first paths whose value in `live` is not the wanted one; empty where nothing differs."""
     found: list[str] = []
     _compare(wanted, live, "", found)
-    return found[:_MOST]
+    return found[:_MAX_PATHS]
 
 
 def _compare(wanted: Any, live: Any, path: str, found: list[str], *, whole: bool = False) -> None:
@@ -58,8 +61,8 @@ def _compare(wanted: Any, live: Any, path: str, found: list[str], *, whole: bool
 
 
 def _compare_lists(wanted: Sequence[Any], live: Sequence[Any], path: str, found: list[str], *, whole: bool) -> None:
-    by_place = whole or path.rpartition(".")[2] in _BY_PLACE
-    identity = None if by_place else _identity(wanted)
+    by_position = whole or path.rpartition(".")[2] in _BY_POSITION
+    identity = None if by_position else _identity(wanted)
     if identity is None:
         if len(wanted) != len(live):
             found.append(path)
@@ -73,7 +76,7 @@ def _compare_lists(wanted: Sequence[Any], live: Sequence[Any], path: str, found:
 
 
 def _identity(items: Sequence[Any]) -> str | None:
-    """The field that tells the items apart, where each has it."""
+    """The field that distinguishes the items, if each item has it."""
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     return next((name for name in _IDENTITIES if len({item.get(name) for item in items} - {None}) == len(items)), None)

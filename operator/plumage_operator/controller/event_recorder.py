@@ -1,4 +1,4 @@
-"""Events on a pool. One that is told again is counted, not repeated: its name is made of what it says."""
+"""Writes events on a pool. A repeated event is counted, because its name is a hash of its content."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["EventRecorder"]
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED: Final = 5_000  # names of events whose count is known
+_REMEMBERED: Final = 5_000  # events whose count is kept
 
 _LONGEST: Final = 1_000  # characters; the API server refuses more than 1,024
 
 
 class EventRecorder:
-    """clock: seconds since 1970. instance: which operator says it."""
+    """clock: seconds since 1970. instance: the name of this operator."""
 
     def __init__(self, api: KubeClient, clock: Callable[[], float], instance: str) -> None:
         self._api = api
@@ -33,50 +33,53 @@ class EventRecorder:
         self._instance = instance
         self._counts: OrderedDict[str, int] = OrderedDict()
 
-    async def tell(self, thing: Object, said: EmitEvent) -> None:
-        """An event about `thing`. One that can't be written is lost and logged: events often have a store of their own,
-        and what they are about must not wait for it. In a namespace that ends nobody would read it."""
-        name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), said.reason, said.message])}"
+    async def record(self, thing: Object, event: EmitEvent) -> None:
+        """Writes an event about `thing`.
+
+        An event that can't be written is logged and dropped: events often have a store of their own, and reconciles
+        must not wait for it. In a namespace that is being deleted nobody would read it.
+        """
+        name = f"{str(meta(thing)['name'])[:200]}.{digest([meta(thing).get('uid'), event.reason, event.message])}"
         count = self._counts.get(name, 0) + 1
         namespace = str(meta(thing)["namespace"])
         try:
-            count = await self._tell(thing, namespace, name, said, count)
+            count = await self._write(thing, namespace, name, event, count)
         except GoneError:
             return
         except ApiError as error:
             if not is_namespace_ending(error):
-                lost = "%s/%s: the event could not be written: %s: %s (%s)"
+                message = "%s/%s: the event could not be written: %s: %s (%s)"
                 why = cause("event", type(error).__name__, error.status)
-                log.warning(lost, namespace, meta(thing)["name"], said.reason, said.message, error, extra=why)
+                log.warning(message, namespace, meta(thing)["name"], event.reason, event.message, error, extra=why)
             return
         self._remember(name, count)
 
-    async def _tell(self, thing: Object, namespace: str, name: str, said: EmitEvent, count: int) -> int:
-        """How often it was told now."""
+    async def _write(self, thing: Object, namespace: str, name: str, event: EmitEvent, count: int) -> int:
+        """Creates or counts the event. Returns how often it was emitted."""
         if count > 1:
             try:
                 await self._count(namespace, name, count)
                 return count
-            except GoneError:  # Kubernetes forgets events after an hour
+            except GoneError:  # Kubernetes deletes events after an hour
                 count = 1
         try:
-            await self._create(thing, namespace, name, said)
-        except ConflictError:  # an operator before this one told it
+            await self._create(thing, namespace, name, event)
+        except ConflictError:  # an earlier operator wrote it
             count = 2
             await self._count(namespace, name, count)
         return count
 
-    async def _create(self, thing: Object, namespace: str, name: str, said: EmitEvent) -> None:
+    async def _create(self, thing: Object, namespace: str, name: str, event: EmitEvent) -> None:
         now = timestamp(self._clock())
         about = {key: meta(thing)[key] for key in ("name", "namespace", "uid") if key in meta(thing)}
-        event: dict[str, Any] = {
+        body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": {"apiVersion": thing["apiVersion"], "kind": thing["kind"], **about},
-            "type": said.type,
-            "reason": said.reason,
-            "message": said.message[:_LONGEST],
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:_LONGEST],
             "count": 1,
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -84,7 +87,7 @@ class EventRecorder:
             "reportingComponent": MANAGED_BY,
             "reportingInstance": self._instance,
         }
-        await self._api.request("POST", resource_path("v1", "events", namespace), body=event)
+        await self._api.request("POST", resource_path("v1", "events", namespace), body=body)
 
     async def _count(self, namespace: str, name: str, count: int) -> None:
         body = {"count": count, "lastTimestamp": timestamp(self._clock())}

@@ -1,7 +1,7 @@
-"""All that the operator decides about an `InferenceGateway`: its routers, and what is said of it. Pure.
+"""All decisions about an `InferenceGateway`: its routers, its events and its status. Pure.
 
-Level-based as a pool's plan, of whose rules it makes use. A pool that comes or goes changes one ConfigMap, which the
-routers follow; an annotation on their pods makes their kubelets look at once instead of within a minute.
+Level-based, as a pool's plan. A pool that is added or removed changes one ConfigMap, and the routers reload it. An
+annotation on their pods makes the kubelets update the file at once instead of within a minute.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from plumage_operator.controller.served_pools import ServedPools, find_served_po
 from plumage_operator.observed import Object, Observed, ObservedGateway, component_pods, key_of, meta, status_of
 from plumage_operator.resources import APPLIED, GatewayContext, build_gateway_children
 from plumage_operator.resources.context import is_deleting, is_paused
-from plumage_operator.status.component_status import counts, gateway_condition
+from plumage_operator.status.component_status import count_replicas, gateway_condition
 from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
 from plumage_operator.status.pool_status import is_worth_writing, refused_condition
 
 __all__ = ["CONFIG_SEEN", "plan_gateway_changes", "plan_gateway_status"]
 
 CONFIG_SEEN: Final = f"{GROUP}/config"
-"""On a gateway's pods: which ConfigMap its kubelet was pointed at."""
+"""Annotation of a gateway's pods: the ConfigMap that the kubelet was last notified of."""
 
 
 def plan_gateway_changes(observed: ObservedGateway, config: OperatorConfig) -> tuple[Action, ...]:
-    """What makes the cluster as the spec says."""
+    """Makes the cluster as the spec says."""
     if is_deleting(observed.own.pool) or is_paused(observed.own.pool):
         return ()
     gateway, _ = _read(observed.own.pool)
@@ -41,7 +41,7 @@ def plan_gateway_changes(observed: ObservedGateway, config: OperatorConfig) -> t
 
 
 def plan_gateway_status(observed: ObservedGateway, config: OperatorConfig, now: float) -> tuple[Action, ...]:
-    """What is said of the gateway: events, then its status. now: seconds since 1970."""
+    """Events about the gateway, then its status. now: seconds since 1970."""
     thing = observed.own.pool
     if is_deleting(thing):
         return ()
@@ -55,7 +55,7 @@ def plan_gateway_status(observed: ObservedGateway, config: OperatorConfig, now: 
     serving = find_served_pools(observed, gateway, config)
     context = GatewayContext(gateway, config, serving.served)
     return tuple(
-        _status_actions(observed.own, _conditions(observed.own, context, serving), _figures(observed.own, context), now)
+        _status_actions(observed.own, _conditions(observed.own, context, serving), _fields(observed.own, context), now)
     )
 
 
@@ -75,7 +75,7 @@ def _changes(own: Observed, context: GatewayContext) -> Iterator[Action]:
         yield from ensure_child(own, child)
     yield from delete_unwanted(own, {key_of(child) for child in wanted})
     config = next(child for child in wanted if child["kind"] == "ConfigMap")
-    if not any(ensure_child(own, config)):  # it is there: now its readers may look
+    if not any(ensure_child(own, config)):  # the ConfigMap is current: now the kubelets may read it
         for pod in component_pods(own.pods, "gateway"):
             seen = {CONFIG_SEEN: config["metadata"]["annotations"][APPLIED]}
             if not seen.items() <= (meta(pod).get("annotations") or {}).items():
@@ -88,7 +88,7 @@ def _conditions(own: Observed, context: GatewayContext, serving: ServedPools) ->
     if wrong is not None:
         ready = Condition(Type.READY, "False", wrong.reason, wrong.message)
     elif not serving.served:
-        why = "none of the pools that refer to it can be served: their own conditions tell why"
+        why = "no pool that refers to it can be served: see their own conditions"
         ready = Condition(Type.READY, "False", Reason.NO_POOL, why)
     else:
         names = ", ".join(name for one in serving.served for name in one.names)
@@ -97,17 +97,17 @@ def _conditions(own: Observed, context: GatewayContext, serving: ServedPools) ->
 
 
 def _accepted(own: Observed, serving: ServedPools) -> Condition:
-    """What is served is served, whatever else is wrong."""
+    """The pools that can be served are served, whatever else is wrong."""
     if own.refusals:
         return refused_condition(own.refusals)
     if not serving.problems:
         return Condition(Type.ACCEPTED, "True", Reason.VALID, "")
-    said = "; ".join(fault.message for fault in serving.problems)
-    return Condition(Type.ACCEPTED, "False", serving.problems[0].reason, said)
+    message = "; ".join(fault.message for fault in serving.problems)
+    return Condition(Type.ACCEPTED, "False", serving.problems[0].reason, message)
 
 
-def _figures(own: Observed, context: GatewayContext) -> dict[str, Any]:
-    found, host = counts(own, context, "gateway"), f"{context.name('gateway')}.{context.namespace}.svc"
+def _fields(own: Observed, context: GatewayContext) -> dict[str, Any]:
+    found, host = count_replicas(own, context, "gateway"), f"{context.name('gateway')}.{context.namespace}.svc"
     return {
         "replicas": found.total,
         "readyReplicas": found.ready,
@@ -118,14 +118,14 @@ def _figures(own: Observed, context: GatewayContext) -> dict[str, Any]:
 
 
 def _status_actions(
-    own: Observed, conditions: tuple[Condition, ...], figures: dict[str, Any], now: float
+    own: Observed, conditions: tuple[Condition, ...], fields: dict[str, Any], now: float
 ) -> Iterator[Action]:
     before, generation = status_of(own.pool), int(meta(own.pool).get("generation", 0))
     written = tuple(before.get("conditions") or ())
     for condition in conditions:
         written = set_condition(written, condition, generation, now)
     kept = [dict(one) for one in written]
-    status = {**before, **figures, "observedGeneration": generation, "conditions": kept}
+    status = {**before, **fields, "observedGeneration": generation, "conditions": kept}
     if is_worth_writing(before, status):
         yield from condition_events(own, conditions)
         yield WriteStatus(status)

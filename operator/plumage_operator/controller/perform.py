@@ -29,32 +29,34 @@ __all__ = ["Performer", "as_applied"]
 log = logging.getLogger(__name__)
 
 _NEWEST: Final = "provenReplicas"
-"""The field of a pool's status that this operator writes and the definition of before it does not know."""
+"""The newest field of a pool's status, which the previous definition does not have."""
 
 _SECRET_BYTES: Final = 32
 
 _ON_REQUEST: Final = {one.kind: one for one in INTEGRATIONS}
 
 _NO_RIGHT: Final = re.compile(r'User "[^"]+" cannot \w+ resource "')
-"""How the API server says that a right is missing, whoever decides on it; admission says no in other words."""
+"""The API server's message for a missing right, for every authorizer. Admission has other messages."""
 
 
 class Performer:
-    """What the API server answers goes into the store at once, so that the next plan need not wait for the watch."""
+    """Puts the API server's answers into the cache at once, so that the next plan need not wait for the watch."""
 
     def __init__(self, api: KubeClient, recorder: EventRecorder, store: Store) -> None:
         self._api = api
         self._recorder = recorder
         self._store = store
-        self._told_older = False
+        self._warned = False
 
     async def perform(self, pool: Object, actions: Iterable[Action]) -> tuple[Refusal, ...]:
-        """All actions in their order. Refusals are collected, for one child's must not keep the others from being
-        made; what may work later is raised."""
+        """Performs all actions in order, and returns the refusals.
+
+        Refusals are collected, because one child's must not block the others. Errors that a retry may cure are raised.
+        """
         refusals: list[Refusal] = []
         for action in actions:
             if isinstance(action, EmitEvent) and action.child in {(one.kind, one.name) for one in refusals}:
-                continue  # what it says was not done
+                continue  # its action was refused
             try:
                 await self._do(pool, action)
             except RefusedError as error:
@@ -67,30 +69,33 @@ class Performer:
         namespace = str(meta(pool)["namespace"])
         match action:
             case Apply(child, known):
-                self._store.put(await self._brought_about(pool, child, known=known))
+                self._store.put(await self._ensure(pool, child, known=known))
             case CreateSecret(secret, entries):
-                await self._make_secret(secret, entries)
+                await self._create_secret(secret, entries)
             case Delete(kind, name, uid):
                 await self._api.delete(kind, namespace, name, uid)
             case Annotate(pod, annotations):
                 await self._api.annotate(namespace, pod, annotations)
             case EmitEvent():
-                await self._recorder.tell(pool, action)
+                await self._recorder.record(pool, action)
             case WriteStatus(status):
                 await self._write_status(pool, status)
 
-    async def _make_secret(self, secret: Object, entries: Iterable[str]) -> None:
-        """What the API server answers holds the entries too, and is kept nowhere."""
+    async def _create_secret(self, secret: Object, entries: Iterable[str]) -> None:
+        """The API server's answer contains the tokens too, and is not kept."""
         content = {entry: secrets.token_urlsafe(_SECRET_BYTES) for entry in entries}
         try:
             await self._api.create({**secret, "stringData": content})
         except ConflictError as error:
-            if error.reason != "AlreadyExists":  # such as a quota that changed meanwhile
+            if error.reason != "AlreadyExists":  # for example a quota that changed meanwhile
                 raise
 
-    async def _brought_about(self, pool: Object, child: Object, *, known: bool) -> Object:
-        """Nothing of somebody else's is taken over, though server-side apply would: what is not known is created, which
-        the API server does only where there is nothing of that name; what is there is read before it is written to."""
+    async def _ensure(self, pool: Object, child: Object, *, known: bool) -> Object:
+        """Creates or applies a child, and never takes over another owner's object.
+
+        Server-side apply would take it over. So an unknown child is created, which the API server does only where no
+        object has its name. An object that exists is read before it is written.
+        """
         try:
             live = await self._live(child) if known else None
             if live is None:
@@ -98,10 +103,10 @@ class Performer:
                     return await self._api.create(child)
                 except ConflictError:
                     live = await self._live(child)
-                    if live is None:  # it has gone since, or the conflict was about a quota
+                    if live is None:  # it was deleted since, or the conflict was about a quota
                         raise
             return await self._applied(pool, child, live)
-        except GoneError as error:  # only a kind, or the namespace, can be missing
+        except GoneError as error:  # the kind or the namespace is missing
             raise RefusedError(f"{error}. Is kind {child['kind']} installed in this cluster?") from error
 
     async def _live(self, child: Object) -> Object | None:
@@ -110,8 +115,8 @@ class Performer:
     async def _applied(self, pool: Object, child: Object, live: Object) -> Object:
         if not _is_ours(pool, live):
             raise NameTakenError(Refusal(*key_of(child), Reason.NAME_TAKEN, _taken(*key_of(child), live, pool)))
-        if child.get("roleRef") != live.get("roleRef"):  # what a binding binds can't be changed, only made anew
-            await self._tried(child)
+        if child.get("roleRef") != live.get("roleRef"):  # the roleRef of a binding can't be changed
+            await self._dry_run(child)
             await self._api.delete(*_place(child), str(meta(live)["uid"]))
             return await self._api.create(child)
         entries = as_applied(meta(live).get("managedFields") or ())
@@ -119,9 +124,12 @@ class Performer:
             await self._api.replace_managed_fields({**live, "kind": child["kind"]}, entries)
         return await self._api.apply(child)
 
-    async def _tried(self, child: Object) -> None:
-        """Whether the API server would create it, under a name of its own choice: RefusedError while the old one is
-        there still. It lets nobody bind a role that he may not, and routers without a binding find no engine."""
+    async def _dry_run(self, child: Object) -> None:
+        """Checks whether the API server would create the child under a generated name. Raises RefusedError otherwise.
+
+        The old one is still there. The API server lets nobody bind a role that he may not, and routers without a
+        binding find no engine.
+        """
         unnamed = {name: value for name, value in meta(child).items() if name != "name"}
         trial = {**child, "metadata": {**unnamed, "generateName": f"{meta(child)['name']}-"}}
         query = {"fieldManager": MANAGED_BY, "fieldValidation": "Strict", "dryRun": "All"}
@@ -131,29 +139,33 @@ class Performer:
     async def _write_status(self, pool: Object, status: Object) -> None:
         try:
             self._store.put(await self._status_written(pool, status))
-        except GoneError:  # deleted meanwhile; nothing may be made for it any more, whatever the watch told
+        except (
+            GoneError
+        ):  # deleted meanwhile; no child may be created for it any more, even before the watch reports it
             self._store.remove(pool)
 
     async def _status_written(self, pool: Object, status: Object) -> dict[str, Any]:
-        """Without the newest field where the definition is older than this operator: all else that the status says is
-        worth more. `helm upgrade` changes the chart's definitions; those that somebody else brings
-        (`crds.enabled=false`) may stay older. The field is tried each time, for a definition may be upgraded any time;
-        without it a pool that grows is held against its whole size, as before."""
+        """Writes the status, without its newest field where the definition is older than this operator.
+
+        The rest of the status is worth more than the field. `helm upgrade` updates the chart's definitions, but those
+        that somebody else installs (`crds.enabled=false`) may be older. The field is tried each time, because a
+        definition may be upgraded at any time. Without it, a growing pool is compared with its whole size.
+        """
         plural = "inferencegateways" if pool.get("kind") == "InferenceGateway" else "inferencepools"
         try:
             return await self._api.write_status(pool, plural, status)
         except RefusedError as error:
             if f".status.{_NEWEST}: field not declared" not in str(error):
                 raise
-            if not self._told_older:
-                self._told_older = True
-                older = "the definition of %s is older than this operator: apply the crds/ of its release (%s)"
-                log.warning(older, plural, error)
+            if not self._warned:
+                self._warned = True
+                message = "the definition of %s is older than this operator: apply the crds/ of its release (%s)"
+                log.warning(message, plural, error)
         return await self._api.write_status(pool, plural, {key: status[key] for key in status if key != _NEWEST})
 
 
 class NameTakenError(Exception):
-    """The child's name belongs to somebody else."""
+    """The child's name belongs to another owner."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -166,7 +178,7 @@ def _place(child: Object) -> tuple[str, str, str]:
 
 
 def _is_ours(pool: Object, live: Object) -> bool:
-    """Owned by this very pool; or once applied by it, and its owner reference was removed."""
+    """Owned by this very pool; or applied by it once, and its owner reference was removed."""
     owners = [owner for owner in meta(live).get("ownerReferences") or () if owner.get("controller")]
     if owners:
         return bool(owners[0].get("uid") == meta(pool).get("uid"))
@@ -179,30 +191,30 @@ def _taken(kind: str, name: str, live: Object, pool: Object) -> str:
         return f"{kind} {name} exists and is not the pool's: remove or rename it, or give the pool another name"
     owner = f"{owners[0].get('kind')} {owners[0].get('name')}"
     if (owners[0].get("kind"), owners[0].get("name")) == (pool.get("kind"), meta(pool).get("name")):
-        return f"{kind} {name} belongs to the pool of this name that was deleted; it is waited for"
+        return f"{kind} {name} belongs to a deleted pool of this name: waiting until it is collected"
     return f"{kind} {name} belongs to {owner}: give the pool another name"
 
 
 def _refusal(pool: Object, action: Action, error: RefusedError) -> Refusal:
-    kind, name = _about(pool, action)
+    kind, name = _subject(pool, action)
     if is_namespace_ending(error):
         return Refusal(kind, name, Reason.NAMESPACE_ENDS, f"the namespace is being deleted: {error}")
     if "exceeded quota" in str(error):
-        told = f"{kind} {name} is refused by a quota: {error}. Raise the quota."
-        return Refusal(kind, name, Reason.QUOTA_EXCEEDED, told)
-    told = f"the API server refuses {kind} {name}: {error}{_remedy(kind, action, error)}"
-    return Refusal(kind, name, Reason.CHILD_REFUSED, told)
+        message = f"a quota refuses {kind} {name}: {error}. Raise the quota."
+        return Refusal(kind, name, Reason.QUOTA_EXCEEDED, message)
+    message = f"the API server refuses {kind} {name}: {error}{_remedy(kind, action, error)}"
+    return Refusal(kind, name, Reason.CHILD_REFUSED, message)
 
 
 def _remedy(kind: str, action: Action, error: RefusedError) -> str:
-    """What to do where the operator lacks a right that it has on request only; empty for any other refusal."""
+    """What to do where the operator lacks an optional right; empty for other refusals."""
     if kind not in _ON_REQUEST or _NO_RIGHT.search(str(error)) is None:
         return ""
     one = _ON_REQUEST[kind]
     return f". {one.removal if isinstance(action, Delete) else one.remedy}"
 
 
-def _about(pool: Object, action: Action) -> tuple[str, str]:
+def _subject(pool: Object, action: Action) -> tuple[str, str]:
     match action:
         case Apply(child, _) | CreateSecret(child, _):
             return key_of(child)
@@ -220,7 +232,9 @@ Entry = Mapping[str, Any]
 
 
 def as_applied(entries: Sequence[Entry]) -> list[Entry] | None:
-    """The entries (`metadata.managedFields`) with all that we created counted as applied; None where nothing is."""
+    """The entries of `metadata.managedFields` with the operator's `Update` entry turned into `Apply`; None if it has
+    none.
+    """
     created = [entry for entry in entries if _is_our_entry(entry, "Update")]
     if not created:
         return None
@@ -231,7 +245,7 @@ def as_applied(entries: Sequence[Entry]) -> list[Entry] | None:
 
 
 def _is_our_entry(entry: Entry, operation: str) -> bool:
-    """Of the object itself: a subresource's fields are another matter."""
+    """Only entries of the object itself, without those of subresources."""
     return entry.get("manager") == MANAGED_BY and entry.get("operation") == operation and not entry.get("subresource")
 
 

@@ -1,7 +1,7 @@
-"""`plan(observed, site, now) → actions`: all that the operator decides about a pool. Pure.
+"""`plan(observed, config, now) → actions`: all decisions about a pool. Pure.
 
-Level-based: it looks at what is, never at what happened, so a plan that was cut short anywhere is simply made again.
-An object that is as it should be gets no action; where all are, there is none.
+The plan is level-based: it depends on the present state and never on past events. So a plan that was interrupted is
+simply made again. An object that is as it should be gets no action.
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ __all__ = [
 ]
 
 _EVENT_CONDITIONS: Final = (Type.READY, Type.PROGRESSING, Type.PAUSED)
-"""Conditions whose changes are events. The others say the same, or say it to programs."""
+"""Conditions whose changes are events. The others repeat these, or are for programs."""
 
 
 def plan(observed: Observed, config: OperatorConfig, now: float) -> tuple[Action, ...]:
-    """All that is to be done, in this order. now: seconds since 1970."""
+    """All actions, in order. now: seconds since 1970."""
     return (*plan_changes(observed, config), *plan_status(observed, config, now))
 
 
 def plan_changes(observed: Observed, config: OperatorConfig) -> tuple[Action, ...]:
-    """What makes the cluster as the spec says; of a paused pool, as its pods' cordons say. Nothing for a pool that
-    goes: the garbage collector takes its children, and their pods drain."""
+    """Makes the cluster as the spec says. A paused pool gets only the cordons of its pods.
+
+    Nothing for a pool that is being deleted: the garbage collector deletes its children, and their pods drain.
+    """
     if is_deleting(observed.pool):
         return ()
     context, mistakes = read_pool_context(observed, config)
@@ -67,9 +69,12 @@ def plan_changes(observed: Observed, config: OperatorConfig) -> tuple[Action, ..
 
 
 def plan_key_secret(observed: Observed, config: OperatorConfig, *, recently: bool = False) -> tuple[Action, ...]:
-    """The Secret with the pool's own keys, where it may be missing: before the first engines are made, and while pods
-    wait for their volumes. The operator can't read Secrets, so nothing tells whether it is there. recently: it was made
-    or found a moment ago, so pods wait for something else."""
+    """Creates the Secret with the pool's keys where it may be missing.
+
+    That is before the first engines exist, and while pods wait for their volumes. The operator can't read Secrets, so
+    it does not know whether the Secret exists. recently: it was created or found a moment ago, so pods wait for another
+    reason.
+    """
     if is_deleting(observed.pool) or is_paused(observed.pool):
         return ()
     engines = own_child(observed, ("Deployment", child_name(str(meta(observed.pool).get("name")), "engine")))
@@ -82,7 +87,7 @@ def plan_key_secret(observed: Observed, config: OperatorConfig, *, recently: boo
 
 
 def plan_status(observed: Observed, config: OperatorConfig, now: float) -> tuple[Action, ...]:
-    """What is said of the pool: events, then its status."""
+    """Events about the pool, then its status. now: seconds since 1970."""
     if is_deleting(observed.pool):
         return ()
     paused = is_paused(observed.pool)
@@ -101,8 +106,7 @@ def _changes(observed: Observed, context: PoolContext) -> Iterator[Action]:
 
 
 def _cordons(observed: Observed, context: PoolContext) -> Iterator[Action]:
-    """Whoever cordons a replica means now, and says so of a pod. A gateway has the cordons of its pools by its own
-    look."""
+    """A cordon applies also to a paused pool: people set it on a pod. A gateway's own reconcile writes its cordons."""
     live = observed.children.get(("ConfigMap", context.name("router")))
     if live is None or owner_uid(live) != meta(observed.pool).get("uid"):
         return
@@ -112,7 +116,7 @@ def _cordons(observed: Observed, context: PoolContext) -> Iterator[Action]:
 
 
 def _deletion_costs(observed: Observed) -> Iterator[Action]:
-    """Before the Deployment shrinks: a ReplicaSet looks at them when it chooses who goes."""
+    """Written before the Deployment shrinks: the ReplicaSet reads them to choose the pods to delete."""
     costs: Mapping[str, int] = {} if observed.scaling is None else observed.scaling.deletion_costs
     for pod in observed.pods:
         name, annotations = str(meta(pod).get("name")), meta(pod).get("annotations") or {}
@@ -121,7 +125,7 @@ def _deletion_costs(observed: Observed) -> Iterator[Action]:
 
 
 def ensure_child(observed: Observed, child: Child) -> Iterator[Action]:
-    """What makes the child as it should be: nothing where it is so."""
+    """Creates or corrects the child; no action where it is as it should be."""
     key = key_of(child)
     live = observed.children.get(key)
     if live is None:
@@ -130,7 +134,7 @@ def ensure_child(observed: Observed, child: Child) -> Iterator[Action]:
             yield EmitEvent("Normal", "ChildRecreated", f"{key[0]} {key[1]} was deleted and is created again", key)
         return
     if (owner := owner_uid(live)) not in ("", meta(observed.pool).get("uid")):
-        yield Apply(child, known=False)  # another pool of that name had it: the performer looks, and refuses
+        yield Apply(child, known=False)  # it belonged to another pool of that name: the performer checks, and refuses
         return
     applied = (meta(live).get("annotations") or {}).get(APPLIED)
     paths = drift(child, live)
@@ -139,12 +143,12 @@ def ensure_child(observed: Observed, child: Child) -> Iterator[Action]:
         return
     yield Apply(child, known=bool(owner))
     if unchanged:
-        said = f"{key[0]} {key[1]} was changed by somebody ({', '.join(paths)}) and is put back"
-        yield EmitEvent("Warning", "ChildRepaired", said, key)
+        message = f"{key[0]} {key[1]} was changed ({', '.join(paths)}) and is restored"
+        yield EmitEvent("Warning", "ChildRepaired", message, key)
 
 
 def delete_unwanted(observed: Observed, wanted: set[ChildKey]) -> Iterator[Action]:
-    """Children that the spec no longer asks for; of others' objects only the owner may dispose."""
+    """Deletes children that the spec no longer asks for. Objects of other owners are left alone."""
     for key, live in sorted(observed.children.items()):
         ours = owner_uid(live) == meta(observed.pool).get("uid")
         if key not in wanted and key[0] in KINDS and ours and "deletionTimestamp" not in meta(live):
@@ -152,8 +156,10 @@ def delete_unwanted(observed: Observed, wanted: set[ChildKey]) -> Iterator[Actio
 
 
 def _existed(observed: Observed, key: ChildKey) -> bool:
-    """Whether a child that is missing was removed by somebody: it was there, and the present spec was once fully
-    applied. One that was never there is new to this operator, or went while none ran."""
+    """Whether somebody deleted the missing child: it existed, and the present spec was fully applied once.
+
+    A child that never existed is new in this operator's version, or was deleted while no operator ran.
+    """
     status = status_of(observed.pool)
     applied = status.get("observedGeneration") == meta(observed.pool).get("generation")
     return key in observed.lost_children and applied and last_condition(observed.pool, Type.ROUTER_READY)[1] != ""
@@ -162,8 +168,7 @@ def _existed(observed: Observed, key: ChildKey) -> bool:
 def _status_actions(
     observed: Observed, conditions: Sequence[Condition], context: PoolContext | None, now: float
 ) -> Iterator[Action]:
-    """Events of what changed, then the status: an event that is lost with a crash would never be told, one that is told
-    twice is counted."""
+    """Events come before the status: a crash between them repeats an event, which is counted, and loses none."""
     status: dict[str, Any] = make_status(observed, conditions, context, now)
     if is_worth_writing(status_of(observed.pool), status):
         yield from condition_events(observed, conditions)
@@ -172,35 +177,42 @@ def _status_actions(
 
 
 def condition_events(observed: Observed, conditions: Sequence[Condition]) -> Iterator[Action]:
-    """Events of those that are news to what was told before."""
+    """Events of the conditions that changed since the last events."""
     for condition in conditions:
-        if condition.type in _EVENT_CONDITIONS and _is_news(observed, condition):
+        if condition.type in _EVENT_CONDITIONS and _is_new(observed, condition):
             yield EmitEvent(_kind(condition), condition.reason, condition.message or str(condition.type))
 
 
-def _told_before(observed: Observed) -> Object:
-    """The pool as its events told it last: with its own status, or with the one that the API server refused."""
+def _last_reported(observed: Observed) -> Object:
+    """The pool with the status that its events reported last: its own, or the one that the API server refused."""
     return observed.pool if observed.refused_status is None else {**observed.pool, "status": observed.refused_status}
 
 
 def _resized(observed: Observed, status: Mapping[str, Any]) -> Iterator[Action]:
-    """The autoscaler's own words where the size that it chose is another than was told. People may give a paused pool
-    one that it did not choose."""
-    said, now = observed.scaling, status.get("desiredReplicas")
-    before = status_of(_told_before(observed)).get("desiredReplicas")
-    if said is not None and "autoscaling" in said.fields and before not in (None, now) and now == said.desired:
-        yield EmitEvent("Normal", said.reason, said.message)
+    """The autoscaler's message where the reported size changes to the autoscaler's.
+
+    People may give a paused pool another size.
+    """
+    decision, now = observed.scaling, status.get("desiredReplicas")
+    before = status_of(_last_reported(observed)).get("desiredReplicas")
+    if (
+        decision is not None
+        and "autoscaling" in decision.fields
+        and before not in (None, now)
+        and now == decision.desired
+    ):
+        yield EmitEvent("Normal", decision.reason, decision.message)
 
 
-def _is_news(observed: Observed, condition: Condition) -> bool:
-    before = last_condition(_told_before(observed), condition.type)
+def _is_new(observed: Observed, condition: Condition) -> bool:
+    before = last_condition(_last_reported(observed), condition.type)
     first = before == ("", "")
     quiet = condition.type is Type.PAUSED and condition.status == "False"
     return before != (condition.status, str(condition.reason)) and not (first and quiet)
 
 
 def _kind(condition: Condition) -> Any:
-    well = {Type.READY: "True", Type.PROGRESSING: "True"}.get(condition.type, condition.status)
+    normal = {Type.READY: "True", Type.PROGRESSING: "True"}.get(condition.type, condition.status)
     harmless = (Reason.SETTLED, Reason.STARTING, Reason.WARMING, Reason.RESIZING)
-    good = condition.status == well and condition.reason != Reason.DEGRADED
+    good = condition.status == normal and condition.reason != Reason.DEGRADED
     return "Normal" if good or condition.reason in harmless else "Warning"

@@ -19,13 +19,15 @@ __all__ = ["QueueProgress", "WorkQueue"]
 
 Key = TypeVar("Key", bound=Hashable)
 
-_FIRST = 0.5  # seconds that a first failure waits
+_FIRST = 0.5  # seconds, after the first failure
 
 _LONGEST = 60.0
 
 
 class WorkQueue(Generic[Key]):
-    """clock: monotonic seconds. jitter: a number from 0 to 1, so that many failures at once don't return at once."""
+    """clock: monotonic seconds. jitter: a number from 0 to 1, so that simultaneous failures are not retried
+    simultaneously.
+    """
 
     def __init__(self, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
         self._clock = clock
@@ -38,10 +40,10 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._changed = asyncio.Event()
         self.finished = 0
-        """Looks that ended, whichever way."""
+        """Reconciles that ended, with or without an error."""
 
     def add(self, key: Key, after: float = 0.0) -> None:
-        """Look at `key` in so many seconds, or earlier where that was asked already."""
+        """Reconcile `key` in so many seconds, or earlier if that was requested before."""
         due = self._clock() + after
         if key in self._running:
             self._again[key] = min(due, self._again.get(key, due))
@@ -53,7 +55,7 @@ class WorkQueue(Generic[Key]):
         self._changed.set()
 
     async def take(self) -> Key:
-        """The next key that is due; the caller must end with `done`."""
+        """The next key that is due. The caller must call `done`."""
         while True:
             self._changed.clear()
             wait = self._until_due()
@@ -69,34 +71,37 @@ class WorkQueue(Generic[Key]):
                 continue
 
     def _until_due(self) -> float:
-        """Seconds until the first key is due; entries that an earlier one replaced are dropped."""
+        """Seconds until the first key is due. Drops entries that an earlier one replaced."""
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] - self._clock() if self._heap else float("inf")
 
     def done(self, key: Key, *, failed: bool = False, after: float | None = None) -> None:
-        """The look ended. after: when the next one should be, if nothing happens before; at least so long a wait where
-        it failed."""
+        """Ends a reconcile.
+
+        failed: retry it with backoff.
+        after: seconds until the next reconcile if nothing happens before; after a failure the least wait.
+        """
         self._running.discard(key)
         self.finished += 1
         again = self._again.pop(key, None)
-        asked = float("inf") if again is None else max(0.0, again - self._clock())
+        requested = float("inf") if again is None else max(0.0, again - self._clock())
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
-            self.add(key, max(min(self._delay(key), asked), after or 0.0))
+            self.add(key, max(min(self._delay(key), requested), after or 0.0))
             return
         self._failures.pop(key, None)
         if again is not None:
-            self.add(key, asked)
+            self.add(key, requested)
         if after is not None:
             self.add(key, after)
 
     def _delay(self, key: Key) -> float:
-        most = min(_LONGEST, _FIRST * 2.0 ** min(self._failures[key] - 1, 20))
-        return most * (0.5 + self._jitter() / 2)
+        longest = min(_LONGEST, _FIRST * 2.0 ** min(self._failures[key] - 1, 20))
+        return longest * (0.5 + self._jitter() / 2)
 
     def forget(self, key: Key) -> None:
-        """A key that is gone for good has no failures to remember."""
+        """Drops the failures of a key that no longer exists."""
         self._failures.pop(key, None)
 
     @property
@@ -106,25 +111,27 @@ class WorkQueue(Generic[Key]):
 
     @property
     def overdue(self) -> float:
-        """Seconds that the next key is late, below 0 while it is not due; 0 where none waits."""
+        """Seconds by which the next key is late; negative before it is due; 0 where none waits."""
         wait = self._until_due()
         return -wait if self._heap else 0.0
 
     @property
     def oldest(self) -> float:
-        """Seconds that the key longest due has waited; 0 where none is due."""
+        """Seconds that the key which is overdue longest has waited; 0 where none is due."""
         return max(0.0, self.overdue)
 
 
 _QUEUE: Final = "queue"
 
-_SILENCE: Final = 180.0  # seconds; a look takes at most two thirds of it
+_SILENCE: Final = 180.0  # seconds; a reconcile takes at most two thirds of it
 
 
 class QueueProgress:
-    """Whether a queue is worked off, by workers that may have died: none is due, or a look ended since the last time.
-    That pools wait long is no reason to end: the next process would look at all of them from the start. An alert tells
-    people (PlumagePoolsWait)."""
+    """Beats while the queue makes progress: no key is due, or a reconcile ended since the last call.
+
+    Workers may have died otherwise. Pools that wait for long are no reason to restart: the next process would have to
+    reconcile all of them. An alert reports that (PlumagePoolsWait).
+    """
 
     def __init__(self, queue: WorkQueue[Any], heartbeats: Heartbeats) -> None:
         self._queue = queue

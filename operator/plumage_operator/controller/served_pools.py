@@ -1,8 +1,8 @@
-"""Which pools a gateway serves, under which names, and what of its spec it can't serve. Pure.
+"""Which pools a gateway serves, under which names, and which parts of its spec it can't serve. Pure.
 
-A pool is served where it says so itself (`spec.router.gatewayRef`), since it has no router of its own then, and nobody
-else opens a door to it. A gateway's `models` name such pools as clients shall know them; one that no model names is
-served under its own names. A name leads to one pool: of several that ask for it the oldest gets it.
+A pool is served if it refers to the gateway (`spec.router.gatewayRef`), because then it has no router of its own and no
+other entrance. A gateway's `models` give such pools the names that clients use. A pool that no model names is served
+under its own names. A name leads to one pool: of several that ask for it, the oldest gets it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from plumage_operator.status.conditions import Reason
 __all__ = ["MAX_POOLS", "GatewayProblem", "ServedPools", "find_served_pools"]
 
 MAX_POOLS: Final = 64
-"""Of one gateway: each costs every router of it a mirror and a prober."""
+"""Of one gateway: each pool costs every router of it a mirror and a prober."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayProblem:
-    """What the gateway asks for and does not get."""
+    """What the gateway's spec asks for and does not get."""
 
     reason: Reason
     message: str
@@ -35,7 +35,7 @@ class GatewayProblem:
 
 @dataclass(frozen=True, slots=True)
 class ServedPools:
-    """served: oldest first. faults: the gravest first."""
+    """served: oldest first. problems: the most severe first."""
 
     served: tuple[ServedPool, ...] = ()
     problems: tuple[GatewayProblem, ...] = ()
@@ -43,7 +43,7 @@ class ServedPools:
 
 @dataclass(slots=True)
 class _Claim:
-    """A pool, with the names that it is asked by: those of the gateway's models, or its own."""
+    """A pool with the names that it claims: those of the gateway's models, or its own."""
 
     pool: InferencePool
     attached: AttachedPool
@@ -55,20 +55,20 @@ class _Claim:
 
 
 def find_served_pools(observed: ObservedGateway, gateway: InferenceGateway, config: OperatorConfig) -> ServedPools:
-    """What the gateway serves now."""
+    """The pools that the gateway serves now."""
     claims = [_Claim(pool, attached) for attached, pool in _readable(observed.attached)]
     _claim_names(gateway, claims)
     owners, problems = _decide(claims)
     served = [one for one in (_served(claim, owners, config) for claim in claims) if one.names]
     if len(served) > MAX_POOLS:
         left = ", ".join(one.context.metadata.name for one in served[MAX_POOLS:])
-        told = f"a gateway serves {MAX_POOLS} pools at most: {left} are not served; give them another gateway"
-        problems.append(GatewayProblem(Reason.NOT_SERVED, told))
+        message = f"a gateway serves {MAX_POOLS} pools at most: {left} are not served; give them another gateway"
+        problems.append(GatewayProblem(Reason.NOT_SERVED, message))
     return ServedPools(tuple(served[:MAX_POOLS]), (*_missing(observed, gateway), *problems))
 
 
 def _readable(attached: Sequence[AttachedPool]) -> Iterator[tuple[AttachedPool, InferencePool]]:
-    """Oldest first. Of a pool whose spec can't be read its own condition tells; one that goes gets nothing new."""
+    """Oldest first. A pool with an invalid spec reports that itself. A pool that is being deleted gets nothing new."""
     there = [one for one in attached if not is_deleting(one.pool)]
     for one in sorted(there, key=lambda one: _age(one.pool)):
         try:
@@ -78,12 +78,12 @@ def _readable(attached: Sequence[AttachedPool]) -> Iterator[tuple[AttachedPool, 
 
 
 def _age(pool: Object) -> tuple[str, str]:
-    """Pools of one second go by their names."""
+    """Pools of the same second are ordered by name."""
     return str(meta(pool).get("creationTimestamp", "")), str(meta(pool)["name"])
 
 
 def _claim_names(gateway: InferenceGateway, claims: Sequence[_Claim]) -> None:
-    """A pool of weight 0 is named, and asks for nothing."""
+    """A pool of weight 0 is named, and claims no name."""
     by_name = {claim.name: claim for claim in claims}
     named: set[str] = set()
     for model in gateway.spec.models:
@@ -113,12 +113,12 @@ def _decide(claims: Sequence[_Claim]) -> tuple[Mapping[str, str], list[GatewayPr
 
 
 def _conflict(older: str, younger: str, names: Sequence[str]) -> GatewayProblem:
-    told = (
-        f"pools {older} and {younger} are both asked for model {', '.join(names)}, and one pool serves a name: "
+    message = (
+        f"pools {older} and {younger} are both asked for model {', '.join(names)}, but a name leads to one pool: "
         f"{older}, the older one, does. Give {younger} another name or weight 0, or remove one of them; "
-        "shares by weight are not served so far"
+        "traffic is not split by weight yet"
     )
-    return GatewayProblem(Reason.MODEL_CONFLICT, told)
+    return GatewayProblem(Reason.MODEL_CONFLICT, message)
 
 
 def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[GatewayProblem]:
@@ -126,19 +126,19 @@ def _missing(observed: ObservedGateway, gateway: InferenceGateway) -> Iterator[G
     attached = {str(meta(one.pool)["name"]) for one in observed.attached}
     gone = [name for name in named if name not in observed.pools]
     if gone:
-        told = f"there is no InferencePool {', '.join(gone)} in this namespace: create it, or remove it here"
-        yield GatewayProblem(Reason.POOL_MISSING, told)
+        message = f"there is no InferencePool {', '.join(gone)} in this namespace: create it, or remove it here"
+        yield GatewayProblem(Reason.POOL_MISSING, message)
     strange = [name for name in named if name in observed.pools and name not in attached]
     if strange:
-        told = (
+        message = (
             f"InferencePool {', '.join(strange)} does not refer to this gateway: set its spec.router to "
             f"{{gatewayRef: {{name: {gateway.metadata.name}}}}}, or remove it here"
         )
-        yield GatewayProblem(Reason.POOL_NOT_ATTACHED, told)
+        yield GatewayProblem(Reason.POOL_NOT_ATTACHED, message)
 
 
 def _served(claim: _Claim, owners: Mapping[str, str], config: OperatorConfig) -> ServedPool:
-    """Without a name it is not served. mark: volumes of several pools lie beside each other in one pod."""
+    """A pool without a name is not served. volume_suffix: one pod has the volumes of several pools."""
     context = PoolContext(claim.pool, config, 1, volume_suffix=f"-{digest(claim.name)[:8]}")
     if model_mistakes(context):
         return ServedPool(context, ())

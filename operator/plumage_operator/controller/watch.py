@@ -1,7 +1,7 @@
-"""kopf's watches, and nothing else: each change goes into the store, and its pool into the queue.
+"""kopf's watches: each change goes into the cache, and its pool into the queue.
 
-Only `on.event` handlers: they patch nothing, keep no annotation and add no finalizer, and their errors are ours to
-retry (our queue does). Children and pods are watched by their label, so that the rest of the cluster is never read.
+Only `on.event` handlers are used. They patch nothing, keep no annotation and add no finalizer, and the operator's own
+queue retries failures. Children and pods are watched by their label, so that the rest of the cluster is never read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plumage_operator.controller.reconcile import Key
 from plumage_operator.kube.credentials import connection_info
 from plumage_operator.observability.metrics import Metrics
 
-__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "apply_event", "make_kopf_settings", "make_registry", "watched"]
+__all__ = ["INTEGRATIONS", "WATCHED", "Kind", "apply_event", "make_kopf_settings", "make_registry", "watched_kinds"]
 
 log = logging.getLogger(__name__)
 
@@ -41,33 +41,33 @@ WATCHED: Final[tuple[Kind, ...]] = (
 INTEGRATIONS: Final[dict[str, Kind]] = {
     one.switch: (one.group, one.version, one.plural) for one in integrations.INTEGRATIONS
 }
-"""Watched where the chart says that the operator may, and that the cluster has them."""
+"""Watched where the chart says that the operator has the right, and the cluster has the kinds."""
 
-_SETTLES = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one look sees them all
+_BURST = 0.3  # seconds: a rollout changes a pool's objects in bursts, and one reconcile handles a burst
 
 _RECONNECT = 1.0
 
-# A watch is asked for anew after so long, so that a half-dead one can't last; an integer, or it is refused.
+# A watch is restarted after this time, so that a broken one ends. It must be an integer, or the API server refuses it.
 _WATCH_SECONDS = 300
 
 _PAGE = 200
-"""Objects that kopf's own first list has in memory at once; else it is all there are."""
+"""Objects that kopf's first list has in memory at once; the default is all of them."""
 
-_IDLE = 0.1  # seconds: as long as an object's worker waits for more, it keeps the last event whole
+_IDLE = 0.1  # seconds; while an object's worker waits for more events, it keeps the last one in memory
 
 
-def watched(switches: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds of children and pods. ConfigurationError for an integration that there is none of."""
+def watched_kinds(switches: Iterable[str]) -> tuple[Kind, ...]:
+    """The kinds of children and pods. Raises ConfigurationError for an unknown integration."""
     unknown = sorted(set(switches) - set(INTEGRATIONS))
     if unknown:
-        raise ConfigurationError(f"no integration {', '.join(unknown)}; there are: {', '.join(INTEGRATIONS)}")
+        raise ConfigurationError(f"unknown integration {', '.join(unknown)}; known are: {', '.join(INTEGRATIONS)}")
     return (*WATCHED, *(INTEGRATIONS[name] for name in sorted(switches)))
 
 
 def make_registry(
     store: Store, queue: WorkQueue[Key], metrics: Metrics, kinds: Iterable[Kind] = WATCHED
 ) -> kopf.OperatorRegistry:
-    """What kopf calls."""
+    """kopf's handlers."""
     registry = kopf.OperatorRegistry()
 
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
@@ -84,51 +84,51 @@ def make_registry(
 
 
 def apply_event(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], *, gone: bool) -> None:
-    """What a watch tells of an object: kept, and a look for whatever it concerns now, and concerned before."""
+    """Applies an event to the cache. Queues what the object concerns now, and what it concerned before."""
     before = store.owner(thing)
     pool = store.remove(thing) if gone else store.put(thing)
     _enqueue(store, queue, thing, pool)
-    if before is not None and before != store.owner(thing):  # it went, or its labels name another now
+    if before is not None and before != store.owner(thing):  # it was deleted, or its labels name another owner
         _enqueue_owner(store, queue, thing, before)
 
 
 def _enqueue(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], pool: PoolKey | None) -> None:
-    """What the object concerns. pool: where it is news to one."""
+    """Queues what the object concerns. pool: its pool, if the event changed anything."""
     kind, meta = thing.get("kind"), thing["metadata"]
     place = (str(meta.get("namespace")), str(meta.get("name")))
     if kind == "InferencePool" and pool is not None:
         queue.add(("InferencePool", *pool))
-        for gateway in store.gateways_at(pool[0]):  # whichever it referred to, or is named by
-            queue.add(("InferenceGateway", *gateway), _SETTLES)
+        for gateway in store.gateways_at(pool[0]):  # those it referred to before, too
+            queue.add(("InferenceGateway", *gateway), _BURST)
     elif kind == "InferenceGateway":
         queue.add(("InferenceGateway", *place))
         for one in store.pools_of(place):
-            queue.add(("InferencePool", *one), _SETTLES)
+            queue.add(("InferencePool", *one), _BURST)
     elif pool is not None:
         _enqueue_owner(store, queue, thing, ("InferencePool", *pool))
     elif (name := gateway_of(meta.get("labels") or {})) is not None:
-        queue.add(("InferenceGateway", place[0], name), _SETTLES)
+        queue.add(("InferenceGateway", place[0], name), _BURST)
 
 
 def _enqueue_owner(store: Store, queue: WorkQueue[Key], thing: dict[str, Any], owner: OwnerKey) -> None:
-    queue.add(owner, _SETTLES)
+    queue.add(owner, _BURST)
     kind, *place = owner
     gateway = store.gateway_of((place[0], place[1])) if kind == "InferencePool" else None
-    if thing.get("kind") == "Pod" and gateway is not None:  # it may be cordoned
-        queue.add(("InferenceGateway", *gateway), _SETTLES)
+    if thing.get("kind") == "Pod" and gateway is not None:  # it may be cordoned now
+        queue.add(("InferenceGateway", *gateway), _BURST)
 
 
 def make_kopf_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings:
-    """kopf's settings: no patching of anything, no peering, no watching of CRDs."""
+    """kopf's settings: it patches nothing, has no peering and watches no CRDs."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
     settings.process.ultimate_exiting_timeout = 20.0
-    settings.persistence.diffbase_storage = _NothingKept()
-    settings.queueing.idle_timeout = _IDLE  # a worker an object: ten thousand must not stay
+    settings.persistence.diffbase_storage = _NoDiffBase()
+    settings.queueing.idle_timeout = _IDLE  # there is a worker for each object: ten thousand must not stay
     settings.queueing.exit_timeout = 1.0
-    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13, 21, *[30] * 1000)  # an API server may be away for long
+    settings.networking.error_backoffs = (1, 1, 2, 3, 5, 8, 13, 21, *[30] * 1000)  # an API server may be down for long
     settings.watching.chunk_size = _PAGE
     settings.watching.server_timeout = _WATCH_SECONDS
     settings.watching.client_timeout = _WATCH_SECONDS + 30
@@ -139,9 +139,11 @@ def make_kopf_settings(kinds: Iterable[Kind] = WATCHED) -> kopf.OperatorSettings
     return settings
 
 
-class _NothingKept(kopf.DiffBaseStorage):
-    """What changed since the last time, for handlers that we have none of: kopf would copy every object at every event
-    to find out, which is more than all else that it does."""
+class _NoDiffBase(kopf.DiffBaseStorage):
+    """The last state of objects, for handlers that the operator does not have.
+
+    kopf would copy every object at every event to compute it, which costs more than all its other work.
+    """
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         return kopf.BodyEssence()

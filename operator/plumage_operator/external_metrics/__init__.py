@@ -1,7 +1,6 @@
-"""A pool's figures for scalers that are not ours: the API `external.metrics.k8s.io` for HorizontalPodAutoscalers, and
-a JSON document for KEDA's scaler `metrics-api`.
+"""A pool's metrics for other scalers: `external.metrics.k8s.io` for HorizontalPodAutoscalers, and JSON for KEDA.
 
-Pure: `metrics`, `selector`, `documents`, `certificate`. Thin I/O: `front_proxy`, `server`, `plain`.
+Pure: `pool_metrics`, `api_documents`. Thin I/O: `tls`, `server`, `json_page`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ VERSION: Final = "v1beta1"
 
 _GROUP_VERSION: Final = f"{GROUP}/{VERSION}"
 
-_WINDOW: Final = 60  # seconds; of rates and percentiles
+_WINDOW: Final = 60  # seconds of rates and percentiles
 
 
 def api_group() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def api_group_list() -> dict[str, Any]:
 
 
 def resource_list() -> dict[str, Any]:
-    """`/apis/external.metrics.k8s.io/v1beta1`: the API server asks it to see whether we are there."""
+    """`/apis/external.metrics.k8s.io/v1beta1`: the API server requests it to check that the server works."""
     resources = [
         {"name": name, "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
         for name in METRICS
@@ -56,16 +56,16 @@ def resource_list() -> dict[str, Any]:
 
 
 def labels_of_pool(sample: PoolSample) -> dict[str, str]:
-    """What a HorizontalPodAutoscaler's `metric.selector` can select by."""
+    """The labels for a HorizontalPodAutoscaler's `metric.selector`."""
     return {"pool": sample.pool, POOL_LABEL: sample.pool}
 
 
-def value_list(samples: Iterable[PoolSample], metric: str, chosen: LabelPredicate, now: float) -> dict[str, Any]:
-    """A metric's values, one a pool; pools of which it is missing have none."""
+def value_list(samples: Iterable[PoolSample], metric: str, selects: LabelPredicate, now: float) -> dict[str, Any]:
+    """A metric's values, one for each pool. Pools without a value are absent."""
     items = []
     for sample in samples:
         labels = labels_of_pool(sample)
-        value = current_values(sample, now).get(metric) if chosen(labels) else None
+        value = current_values(sample, now).get(metric) if selects(labels) else None
         if value is not None:
             items.append(_item(metric, labels, value, now))
     return {"kind": "ExternalMetricValueList", "apiVersion": _GROUP_VERSION, "metadata": {}, "items": items}
@@ -82,7 +82,7 @@ def _item(metric: str, labels: dict[str, str], value: float, now: float) -> dict
 
 
 def status(code: int, reason: str, message: str) -> dict[str, Any]:
-    """A refusal, as the API server's own."""
+    """An error in the API server's format."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -102,7 +102,7 @@ _NAME = r"[A-Za-z0-9](?:[-_./A-Za-z0-9]*[A-Za-z0-9])?"
 
 _VALUE = r"(?:[A-Za-z0-9](?:[-_.A-Za-z0-9]*[A-Za-z0-9])?)?"
 
-_PARTS: Final = re.compile(r",(?![^(]*\))")  # commas that are not within brackets
+_PARTS: Final = re.compile(r",(?![^(]*\))")  # commas outside of parentheses
 
 _EQUALITY: Final = re.compile(rf"({_NAME})\s*(==|=|!=)\s*({_VALUE})")
 
@@ -112,7 +112,7 @@ _EXISTS: Final = re.compile(rf"(!?)\s*({_NAME})")
 
 
 def parse_selector(text: str) -> LabelPredicate:
-    """Which labels it selects; an empty one selects all. ConfigurationError quotes what can't be read."""
+    """A predicate on labels; an empty selector selects all. Raises ConfigurationError with what can't be parsed."""
     if len(text) > LONGEST:
         raise ConfigurationError(f"a label selector may have {LONGEST} characters, this one has {len(text)}")
     tests = [_requirement(part.strip()) for part in _PARTS.split(text)] if text.strip() else []
@@ -134,6 +134,6 @@ def _requirement(part: str) -> LabelPredicate:
 
 
 def _among(name: str, values: frozenset[str], *, negated: bool) -> LabelPredicate:
-    if negated:  # as in Kubernetes: a label that is not there is not equal to anything
+    if negated:  # as in Kubernetes: a missing label equals nothing
         return lambda labels: labels.get(name) not in values
     return lambda labels: labels.get(name) in values

@@ -1,8 +1,8 @@
-"""A pool's figures as one flat JSON document, for KEDA's scaler `metrics-api` and for people:
+"""A pool's metrics as a flat JSON document, for KEDA's scaler `metrics-api` and for people:
 `GET /v1/plumage/pools/NAMESPACE/POOL`.
 
-Numbers only, as the operator's metrics beside it: no prompt, no name but the pool's. A figure that is missing or stale
-is absent, and KEDA, which does not find it then, keeps the size there is.
+It contains only numbers, as the operator's metrics do: no prompt, and no name but the pool's. A missing or stale value
+is absent. KEDA then keeps the present size.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def add_pool_page(
     requested: OnRequest = ignore_request,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Add the route to the application that serves the operator's metrics."""
+    """Adds the route to the application with the operator's metrics."""
 
     async def answer(request: web.Request) -> web.Response:
         wanted = (request.match_info["namespace"], request.match_info["pool"])
         sample = next((one for one in samples() if (one.namespace, one.pool) == wanted), None)
         if sample is None:
-            return web.json_response({"error": "there is no such pool, or it was not looked at yet"}, status=404)
+            return web.json_response({"error": "there is no such pool, or it was not polled yet"}, status=404)
         requested(wanted)
         found = {METRICS[name].key: round(value, 4) for name, value in current_values(sample, clock()).items()}
         return web.json_response({"pool": sample.pool, "wantedReplicas": sample.load.wanted, **found})

@@ -1,11 +1,12 @@
-"""The figures that are offered, by name. Pure.
+"""The metrics of a pool that other scalers can use, by name. Pure.
 
-A HorizontalPodAutoscaler adds replicas when a figure is *above* its target, and takes a target as an amount for the
-pool (`Value`) or for one replica (`AverageValue`, which divides the pool's sum). So a hit ratio can't be offered as it
-is: more of it would buy more. What is offered is the *miss* ratio that more cache would cure, by the miss-ratio curve
-and for twice the cache there is, since that is as far as a HorizontalPodAutoscaler doubles: zero where it would not.
+A HorizontalPodAutoscaler adds replicas when a metric is above its target. A target is for the pool (`Value`) or for one
+replica (`AverageValue`, which divides the pool's sum). So the hit ratio itself is no use: a higher one would add
+replicas.
+Instead there is the miss ratio that more cache would avoid, by the miss-ratio curve and for twice the present cache. A
+HorizontalPodAutoscaler doubles at most. It is zero where more cache does not help.
 
-A figure that is missing or stale is not offered, and a HorizontalPodAutoscaler that gets none holds.
+A missing or stale value is absent, and then a HorizontalPodAutoscaler keeps the size.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ from plumage_operator.cache.store import PoolKey
 __all__ = ["METRICS", "Metric", "OnRequest", "PoolSample", "current_values", "ignore_request", "pool_samples"]
 
 OnRequest: TypeAlias = Callable[[PoolKey], None]
-"""Is told of each pool whose figures somebody asked for, so that they are kept fresh."""
+"""Called with each pool whose metrics somebody requested, so that they stay fresh."""
 
-NOTHING: Final = 0.01
-"""A cure of less than a hundredth of the prompts is none: about the error of a sampled curve (bench `mrc`)."""
+LEAST_BENEFIT: Final = 0.01
+"""A smaller benefit, as a share of prompt tokens, counts as none: it is about the error of a sampled curve (bench
+`mrc`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSample:
-    """A pool as it was last looked at. judge: of the last hit ratio that was measured on a settled number of replicas;
-    it predicts that of the replicas there are until theirs has settled too."""
+    """A pool at its last poll.
+
+    judge: of the last hit ratio that was measured on a settled number of replicas. It predicts the hit ratio of the
+    present number until that has settled.
+    """
 
     namespace: str
     pool: str
@@ -40,7 +46,7 @@ class PoolSample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """read: the figure, None where it is missing. key: its name in the JSON document."""
+    """read: the value, None where it is missing. key: its name in the JSON document."""
 
     name: str
     key: str
@@ -49,22 +55,22 @@ class Metric:
 
 
 def ignore_request(_: PoolKey) -> None:
-    """For figures that are fresh whoever asks."""
+    """For metrics that are always fresh."""
 
 
 def pool_samples(scalers: Mapping[PoolKey, PoolScaler]) -> list[PoolSample]:
-    """Of all pools that were looked at."""
+    """All pools that were polled."""
     return [PoolSample(*key, scaler.load, scaler.judge) for key, scaler in scalers.items() if scaler.load is not None]
 
 
 def current_values(sample: PoolSample, now: float) -> Mapping[str, float]:
-    """Everything that is known of a pool and fresh, by the metric's name."""
+    """All fresh values of a pool, by the metric's name."""
     found = {metric.name: metric.read(_fresh(sample, now)) for metric in METRICS.values()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _fresh(sample: PoolSample, now: float) -> PoolSample:
-    """Less what is stale."""
+    """Without stale values."""
     load = sample.load
     replicas = tuple(one if one.fresh(now) else ReplicaLoad(id=one.id, ready=one.ready) for one in load.replicas)
     if load.fresh(now):
@@ -76,12 +82,12 @@ def _curable(sample: PoolSample) -> float | None:
     ready = sample.load.ready
     if sample.judge is None or not ready:
         return None
-    cure = sample.judge.predict(2 * ready) - sample.judge.predict(ready)
-    return cure if cure >= NOTHING else 0.0
+    benefit = sample.judge.predict(2 * ready) - sample.judge.predict(ready)
+    return benefit if benefit >= LEAST_BENEFIT else 0.0
 
 
 def _sum(read: Callable[[ReplicaLoad], float | None]) -> Callable[[PoolSample], float | None]:
-    """Over the ready replicas; None unless each told, since a part of a sum would look like idleness."""
+    """Over the ready replicas; None unless each reported, because a partial sum would look like idleness."""
 
     def summed(sample: PoolSample) -> float | None:
         values = [read(one) for one in sample.load.replicas if one.ready]
@@ -92,7 +98,7 @@ def _sum(read: Callable[[ReplicaLoad], float | None]) -> Callable[[PoolSample], 
 
 
 def _waiting(read: Callable[[PoolLoad], float | None]) -> Callable[[PoolSample], float | None]:
-    """A latency in seconds, less what is held back on purpose; 0 while nothing is under way."""
+    """A latency in seconds, without the time that requests are held back on purpose; 0 without requests."""
 
     def seconds(sample: PoolSample) -> float | None:
         load = sample.load
@@ -117,7 +123,7 @@ _ALL: Final = (
     Metric(
         "plumage_cache_miss_ratio_curable",
         "cacheMissRatioCurable",
-        "Share of prompt tokens that miss and would hit with twice the cache; 0 where more cache would not help.",
+        "Share of prompt tokens that miss and would hit with twice the cache; 0 where more cache does not help.",
         _curable,
     ),
     Metric(
@@ -154,7 +160,7 @@ _ALL: Final = (
     Metric(
         "plumage_held_requests",
         "heldRequests",
-        "Requests that found no replica in the last minute: above 0 a pool at zero must wake.",
+        "Requests that found no replica in the last minute: above 0, a pool at zero must scale up.",
         lambda sample: sample.load.held,
     ),
 )

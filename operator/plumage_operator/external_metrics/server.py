@@ -1,8 +1,8 @@
 """Serves `external.metrics.k8s.io/v1beta1` over TLS to the API server's aggregation layer.
 
-The certificate is the chart's (or yours), mounted from a Secret; the operator itself may read none. Certificate and
-authority are read again every `RENEWED` seconds, and the listener is made anew where one changed: connections that are
-open live on, new ones get the new certificate. That it expires soon, or did, is said once.
+The certificate is the chart's or the user's, mounted from a Secret; the operator itself may read no Secret. Certificate
+and authority are read again every `RELOAD_INTERVAL` seconds. The listener is restarted when one changed: open
+connections stay, and new ones get the new certificate. The log reports once that it expires soon, or has expired.
 """
 
 from __future__ import annotations
@@ -47,13 +47,18 @@ _LEVELS: Final = {
 }
 
 
-def _untold(_: float | None) -> None:
-    """For those who want no metric of it."""
+def _ignore(_: float | None) -> None:
+    """For callers without an expiry metric."""
 
 
 class ExternalMetricsServer:
-    """samples: all pools as last looked at. front_proxy: who may ask, as it is now. folder: tls.crt and tls.key.
-    clock: seconds since 1970. expires: is told when what is served expires, None where that can't be read."""
+    """samples: all pools at their last poll.
+
+    front_proxy: which clients may connect, read now.
+    folder: tls.crt and tls.key.
+    clock: seconds since 1970.
+    expires: called with the time when the served certificate expires, None where that can't be read.
+    """
 
     def __init__(
         self,
@@ -65,7 +70,7 @@ class ExternalMetricsServer:
         port: int = 6443,
         requested: OnRequest = ignore_request,
         clock: Callable[[], float] = time.time,
-        expires: Callable[[float | None], None] = _untold,
+        expires: Callable[[float | None], None] = _ignore,
     ) -> None:
         self._samples = samples
         self._front_proxy = front_proxy
@@ -73,40 +78,40 @@ class ExternalMetricsServer:
         self._host, self._port = host, port
         self._asked = requested
         self._clock = clock
-        self._tell_expiry = expires
+        self._expires_callback = expires
         self._expires: float | None = None
-        self._said: tuple[CertificateState, float] | None = None
+        self._logged: tuple[CertificateState, float] | None = None
         self._proxy = FrontProxy("")
         self._served: bytes | None = None
         self._site: web.TCPSite | None = None
         self._runner: web.AppRunner | None = None
 
     async def run(self, every: float = RELOAD_INTERVAL) -> None:
-        """Until it is cancelled. What keeps it from serving is told in the log, and tried again."""
-        trouble = ""
+        """Runs until it is cancelled. Errors are logged, and retried."""
+        last_error = ""
         try:
             while True:
                 try:
                     await self.reload()
-                    trouble = ""
+                    last_error = ""
                 except (ConfigurationError, ApiError, OSError) as error:
-                    if str(error) != trouble:
+                    if str(error) != last_error:
                         log.warning("external metrics: %s", error)
-                    trouble = str(error)
-                self._look()
+                    last_error = str(error)
+                self._log_expiry()
                 await asyncio.sleep(every)
         finally:
             await self.close()
 
     async def reload(self) -> None:
-        """Serve with the certificate and the authority that there are now."""
+        """Serves with the present certificate and authority."""
         proxy = await self._front_proxy()
         state = await asyncio.to_thread(_digest, proxy, self._folder)
         if state == self._served:
             return
         context = await asyncio.to_thread(tls_context, proxy, self._folder)
         expires = expiry(await asyncio.to_thread((self._folder / "tls.crt").read_bytes))
-        runner = self._runner or await self._started()
+        runner = self._runner or await self._start_runner()
         if self._site is not None:
             await self._site.stop()
         self._proxy = proxy
@@ -114,31 +119,31 @@ class ExternalMetricsServer:
         await self._site.start()
         self._served = state
         self._expires = expires
-        self._tell_expiry(expires)
+        self._expires_callback(expires)
         log.info("external metrics are served on port %d", self._port)
 
-    def _look(self) -> None:
-        """At how long what is served is good for; each state of each certificate is said once."""
+    def _log_expiry(self) -> None:
+        """Logs each state of each certificate once."""
         if self._expires is None:
             return
         state = state_of(self._expires, self._clock())
-        if self._said != (state, self._expires):
+        if self._logged != (state, self._expires):
             log.log(_LEVELS[state], "external metrics: %s", describe_certificate(state, self._expires))
-            self._said = (state, self._expires)
+            self._logged = (state, self._expires)
 
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
         self._runner, self._site, self._served = None, None, None
 
-    async def _started(self) -> web.AppRunner:
+    async def _start_runner(self) -> web.AppRunner:
         app = web.Application(client_max_size=1)
         routes: tuple[tuple[str, _Handler], ...] = (
             ("/apis", _document(documents.api_group_list)),
             (f"/apis/{documents.GROUP}", _document(documents.api_group)),
             (_PREFIX, _document(documents.resource_list)),
             (_PREFIX + "/namespaces/{namespace}/{metric}", self._values),
-            ("/{path:.*}", _nothing),
+            ("/{path:.*}", _not_found),
         )
         for path, handler in routes:
             app.router.add_get(path, self._guarded(handler))
@@ -150,8 +155,8 @@ class ExternalMetricsServer:
         async def guarded(request: web.Request) -> web.StreamResponse:
             peer = request.get_extra_info("ssl_object")
             if not self._proxy.accepts(None if peer is None else peer.getpeercert()):
-                told = "only the API server may ask here; ask it for external.metrics.k8s.io"
-                return _refused(403, "Forbidden", told)
+                message = "only the API server may connect; send requests for external.metrics.k8s.io to it"
+                return _refused(403, "Forbidden", message)
             return await handler(request)
 
         return guarded
@@ -159,16 +164,18 @@ class ExternalMetricsServer:
     async def _values(self, request: web.Request) -> web.Response:
         namespace, metric = request.match_info["namespace"], request.match_info["metric"]
         if metric not in METRICS:
-            return _refused(404, "NotFound", f"there is no metric {metric[:100]!r}; there are: {', '.join(METRICS)}")
+            return _refused(
+                404, "NotFound", f"there is no metric {metric[:100]!r}; available are: {', '.join(METRICS)}"
+            )
         try:
-            chosen = parse_selector(request.query.get("labelSelector", ""))
+            selects = parse_selector(request.query.get("labelSelector", ""))
         except ConfigurationError as error:
             return _refused(400, "BadRequest", str(error))
         here = [sample for sample in self._samples() if sample.namespace == namespace]
         for sample in here:
-            if chosen(documents.labels_of_pool(sample)):
+            if selects(documents.labels_of_pool(sample)):
                 self._asked((sample.namespace, sample.pool))
-        return web.json_response(documents.value_list(here, metric, chosen, self._clock()))
+        return web.json_response(documents.value_list(here, metric, selects, self._clock()))
 
 
 def _document(make: Callable[[], dict[str, Any]]) -> _Handler:
@@ -178,7 +185,7 @@ def _document(make: Callable[[], dict[str, Any]]) -> _Handler:
     return answer
 
 
-async def _nothing(request: web.Request) -> web.Response:
+async def _not_found(request: web.Request) -> web.Response:
     return _refused(404, "NotFound", f"there is nothing at {request.path[:200]!r}")
 
 
@@ -187,8 +194,8 @@ def _refused(code: int, reason: str, message: str) -> web.Response:
 
 
 def _digest(proxy: FrontProxy, folder: Path) -> bytes:
-    """Of everything that TLS needs; FileNotFoundError where the Secret is not mounted."""
-    told = hashlib.sha256(repr((proxy.authority, sorted(proxy.names))).encode())
+    """Of everything that TLS needs. Raises FileNotFoundError where the Secret is not mounted."""
+    content = hashlib.sha256(repr((proxy.authority, sorted(proxy.names))).encode())
     for name in ("tls.crt", "tls.key"):
-        told.update((folder / name).read_bytes())
-    return told.digest()
+        content.update((folder / name).read_bytes())
+    return content.digest()

@@ -40,13 +40,13 @@ CONFIG_PATH: Final = "/api/v1/namespaces/kube-system/configmaps/extension-apiser
 
 @dataclass(frozen=True, slots=True)
 class FrontProxy:
-    """authority: PEM. names: common names, one of which its certificate must have; none: any will do."""
+    """authority: PEM. names: allowed common names of the client certificate; empty allows any."""
 
     authority: str
     names: frozenset[str] = frozenset()
 
     def accepts(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a peer's certificate, whose signature TLS has checked, is the API server's."""
+        """Whether a client's certificate, whose signature TLS has verified, is the API server's."""
         if certificate is None:
             return False
         subject = (pair for part in certificate.get("subject") or () for pair in part)
@@ -58,23 +58,25 @@ class _Api(Protocol):
 
 
 async def read_front_proxy(api: _Api) -> FrontProxy:
-    """ConfigurationError where the API server passes no request on."""
+    """Raises ConfigurationError where the API server forwards no requests."""
     data = (await api.request("GET", CONFIG_PATH)).get("data") or {}
     authority = data.get("requestheader-client-ca-file")
     if not authority:
         raise ConfigurationError(
-            "the API server is set up without aggregation (no requestheader-client-ca-file in "
+            "the API server has no aggregation layer (no requestheader-client-ca-file in "
             "kube-system/extension-apiserver-authentication): external metrics can't be served"
         )
     try:
         names = frozenset(map(str, json.loads(data.get("requestheader-allowed-names") or "[]")))
     except (ValueError, TypeError) as error:
-        raise ConfigurationError("requestheader-allowed-names is no list of names") from error
+        raise ConfigurationError("requestheader-allowed-names is not a list of names") from error
     return FrontProxy(str(authority), names)
 
 
 def tls_context(proxy: FrontProxy, folder: Path) -> ssl.SSLContext:
-    """Of a server with the certificate in `folder` (tls.crt, tls.key); who calls needs one of `proxy`'s authority."""
+    """A server context with the certificate in `folder` (tls.crt, tls.key). Clients need a certificate of `proxy`'s
+    authority.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
@@ -89,13 +91,13 @@ def tls_context(proxy: FrontProxy, folder: Path) -> ssl.SSLContext:
     return context
 
 
-SOON: Final = 7 * 86_400.0  # seconds; the chart's alert PlumageExternalMetricsCertificateExpires has it too
+SOON: Final = 7 * 86_400.0  # seconds; as in the chart's alert PlumageExternalMetricsCertificateExpires
 
 _RENEW: Final = "renew externalMetrics.tls.existingSecret, or delete the chart's own Secret and helm upgrade"
 
 
 class CertificateState(Enum):
-    """Of a certificate."""
+    """The state of a certificate."""
 
     GOOD = "good"
     SOON = "soon"
@@ -103,8 +105,7 @@ class CertificateState(Enum):
 
 
 def expiry(chain: bytes) -> float | None:
-    """When the first of a PEM file's certificates expires, in seconds since 1970: one link is enough. None where they
-    can't be read, of which TLS has its own word."""
+    """When the first of a PEM file's certificates expires, in seconds since 1970; None where they can't be read."""
     try:
         return min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(chain))
     except ValueError:
@@ -112,7 +113,7 @@ def expiry(chain: bytes) -> float | None:
 
 
 def state_of(expires: float, now: float) -> CertificateState:
-    """now: seconds since 1970, as expires is."""
+    """The state at `now`. Both times are in seconds since 1970."""
     if expires <= now:
         return CertificateState.EXPIRED
     return CertificateState.SOON if expires - now < SOON else CertificateState.GOOD
@@ -123,7 +124,7 @@ def describe_certificate(state: CertificateState, expires: float) -> str:
     date = datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     match state:
         case CertificateState.GOOD:
-            return f"the certificate is good until {date}"
+            return f"the certificate is valid until {date}"
         case CertificateState.SOON:
             return f"the certificate expires soon, at {date}: {_RENEW}"
         case CertificateState.EXPIRED:

@@ -44,7 +44,7 @@ class Metrics:
         return page(
             counter("plumage_operator_watch_events", "Changes that the watches reported.", self.events),
             counter("plumage_operator_reconciles", "Reconciles of a pool or gateway.", self.reconciles),
-            counters("plumage_operator_errors", "Reconciles that failed, by reason.", "error", self.errors),
+            counters("plumage_operator_errors", "Reconciles that failed, by reason.", "reason", self.errors),
             counters("plumage_operator_actions", "Actions performed, by kind.", "action", self.actions),
             counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
             histogram(

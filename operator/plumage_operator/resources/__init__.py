@@ -1,4 +1,4 @@
-"""A pool → its children, as plain objects. Pure: the same pool and site give the same objects, to the byte."""
+"""A pool's or gateway's children, as plain objects. Pure: equal input gives equal objects, to the byte."""
 
 from __future__ import annotations
 
@@ -43,8 +43,13 @@ __all__ = [
 
 
 def build_children(context: PoolContext, cordoned: Sequence[str] = ()) -> tuple[Child, ...]:
-    """In the order they are applied: what a pod needs before the pod, the directory before who uses it. A budget
-    without pods is an event of the cluster's each time that it is looked at, so it comes last."""
+    """All children of a pool, in the order in which they are applied.
+
+    What a pod needs comes before the pod, and the directory before its users. A disruption budget without pods causes
+    an event at each look of Kubernetes, so budgets come last.
+
+    cordoned: names of the replicas that people cordoned.
+    """
     return (
         *_directory(context),
         *_engine(context),
@@ -53,7 +58,7 @@ def build_children(context: PoolContext, cordoned: Sequence[str] = ()) -> tuple[
 
 
 def build_gateway_children(context: GatewayContext) -> tuple[Child, ...]:
-    """As of a pool's router, of one that serves several pools."""
+    """All children of a gateway. They are those of a pool's router, but one router serves several pools."""
     policies = [build_gateway_policy(context)] if context.config.network_policies else []
     return (
         build_account(context, "gateway"),
@@ -70,7 +75,7 @@ def _directory(context: PoolContext) -> Iterator[Child]:
     if context.pool.spec.directory.redis_ref is not None:
         return
     yield build_account(context, "directory")
-    if _policies(context):
+    if _wants_policies(context):
         yield build_network_policy(context, "directory")
     yield directory.build_service(context)
     yield directory.build_deployment(context)
@@ -78,7 +83,7 @@ def _directory(context: PoolContext) -> Iterator[Child]:
 
 def _engine(context: PoolContext) -> Iterator[Child]:
     yield build_account(context, "engine")
-    if _policies(context):
+    if _wants_policies(context):
         yield build_network_policy(context, "engine")
     yield engine.build_config(context)
     yield engine.build_service(context)
@@ -94,7 +99,7 @@ def _router(context: PoolContext, cordoned: Sequence[str]) -> Iterator[Child]:
         return
     yield build_account(context, "router")
     yield build_router_binding(context, "router")
-    if _policies(context):
+    if _wants_policies(context):
         yield build_network_policy(context, "router")
     yield router.build_config(context, cordoned)
     yield router.build_service(context)
@@ -108,5 +113,5 @@ def _router(context: PoolContext, cordoned: Sequence[str]) -> Iterator[Child]:
         yield build_monitor(context, "router")
 
 
-def _policies(context: PoolContext) -> bool:
+def _wants_policies(context: PoolContext) -> bool:
     return context.config.network_policies and context.pool.spec.network_policy.enabled

@@ -44,14 +44,14 @@ __all__ = [
 Child = dict[str, Any]
 
 CONFIG_HASH: Final = f"{GROUP}/config-hash"
-"""On a pod template: what restarts its pods when it changes."""
+"""Annotation of a pod template: a change restarts the pods."""
 
 APPLIED: Final = f"{GROUP}/applied"
-"""On each child: a hash of all that was applied, so that a field we no longer write is noticed too."""
+"""Annotation of each child: a hash of all that was applied, so that fields that are no longer written are noticed."""
 
 
 class ChildOwner(ABC):
-    """Whoever has children: a pool or a gateway, and the place it is built in."""
+    """The owner of children: a pool or a gateway, with the operator's configuration."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -60,23 +60,23 @@ class ChildOwner(ABC):
     @property
     @abstractmethod
     def metadata(self) -> ObjectMeta:
-        """The name and place of whoever it is."""
+        """The owner's name, namespace and uid."""
 
     @property
     def namespace(self) -> str:
         return self.metadata.namespace
 
     def name(self, component: Component) -> str:
-        """What the children of one part are called."""
+        """The name of a component's children."""
         return child_name(self.metadata.name, component)
 
     @abstractmethod
     def labels(self, component: Component) -> dict[str, str]:
-        """All labels of one part's objects."""
+        """All labels of a component's objects."""
 
     @abstractmethod
     def selector(self, component: Component) -> dict[str, str]:
-        """Those of them that choose its pods."""
+        """The labels that select a component's pods."""
 
     def child(
         self,
@@ -87,7 +87,7 @@ class ChildOwner(ABC):
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Child:
-        """An object of its own: owned by it, labelled, and hashed. labels: others beside ours, which win."""
+        """A child with owner reference, labels and hash. labels: further ones; the operator's own win."""
         metadata: dict[str, Any] = {
             "name": self.name(component),
             "namespace": self.namespace,
@@ -99,7 +99,7 @@ class ChildOwner(ABC):
         return child
 
     def _owner(self) -> dict[str, Any]:
-        # blockOwnerDeletion would need a verb on inferencepools/finalizers, for nothing that anybody waits for.
+        # blockOwnerDeletion would need a right on inferencepools/finalizers, and nothing waits for the deletion.
         meta = self.metadata
         return {
             "apiVersion": API_VERSION,
@@ -113,8 +113,11 @@ class ChildOwner(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PoolContext(ChildOwner):
-    """A pool, the place it is built in, and how many replicas it should have now. mark: what its volumes are told by
-    from those of other pools in one pod; empty in its own pods."""
+    """A pool, the operator's configuration, and the number of replicas that the pool should have now.
+
+    volume_suffix: separates the pool's volumes from those of other pools in a gateway's pod; empty in the pool's own
+    pods.
+    """
 
     kind: ClassVar[str] = "InferencePool"
 
@@ -135,14 +138,14 @@ class PoolContext(ChildOwner):
 
     @property
     def router_selector(self) -> dict[str, str]:
-        """The labels of the pods that route to its engines: of its own routers, or its gateway's."""
+        """The labels of the pods that route to its engines: its own routers, or its gateway's."""
         reference = self.pool.spec.router.gateway_ref
         return self.selector("router") if reference is None else gateway_selector_of(reference.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPool:
-    """A pool that a gateway serves, by which names, and its replicas that people cordoned."""
+    """A pool that a gateway serves, the model names that lead to it, and its replicas that people cordoned."""
 
     context: PoolContext
     names: tuple[str, ...]
@@ -151,7 +154,7 @@ class ServedPool:
 
 @dataclass(frozen=True, slots=True)
 class GatewayContext(ChildOwner):
-    """A gateway, the place it is built in, and the pools that it serves."""
+    """A gateway, the operator's configuration, and the pools that the gateway serves."""
 
     kind: ClassVar[str] = "InferenceGateway"
 
@@ -171,7 +174,7 @@ class GatewayContext(ChildOwner):
 
 
 def read_pool_context(observed: Observed, config: OperatorConfig) -> tuple[PoolContext | None, list[str]]:
-    """The scene, and what is wrong with the spec."""
+    """The context of a pool, and what is wrong with its spec; no context where the spec can't be parsed."""
     try:
         pool = read_pool(observed.pool)
     except ManifestError as error:
@@ -181,13 +184,16 @@ def read_pool_context(observed: Observed, config: OperatorConfig) -> tuple[PoolC
 
 
 def is_deleting(pool: Object) -> bool:
-    """Whether it is being deleted."""
+    """Whether the object is being deleted."""
     return "deletionTimestamp" in meta(pool)
 
 
 def read_pool(pool: Object) -> InferencePool:
-    """ManifestError where the spec breaks a rule that an older schema let pass. Fields of a newer one are passed over.
-    The status is ours and not read."""
+    """Parses a pool. The status is the operator's own and not parsed.
+
+    Fields of a newer schema are ignored. Raises ManifestError where the spec breaks a rule that an older schema
+    accepted.
+    """
     read = parse_kept({key: value for key, value in pool.items() if key != "status"}, "the pool")
     assert isinstance(read, InferencePool), "the watch is for pools"
     return read
@@ -199,10 +205,12 @@ def is_paused(pool: Object) -> bool:
 
 
 def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
-    """With autoscaling what was decided last holds until the autoscaler decides anew. It is in the Deployment, which is
-    written before the status: an operator that died between the two would else undo the decision, and replicas that
-    went or came for it. A paused pool keeps the size that it has: it is as it should be, and what it will be is not
-    told as if it were so."""
+    """The number of replicas that the pool should have now.
+
+    With autoscaling, the last decision holds until the autoscaler decides again. The Deployment has it, because it is
+    written before the status: an operator that died between the two would otherwise undo the decision. A paused pool
+    keeps its size, and its status shows that size.
+    """
     deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
     live = None if deployment is None else int((deployment.get("spec") or {}).get("replicas", 1))
     if is_paused(observed.pool) and live is not None:
@@ -211,21 +219,21 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
         return pool.spec.initial_replicas
     if observed.scaling is not None:
         return observed.scaling.desired
-    told, bounds = status_of(observed.pool).get("desiredReplicas"), pool.spec.autoscaling
-    last = told if live is None else live
+    written, bounds = status_of(observed.pool).get("desiredReplicas"), pool.spec.autoscaling
+    last = written if live is None else live
     if last is None:
         return pool.spec.initial_replicas
     return max(bounds.min_replicas, min(bounds.max_replicas, int(last)))
 
 
 def cordoned_replicas(pods: Iterable[Object]) -> Sequence[str]:
-    """The replicas among them that people annotated."""
+    """Names of the engine pods that people cordoned by annotation."""
     engines = component_pods(pods, "engine")
     return [str(meta(pod)["name"]) for pod in engines if (meta(pod).get("annotations") or {}).get(CORDON) == "true"]
 
 
 def model_mistakes(context: PoolContext) -> list[str]:
-    """What can't be found anywhere, in words that name the field."""
+    """What is wrong with `spec.model`, with the field's name."""
     model = context.pool.spec.model
     tokenizer = model.tokenizer or model.uri
     if tokenizer.startswith("s3://"):

@@ -1,5 +1,7 @@
-"""The directory that Plumage runs for a pool: one Valkey without persistence. When it starts empty, the agents publish
-again; while it is away, routers go on without it."""
+"""The directory that the operator runs for a pool: one Valkey without persistence. Pure.
+
+When it starts empty, the agents publish again. While it is down, routers work without it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ __all__ = ["build_deployment", "build_service"]
 
 
 def build_service(context: PoolContext) -> Child:
-    """For agents and routers."""
+    """The address for agents and routers."""
     spec = {
         "type": "ClusterIP",
         "selector": selector_of(context.pool.metadata.name, "directory"),
@@ -34,7 +36,7 @@ def build_service(context: PoolContext) -> Child:
 
 
 def build_deployment(context: PoolContext) -> Child:
-    """Recreate: two servers behind one Service would each know a half."""
+    """Strategy Recreate: two servers behind one Service would each have half of the entries."""
     return deployment(context, "directory", _pod(context), replicas=1, strategy={"type": "Recreate"})
 
 
@@ -56,7 +58,7 @@ def _pod(context: PoolContext) -> dict[str, Any]:
         "ports": [{"name": "redis", "containerPort": DIRECTORY_PORT, "protocol": "TCP"}],
         "readinessProbe": {**probe, "failureThreshold": 2},
         "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 6},
-        # Buffers of clients and fragmentation lie above what Valkey counts.
+        # Client buffers and fragmentation come on top of the memory that Valkey counts.
         "resources": with_defaults(
             managed.resources, ResourceDefaults("50m", str(memory), str(memory * 3 // 2 + 64 * MIB))
         ),

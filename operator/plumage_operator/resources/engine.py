@@ -1,8 +1,8 @@
-"""The engines of a pool: Deployment, ConfigMap, headless Service.
+"""The engines of a pool: Deployment, ConfigMap, headless Service. Pure.
 
-A pod is one replica. The agent is a native sidecar: it starts first, makes the token that both share, and ends last, so
-that the drain of the engine's preStop hook finds it. Both are ready before the pod is: the engine answers, and the
-agent has warmed it.
+A pod is one replica. The agent is a native sidecar: it starts first and makes the token that both containers share. It
+ends last, so that the engine's preStop hook can drain through it. The pod is ready when both are: the engine answers,
+and the agent has warmed it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ __all__ = ["build_config", "build_deployment", "build_service"]
 
 _RUN_MOUNT: Final = {"name": "run", "mountPath": RUN_FOLDER}
 
-_AFTER_DRAIN = 30  # seconds: the router hears of it, SIGTERM, and what the engine needs to end
+_AFTER_DRAIN = 30  # seconds: for the router to notice, and for the engine to end after SIGTERM
 
 _SIMULATOR_SECONDS = 60
 
 
 def build_config(context: PoolContext) -> Child:
-    """What the files say that engine and agent read."""
+    """The settings files of engine and agent."""
     simulated = context.pool.spec.engine.runtime == "Simulator"
     engine = settings.simulator_settings(context) if simulated else settings.plugin_settings(context)
     files = {settings.engine_key(context): engine, "agent.json": settings.agent_settings(context)}
@@ -58,7 +58,7 @@ def build_config(context: PoolContext) -> Child:
 
 
 def build_service(context: PoolContext) -> Child:
-    """Its EndpointSlices are the membership, so it publishes pods that are not ready, too: they are Warming."""
+    """Its EndpointSlices are the membership. So it also publishes pods that are not ready: they are Warming."""
     ports = [
         {"name": "http", "port": ENGINE_PORT, "targetPort": "http", "protocol": "TCP"},
         {"name": "agent", "port": AGENT_PORT, "targetPort": "agent", "protocol": "TCP"},
@@ -73,7 +73,7 @@ def build_service(context: PoolContext) -> Child:
 
 
 def build_deployment(context: PoolContext) -> Child:
-    """All replicas. maxSurge before maxUnavailable: an old one goes only when a new one is warm."""
+    """All replicas. A surge comes before unavailability: an old replica ends only when a new one is warm."""
     rollout, warmup = context.pool.spec.rollout, context.pool.spec.directory.warmup
     rolling = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     return deployment(
@@ -82,7 +82,7 @@ def build_deployment(context: PoolContext) -> Child:
         _pod(context),
         replicas=context.replicas,
         strategy={"type": "RollingUpdate", "rollingUpdate": rolling},
-        restarts=settings.restarts_engine(context),
+        restarts=settings.engine_restart_settings(context),
         deadline=_start_seconds(context) + warmup.timeout_seconds + 60,
     )
 
@@ -134,18 +134,18 @@ def _agent(context: PoolContext) -> dict[str, Any]:
 def _engine(context: PoolContext) -> dict[str, Any]:
     drain = ["python3", "-m", "plumage_engine.agent.drain", "--timeout"]
     drain.append(str(context.pool.spec.rollout.drain_timeout_seconds))
-    differs = vllm_container(context) if context.pool.spec.engine.runtime == "VLLM" else _simulator(context)
+    own = vllm_container(context) if context.pool.spec.engine.runtime == "VLLM" else _simulator(context)
     return {
         "name": "engine",
         "image": _image(context),
         "imagePullPolicy": context.pool.spec.engine.image_pull_policy,
-        **differs,
+        **own,
         "ports": [{"name": "http", "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         "startupProbe": http_probe("/health", ENGINE_PORT, period=2, failures=-(-_start_seconds(context) // 2)),
         "readinessProbe": http_probe("/health", ENGINE_PORT, period=5, failures=3, timeout=5),
         "livenessProbe": http_probe("/health", ENGINE_PORT, period=10, failures=6, timeout=10),
         "lifecycle": {"preStop": {"exec": {"command": drain}}},
-        "volumeMounts": [_RUN_MOUNT, TMP_MOUNT, *differs["volumeMounts"]],
+        "volumeMounts": [_RUN_MOUNT, TMP_MOUNT, *own["volumeMounts"]],
         "securityContext": container_security(),
         **TERMINATION_MESSAGE,
     }
@@ -173,12 +173,12 @@ def _volumes(context: PoolContext) -> list[dict[str, Any]]:
         scratch_volume(), keys_volume(context), *tokenizer_files(context).volumes, *settings.directory_volumes(context),
     ]  # fmt: skip
     vllm = vllm_volumes(context) if context.pool.spec.engine.runtime == "VLLM" else []
-    named = {volume["name"]: volume for volume in [*volumes, *vllm]}  # weights and tokenizer may share one
+    named = {volume["name"]: volume for volume in [*volumes, *vllm]}  # weights and tokenizer may share a volume
     return list(named.values())
 
 
 def _scheduling(context: PoolContext) -> dict[str, Any]:
-    """The pod fields that a manifest may set, by allow-list, as they are."""
+    """The pod fields that a manifest may set, by allow-list, unchanged."""
     engine = context.pool.spec.engine
     secrets = [*({"name": name} for name in context.config.pull_secrets)]
     secrets += [{"name": one.name} for one in engine.image_pull_secrets]

@@ -30,12 +30,15 @@ __all__ = [
 ]
 
 LIVE = ("limits", "timeouts", "pools")
-"""Of the file: what a front takes up while it runs (`plumage_router.front`). Pools come and go so, unless the pods
-need something for it: a tokenizer's volume, a directory's Secret, a longer grace period."""
+"""Settings that a running gateway reloads from its file (`plumage_router.front`).
+
+Pools are among them. They restart the pods only where these need something new for a pool: a tokenizer's volume, a
+directory's Secret, a longer grace period.
+"""
 
 
 def build_config(context: GatewayContext) -> Child:
-    """Its settings, and of each pool the replicas that people cordoned."""
+    """The settings file, and the names of each pool's cordoned replicas."""
     files: dict[str, Any] = {"router.json": marked(gateway_settings(context))}
     for one in context.served:
         files[cordoned_file(one.context.metadata.name)] = {"cordoned": sorted(one.cordoned)}
@@ -44,7 +47,7 @@ def build_config(context: GatewayContext) -> Child:
 
 
 def build_service(context: GatewayContext) -> Child:
-    """The gateway's address: a port for each listener."""
+    """The gateway's address, with a port for each listener."""
     service = context.gateway.spec.service
     ports = [
         {"name": listener.name, "port": listener.port, "targetPort": "http", "protocol": "TCP"}
@@ -55,7 +58,7 @@ def build_service(context: GatewayContext) -> Child:
 
 
 def build_deployment(context: GatewayContext) -> Child:
-    """What it takes from a changed file while it runs restarts nothing."""
+    """Settings that a running gateway reloads from its file restart no pod."""
     spec = context.gateway.spec
     pod = build_pod(
         context,
@@ -70,7 +73,7 @@ def build_deployment(context: GatewayContext) -> Child:
 
 
 def gateway_settings(context: GatewayContext) -> dict[str, Any]:
-    """Of a router of several pools."""
+    """The settings file of a router that serves several pools."""
     spec = context.gateway.spec
     limits = RouterLimits()
     return {
@@ -90,22 +93,22 @@ def gateway_settings(context: GatewayContext) -> dict[str, Any]:
 
 
 def longest_drain(context: GatewayContext) -> int:
-    """Seconds that requests may take to end, of the most patient pool; a pool's default where there is none."""
-    asked = [one.context.pool.spec.rollout.drain_timeout_seconds for one in context.served]
-    return max(asked, default=RolloutSpec().drain_timeout_seconds)
+    """Seconds that requests may take to finish: the longest of all pools, and a pool's default if there is none."""
+    drains = [one.context.pool.spec.rollout.drain_timeout_seconds for one in context.served]
+    return max(drains, default=RolloutSpec().drain_timeout_seconds)
 
 
 def cordoned_file(pool: str) -> str:
-    """Of a gateway's ConfigMap: the replicas of one pool that people cordoned."""
+    """The key of a gateway's ConfigMap with one pool's cordoned replicas."""
     return f"cordoned-{pool}.json"
 
 
 def _behind_gateway(served: ServedPool, spec: InferenceGatewaySpec) -> dict[str, Any]:
-    told = without(router_settings(served.context, cordoned_file(served.context.metadata.name)), ("listen", "auth"))
-    model = told["model"]
+    settings = without(router_settings(served.context, cordoned_file(served.context.metadata.name)), ("listen", "auth"))
+    model = settings["model"]
     aliases = [name for name in served.names if name not in (model["name"], *model["adapters"])]
     return {
-        **told,
+        **settings,
         "names": list(served.names),
         "model": {**model, "aliases": aliases},
         "accessLog": spec.access_log,

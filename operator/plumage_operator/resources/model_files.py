@@ -1,12 +1,12 @@
-"""Where a pod finds a model's files: in its image, on a volume, in an image volume, or fetched at start.
+"""Where a pod finds a model's files: in its image, on a volume, in an image volume, or downloaded at start. Pure.
 
 | URI                | weights                               | tokenizer and template, for agent and router  |
 |--------------------|---------------------------------------|-----------------------------------------------|
-| `hf://org/name`    | vLLM downloads them into its cache    | an init container fetches them, without weights |
+| `hf://org/name`    | vLLM downloads them into its cache    | an init container downloads them, without weights |
 | `pvc://claim/path` | the claim, read-only                  | the same                                      |
 | `oci://reference`  | an image volume                       | the same                                      |
 | `file:///path`     | the engine's image                    | Plumage's image                               |
-| `s3://bucket/path` | vLLM streams them                     | `model.tokenizer` must say                    |
+| `s3://bucket/path` | vLLM streams them                     | `model.tokenizer` names the place             |
 | `builtin://name`   | random ones, written at start         | in Plumage's package                          |
 """
 
@@ -25,12 +25,12 @@ _ROOT = "/models"
 
 _TOKEN = "HF_TOKEN"
 
-_HUB = ("HF_", "HUGGING_FACE_")  # what a download from the hub needs of the engine's environment
+_HUB = ("HF_", "HUGGING_FACE_")  # variables of the engine's environment that a download needs too
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """path: what a process is told. volumes, mounts: what it takes. fetch: an init container that fills it."""
+    """path: for the process. volumes, mounts: for the pod. fetch: an init container that fills the volume."""
 
     path: str
     volumes: tuple[dict[str, Any], ...] = ()
@@ -73,14 +73,19 @@ def adapter_files(context: PoolContext) -> dict[str, ModelFiles]:
 
 
 def hub_variables(context: PoolContext, *, token_only: bool = False) -> list[dict[str, Any]]:
-    """What a download from the hub needs: the token of `model.tokenRef`, and what the engine's environment says of the
-    hub (another address, say). token_only: for the engine, which has its environment already."""
+    """Environment variables for a download from the hub: the token of `model.tokenRef`, and the engine's own hub
+    variables.
+
+    token_only: for the engine, which has its environment already.
+    """
     given = [one for one in context.pool.spec.engine.env if one.name.startswith(_HUB)]
-    told = [] if token_only else [one.model_dump(exclude_none=True, by_alias=True) for one in given]
+    variables = [] if token_only else [one.model_dump(exclude_none=True, by_alias=True) for one in given]
     reference = context.pool.spec.model.token_ref
     if reference is not None and not any(one.name == _TOKEN for one in given):
-        told.append({"name": _TOKEN, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}})
-    return told
+        variables.append(
+            {"name": _TOKEN, "valueFrom": {"secretKeyRef": {"name": reference.name, "key": reference.key}}}
+        )
+    return variables
 
 
 def _mounted(uri: str, volume: str) -> ModelFiles:
@@ -96,7 +101,7 @@ def _mounted(uri: str, volume: str) -> ModelFiles:
 
 
 def _random_weights(context: PoolContext) -> ModelFiles:
-    """The built-in model that vLLM can serve; torch, which writes it, is in the engine's image."""
+    """The built-in model that vLLM can serve. The engine's image has torch, which writes it."""
     folder = f"{_ROOT}/model"
     mount = {"name": "model", "mountPath": folder}
     fetch = {

@@ -23,13 +23,13 @@ __all__ = ["build_gateway_policy", "build_http_route", "build_ingress", "build_m
 
 
 def build_network_policy(context: PoolContext, component: Component) -> Child:
-    """What may come in; going out is left open, since models are fetched from anywhere."""
+    """Limits ingress. Egress stays open, because models are fetched from anywhere."""
     rules = {"engine": _engine_rules, "router": _router_rules, "directory": _directory_rules}[component]
     return _policy(context, component, rules(context))
 
 
 def build_gateway_policy(context: GatewayContext) -> Child:
-    """The gateway's door is everybody's: its spec names no namespaces."""
+    """A gateway's port is open to everybody: its spec names no namespaces."""
     scrapers = [_rule([*map(_namespace, sorted(set(context.config.monitoring)))], ROUTER_METRICS_PORT)]
     return _policy(context, "gateway", [_rule([], ROUTER_PORT), *(scrapers if context.config.monitoring else ())])
 
@@ -52,7 +52,7 @@ def _engine_rules(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def _router_rules(context: PoolContext) -> list[dict[str, Any]]:
-    """The pool's door: everybody's, unless namespaces are named."""
+    """The pool's port is open to everybody, unless the spec names namespaces."""
     namespaces = context.pool.spec.network_policy.client_namespaces
     if not namespaces:
         return [_rule([], ROUTER_PORT), *_monitoring(context, ROUTER_METRICS_PORT)]
@@ -65,8 +65,8 @@ def _directory_rules(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def _monitoring(context: PoolContext, *ports: int) -> list[dict[str, Any]]:
-    told = (*context.pool.spec.network_policy.monitoring_namespaces, *context.config.monitoring)
-    namespaces = sorted(set(told))
+    spec = context.pool.spec.network_policy
+    namespaces = sorted({*spec.monitoring_namespaces, *context.config.monitoring})
     return [_rule([*map(_namespace, namespaces)], *ports)] if namespaces else []
 
 
@@ -80,7 +80,7 @@ def _own(context: PoolContext, component: Component) -> dict[str, Any]:
 
 
 def _routers(context: PoolContext) -> dict[str, Any]:
-    """The pool's own, or its gateway's."""
+    """The pool's own routers, or its gateway's."""
     return {"podSelector": {"matchLabels": context.router_selector}}
 
 
@@ -92,29 +92,29 @@ def _namespace(name: str) -> dict[str, Any]:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
 
-def build_ingress(context: PoolContext, asked: IngressSpec) -> Child:
-    """To the router's Service."""
+def build_ingress(context: PoolContext, ingress: IngressSpec) -> Child:
+    """An Ingress to the router's Service."""
     backend = {"service": {"name": context.name("router"), "port": {"name": "http"}}}
     path = {"path": "/", "pathType": "Prefix", "backend": backend}
-    spec: dict[str, Any] = {"rules": [{"host": asked.host, "http": {"paths": [path]}}]}
-    if asked.class_name is not None:
-        spec["ingressClassName"] = asked.class_name
-    if asked.tls_secret_ref is not None:
-        spec["tls"] = [{"hosts": [asked.host], "secretName": asked.tls_secret_ref.name}]
-    return context.child("networking.k8s.io/v1", "Ingress", "router", {"spec": spec}, dict(asked.annotations))
+    spec: dict[str, Any] = {"rules": [{"host": ingress.host, "http": {"paths": [path]}}]}
+    if ingress.class_name is not None:
+        spec["ingressClassName"] = ingress.class_name
+    if ingress.tls_secret_ref is not None:
+        spec["tls"] = [{"hosts": [ingress.host], "secretName": ingress.tls_secret_ref.name}]
+    return context.child("networking.k8s.io/v1", "Ingress", "router", {"spec": spec}, dict(ingress.annotations))
 
 
-def build_http_route(context: PoolContext, asked: HTTPRouteSpec) -> Child:
-    """To the router's Service."""
-    parents = [one.model_dump(exclude_none=True, by_alias=True) for one in asked.parent_refs]
+def build_http_route(context: PoolContext, route: HTTPRouteSpec) -> Child:
+    """An HTTPRoute to the router's Service."""
+    parents = [one.model_dump(exclude_none=True, by_alias=True) for one in route.parent_refs]
     backend = {"name": context.name("router"), "port": context.pool.spec.router.service.port}
     spec: dict[str, Any] = {"parentRefs": parents, "rules": [{"backendRefs": [backend]}]}
-    if asked.hostnames:
-        spec["hostnames"] = list(asked.hostnames)
+    if route.hostnames:
+        spec["hostnames"] = list(route.hostnames)
     return context.child("gateway.networking.k8s.io/v1", "HTTPRoute", "router", {"spec": spec})
 
 
-# The chart's alerts and dashboard group by these.
+# The chart's alerts and dashboard group by these labels.
 _RELABELINGS: Final = [
     {"sourceLabels": [f"__meta_kubernetes_pod_label_{re.sub('[^a-zA-Z0-9]', '_', label)}"], "targetLabel": name}
     for label, name in ((POOL_LABEL, "pool"), (COMPONENT_LABEL, "component"))
@@ -122,12 +122,12 @@ _RELABELINGS: Final = [
 
 
 def build_monitor(context: PoolContext, component: Component) -> Child:
-    """Metrics of one part's pods."""
-    asked = context.pool.spec.monitoring
+    """A PodMonitor of one component's pods."""
+    monitoring = context.pool.spec.monitoring
     ports = ("http", "agent") if component == "engine" else ("metrics",)
-    endpoint = {"path": "/metrics", "interval": f"{asked.interval_seconds}s", "relabelings": _RELABELINGS}
+    endpoint = {"path": "/metrics", "interval": f"{monitoring.interval_seconds}s", "relabelings": _RELABELINGS}
     spec = {
         "selector": {"matchLabels": selector_of(context.pool.metadata.name, component)},
         "podMetricsEndpoints": [{"port": port, **endpoint} for port in ports],
     }
-    return context.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec}, labels=asked.labels)
+    return context.child("monitoring.coreos.com/v1", "PodMonitor", component, {"spec": spec}, labels=monitoring.labels)

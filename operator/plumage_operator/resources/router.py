@@ -1,4 +1,4 @@
-"""The routers of a pool: Deployment, Service, ConfigMap."""
+"""The routers of a pool: Deployment, Service, ConfigMap. Gateways share the pod. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _AFTER_DRAIN = 15  # seconds
 
 
 def build_config(context: PoolContext, cordoned: Sequence[str]) -> Child:
-    """Its settings, and the replicas that people cordoned."""
+    """The settings file, and the names of cordoned replicas."""
     files = {
         "router.json": marked(settings.router_settings(context)),
         settings.CORDONED_FILE: {"cordoned": sorted(cordoned)},
@@ -54,7 +54,7 @@ def build_config(context: PoolContext, cordoned: Sequence[str]) -> Child:
 
 
 def config_with_cordons(context: PoolContext, live: Mapping[str, Any], cordoned: Sequence[str]) -> Child:
-    """The settings that are there, with the replicas that people cordoned now: of a paused pool nothing else counts."""
+    """The settings of a live ConfigMap with the present cordons: of a paused pool nothing else changes."""
     now = build_config(context, cordoned)["data"][settings.CORDONED_FILE]
     data = {**(live.get("data") or {}), settings.CORDONED_FILE: now}
     return context.child("v1", "ConfigMap", "router", {"data": data})
@@ -72,7 +72,7 @@ def build_service(context: PoolContext) -> Child:
 
 
 def build_deployment(context: PoolContext) -> Child:
-    """What it takes from a changed file while it runs restarts nothing."""
+    """Settings that a running router reloads from its file restart no pod."""
     restarts = [without(settings.router_settings(context), tuple(map(to_camel, LIVE_ROUTER_SETTINGS)))]
     replicas = context.pool.spec.router.replicas
     return deployment(context, "router", _pod(context), replicas=replicas, strategy=ROLLING, restarts=restarts)
@@ -93,8 +93,12 @@ def build_pod(
     spec: RouterSpec | InferenceGatewaySpec,
     limits: RouterLimits,
 ) -> dict[str, Any]:
-    """A pod that routes to these pools. drain: seconds that it waits for what is under way. spec: its scheduling,
-    resources and keys. limits: what its router takes on."""
+    """A pod that routes to these pools.
+
+    drain: seconds that it waits for requests in flight.
+    spec: its scheduling, resources and keys.
+    limits: how much its router accepts.
+    """
     places, config = [tokenizer_files(context) for context in pools], owner.config
     fetch = [container for place in places for container in place.fetch]
     keys = _keys(spec.auth)
@@ -148,7 +152,7 @@ def _container(
 
 
 def _keys(auth: AuthSpec) -> list[tuple[str, str, str, str, str]]:
-    """Secrets with keys of clients and of the admin endpoints: volume, folder, Secret, its key, the file."""
+    """Secrets with the keys of clients and of the admin endpoints: volume, folder, Secret, its key, the file."""
     kinds = (
         ("keys", settings.KEYS_FOLDER, auth.api_keys_ref, "keys"),
         ("admin", settings.ADMIN_FOLDER, auth.admin_key_ref, "key"),

@@ -47,6 +47,7 @@ __all__ = [
     "directory_volumes",
     "engine_account",
     "engine_key",
+    "engine_restart_settings",
     "engine_sockets",
     "engine_variable",
     "key_files",
@@ -54,7 +55,6 @@ __all__ = [
     "keys_secret",
     "keys_volume",
     "plugin_settings",
-    "restarts_engine",
     "router_auth",
     "router_settings",
     "simulator_settings",
@@ -72,20 +72,20 @@ ADMIN_FOLDER: Final = "/etc/plumage-admin"
 CORDONED_FILE: Final = "cordoned.json"
 
 LEAVE_SECONDS: Final = 5
-"""A router that ends goes on taking connections for so long: kube-proxy has to hear of it first."""
+"""A router that ends accepts connections for this long, until kube-proxy stops sending them."""
 
 PLUGIN_KEY: Final = "plugin.json"
-"""Of the engine's ConfigMap: the plugin's settings, which vLLM takes as an environment variable."""
+"""The key of the engine's ConfigMap with the plugin's settings, which vLLM reads from an environment variable."""
 
-# What rolls no pod: an agent hands a changed batching policy to the engine that runs, and learns its share of the
-# directory's memory from the membership.
+# Settings that restart no pod: an agent passes a changed batching policy to the running engine, and learns its share of
+# the directory's memory from the membership.
 ENGINE_LIVE: Final = ("feather",)
 
 AGENT_LIVE: Final = ("share", "maxChunks")
 
 
 def engine_sockets(context: PoolContext) -> settings.Meeting:
-    """Where engine and agent of one pod meet."""
+    """The sockets and key files that the engine and the agent of one pod share."""
     events, replay = (f"ipc://{RUN_FOLDER}/{name}" for name in ("events", "replay"))
     return settings.Meeting(events, replay, f"{RUN_FOLDER}/token", key_files(context).engine_key)
 
@@ -96,7 +96,7 @@ def engine_account(context: PoolContext) -> str:
 
 
 def engine_key(context: PoolContext) -> str:
-    """Of the engine's ConfigMap: what the engine is told."""
+    """The key of the engine's ConfigMap with the engine's settings."""
     return PLUGIN_KEY if context.pool.spec.engine.runtime == "VLLM" else "engine.json"
 
 
@@ -117,7 +117,7 @@ def plugin_settings(context: PoolContext) -> dict[str, Any]:
 
 def agent_settings(context: PoolContext) -> dict[str, Any]:
     peers = f"{context.name('engine')}.{context.namespace}.svc"
-    told = settings.agent_settings(
+    written = settings.agent_settings(
         context.pool,
         engine_sockets(context),
         model_folder=tokenizer_files(context).path,
@@ -127,8 +127,8 @@ def agent_settings(context: PoolContext) -> dict[str, Any]:
         port=AGENT_PORT,
         peers={"peersService": peers},
     )
-    told["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(context)}"
-    return {**told, **_directory_files(context), **_agent_callers(context), **_share(context, peers)}
+    written["featherFile"] = f"{CONFIG_FOLDER}/{engine_key(context)}"
+    return {**written, **_directory_files(context), **_agent_callers(context), **_share(context, peers)}
 
 
 def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         "service": context.name("engine"),
         "cordonedFile": f"{CONFIG_FOLDER}/{cordoned_file}",
     }
-    told = settings.router_settings(
+    written = settings.router_settings(
         context.pool,
         model_folder=tokenizer_files(context).path,
         directory_url=_directory_url(context),
@@ -148,14 +148,14 @@ def router_settings(context: PoolContext, cordoned_file: str = CORDONED_FILE) ->
         auth=router_auth(context.config, spec.auth),
         secrets=key_files(context),
     )
-    told["listen"]["metricsPort"] = ROUTER_METRICS_PORT
-    told["timeouts"]["leave"] = LEAVE_SECONDS
+    written["listen"]["metricsPort"] = ROUTER_METRICS_PORT
+    written["timeouts"]["leave"] = LEAVE_SECONDS
     hold = {"maxRequests": spec.limits.max_held, "maxSeconds": spec.timeouts.wake_seconds}
-    return {**told, "hold": hold, **_directory_files(context)}
+    return {**written, "hold": hold, **_directory_files(context)}
 
 
 def router_auth(config: OperatorConfig, refs: AuthSpec) -> dict[str, Any]:
-    """Keys of clients and of the admin endpoints are files; the fleet's figures are for the operator."""
+    """Keys of clients and of the admin endpoints are files. The operator may read the fleet's report."""
     auth: dict[str, Any] = {"callers": _accounts((config.namespace, config.service_account))}
     if refs.api_keys_ref is not None:
         auth["apiKeysFile"] = f"{KEYS_FOLDER}/keys"
@@ -164,9 +164,11 @@ def router_auth(config: OperatorConfig, refs: AuthSpec) -> dict[str, Any]:
     return auth
 
 
-def restarts_engine(context: PoolContext) -> list[dict[str, Any]]:
-    """The settings that an engine pod reads at start only, and that it must be replaced for. Sorting the batch is a
-    part of FEATHER that the device's workers are told at their start."""
+def engine_restart_settings(context: PoolContext) -> list[dict[str, Any]]:
+    """The settings that an engine pod reads only at its start, so that a change must replace the pod.
+
+    Sorting the batch is a part of FEATHER that the device's workers read at their start.
+    """
     engine = (
         simulator_settings(context) if context.pool.spec.engine.runtime == "Simulator" else plugin_settings(context)
     )
@@ -182,7 +184,7 @@ def _directory_url(context: PoolContext) -> str:
 
 
 def directory_volumes(context: PoolContext) -> list[dict[str, Any]]:
-    """Secrets of a directory that is referred to: its password, the certificates to trust."""
+    """Secrets of an external directory: its password and the certificates to trust."""
     return [
         secret_volume(f"directory-{name}{context.volume_suffix}", ref.name, {ref.key: name})
         for name, ref in _directory_secrets(context)
@@ -190,7 +192,7 @@ def directory_volumes(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def directory_mounts(context: PoolContext) -> list[dict[str, Any]]:
-    """A folder each: two Secrets can't share one."""
+    """A folder each, because two Secrets can't share one."""
     return [
         {
             "name": f"directory-{name}{context.volume_suffix}",
@@ -220,8 +222,10 @@ def _directory_files(context: PoolContext) -> dict[str, str]:
 
 
 def _agent_callers(context: PoolContext) -> dict[str, Any]:
-    """Whose tokens an agent takes: its peers', and for figures the operator's. It stays among `callers`, which is all
-    that an agent of an older version knows."""
+    """The service accounts whose tokens an agent accepts: its peers', and the operator's for reports only.
+
+    The operator's is also among `callers`, because an agent of an older version knows only that list.
+    """
     peers = _accounts((context.namespace, engine_account(context)))
     operator = _accounts((context.config.namespace, context.config.service_account))
     return {"callers": [*peers, *operator], "figuresOnly": operator, "peerTokenFile": f"{TOKEN_FOLDER}/token"}
@@ -243,13 +247,15 @@ def _share(context: PoolContext, members: str) -> dict[str, Any]:
 
 
 KEY_ENTRIES: Final = (ENGINE_KEY, SALT_KEY)
-"""What the operator makes of it, each a random token."""
+"""The entries of the Secret that the operator creates, each a random token."""
 
 _FOLDER: Final = "/etc/plumage-pool"
 
 
 def keys_secret(context: PoolContext) -> str:
-    """Its name. The uid is in it: what a deleted pool of the same name had is there until it is collected."""
+    """The Secret's name. It contains the uid, because a deleted pool's Secret of that name exists until it is
+    collected.
+    """
     reference = context.pool.spec.keys_ref
     if reference is not None:
         return reference.name
@@ -257,18 +263,21 @@ def keys_secret(context: PoolContext) -> str:
 
 
 def build_key_secret(context: PoolContext) -> Child:
-    """The Secret without its entries, which are not for a plan to choose."""
+    """The Secret without its values, which are random and no part of a plan."""
     secret = context.child("v1", "Secret", "engine", {"type": "Opaque"})
     return {**secret, "metadata": {**secret["metadata"], "name": keys_secret(context)}}
 
 
 def key_files(context: PoolContext) -> SecretFiles:
-    """Where pods have them."""
+    """The files of the keys in a pod."""
     return SecretFiles.in_folder(f"{_FOLDER}{context.volume_suffix}")
 
 
 def keys_volume(context: PoolContext, *, optional: bool = False) -> dict[str, Any]:
-    """All entries, since `previous-engine-key` comes and goes. optional: a pod of several pools starts without it."""
+    """A volume with all entries, since `previous-engine-key` comes and goes.
+
+    optional: the pod starts without the Secret, as a pod of several pools does.
+    """
     secret = {"secretName": keys_secret(context), "defaultMode": 0o440}
     return {
         "name": f"keys-of-pool{context.volume_suffix}",
@@ -277,7 +286,7 @@ def keys_volume(context: PoolContext, *, optional: bool = False) -> dict[str, An
 
 
 def keys_mount(context: PoolContext) -> dict[str, Any]:
-    """For `keys_volume`."""
+    """The mount of `keys_volume`."""
     return {
         "name": f"keys-of-pool{context.volume_suffix}",
         "mountPath": f"{_FOLDER}{context.volume_suffix}",
@@ -286,12 +295,12 @@ def keys_mount(context: PoolContext) -> dict[str, Any]:
 
 
 def engine_variable(context: PoolContext) -> dict[str, Any]:
-    """vLLM's key: an argument would stand in the pod's spec, and in every list of processes."""
+    """vLLM's key. An argument would show it in the pod's spec and in every list of processes."""
     reference = {"name": keys_secret(context), "key": ENGINE_KEY}
     return {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": reference}}
 
 
 def without(settings: Mapping[str, Any], live: Iterable[str]) -> dict[str, Any]:
-    """The settings less those that a running process takes up by itself, or that only the next one needs."""
+    """The settings without those that a running process reloads, or that only the next process needs."""
     left_out = frozenset(live)
     return {key: value for key, value in settings.items() if key not in left_out}

@@ -1,4 +1,4 @@
-"""The container of real vLLM: its flags, its environment, the folders that it writes to."""
+"""The container of vLLM: its flags, its environment, the folders that it writes to. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from plumage_operator.resources.workload import ResourceDefaults, memory_volume,
 __all__ = ["SHUTDOWN_SECONDS", "vllm_container", "vllm_volumes"]
 
 SHUTDOWN_SECONDS: Final = 15
-"""After the drain, for what is still in flight; below the 30 s that the grace period has above the drain."""
+"""For requests that are still in flight after the drain; below the 30 s by which the grace period exceeds the drain."""
 
-_CACHE = "/var/cache/vllm"  # the default of hostMemory.disk.path lies beside it
+_CACHE = "/var/cache/vllm"  # hostMemory.disk.path is beside it by default
 
 _GIB = 1 << 30
 
 
 def vllm_container(context: PoolContext) -> dict[str, Any]:
-    """What differs from the simulator's container: command, arguments, environment, mounts, resources."""
+    """The fields that differ from the simulator's container: command, arguments, environment, mounts, resources."""
     return {
         "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
         "args": [*_flags(context)],
@@ -37,7 +37,7 @@ def vllm_container(context: PoolContext) -> dict[str, Any]:
 
 
 def vllm_volumes(context: PoolContext) -> list[dict[str, Any]]:
-    """For `vllm_container`."""
+    """The volumes of `vllm_container`."""
     engine = context.pool.spec.engine
     cache, volumes = engine.model_cache, [*weights_files(context).volumes]
     volumes += [volume for place in adapter_files(context).values() for volume in place.volumes]
@@ -64,7 +64,7 @@ def _flags(context: PoolContext) -> list[str]:
         shutdown_seconds=SHUTDOWN_SECONDS,
         adapters={name: place.path for name, place in adapter_files(context).items()},
     )
-    own = len(flags) - len(context.pool.spec.engine.args)  # a person's arguments stay last: they win
+    own = len(flags) - len(context.pool.spec.engine.args)  # spec.engine.args stay last, because the last one wins
     more = [f"--revision={model.revision}"] if model.revision and model.uri.startswith("hf://") else []
     if model.uri.startswith("s3://"):
         more.append("--load-format=runai_streamer")
@@ -72,8 +72,11 @@ def _flags(context: PoolContext) -> list[str]:
 
 
 def _environment(context: PoolContext) -> list[dict[str, Any]]:
-    """A read-only root needs every cache on a volume; the plugin's settings come from the ConfigMap, so that what may
-    change live changes no pod."""
+    """The environment.
+
+    A read-only root filesystem needs every cache on a volume. The plugin's settings come from the ConfigMap, so that
+    settings which may change live change no pod.
+    """
     plugin = {"configMapKeyRef": {"name": context.name("engine"), "key": PLUGIN_KEY}}
     folders = {
         "HOME": _CACHE,
@@ -113,42 +116,49 @@ def _own_mounts(context: PoolContext) -> list[dict[str, Any]]:
 
 
 def _shared_memory(context: PoolContext) -> int | None:
-    """Bytes of /dev/shm: what the manifest says or several GPUs need, and the host tier, which vLLM maps there."""
+    """Bytes of /dev/shm, or None.
+
+    The manifest's value or what several GPUs need, plus the host memory tier, which vLLM maps there.
+    """
     engine = context.pool.spec.engine
-    asked = int(engine.shared_memory) if engine.shared_memory is not None else 0
+    size = int(engine.shared_memory) if engine.shared_memory is not None else 0
     if engine.shared_memory is None and engine.tensor_parallel_size > 1:
-        asked = _GIB
+        size = _GIB
     tier = engine.host_memory
     if tier is not None and tier.capacity is not None:
-        asked = max(asked, _GIB // 4) + int(tier.capacity)
-    return asked or None
+        size = max(size, _GIB // 4) + int(tier.capacity)
+    return size or None
 
 
 def _resources(context: PoolContext) -> dict[str, Any]:
-    """As the manifest says; the GPUs of a replica are asked for where it names none. What a model takes is known to its
-    owner alone: a limit that is named without a request is the request too, as Kubernetes has it."""
+    """The manifest's resources, plus the GPUs of a replica if the manifest names none.
+
+    Only the model's owner knows what it needs. A limit without a request is also the request, as in Kubernetes.
+    """
     engine = context.pool.spec.engine
-    told = engine.resources
-    resources = with_defaults(told, _defaults(context))
+    given = engine.resources
+    resources = with_defaults(given, _defaults(context))
     requests = {
-        name: one for name, one in resources["requests"].items() if name in told.requests or name not in told.limits
+        name: one for name, one in resources["requests"].items() if name in given.requests or name not in given.limits
     }
     limits = dict(resources["limits"])
-    if not names_gpu([*told.requests, *told.limits]):
+    if not names_gpu([*given.requests, *given.limits]):
         limits[GPU] = str(engine.tensor_parallel_size)
-    return {"requests": _asked(requests), "limits": _asked(limits)}
+    return {"requests": _without_zero_gpus(requests), "limits": _without_zero_gpus(limits)}
 
 
 def _defaults(context: PoolContext) -> ResourceDefaults:
-    """A worker for each GPU, with its CUDA context, compiled graphs and a shard that is being loaded. /dev/shm counts
-    as memory. The limit is wide: it bounds a leak, and keeps no model from loading."""
+    """A worker for each GPU, with its CUDA context, compiled graphs and a shard that is being loaded.
+
+    /dev/shm counts as memory. The limit is wide: it bounds a leak, and does not keep a model from loading.
+    """
     shared = _shared_memory(context) or 0
     workers = context.pool.spec.engine.tensor_parallel_size
     return ResourceDefaults("1", str(4 * _GIB + shared), str(32 * _GIB * workers + shared))
 
 
-def _asked(amounts: Mapping[str, str]) -> dict[str, str]:
-    """Less the GPUs that there shall be none of: a pod says that by not naming them."""
+def _without_zero_gpus(amounts: Mapping[str, str]) -> dict[str, str]:
+    """Without GPUs of amount 0: a pod asks for none by not naming them."""
     return {name: amount for name, amount in amounts.items() if Quantity(amount).value or not is_gpu(name)}
 
 

@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 USER: Final = 10001
-"""Numeric, because `runAsNonRoot` can't look a name up."""
+"""A number, because `runAsNonRoot` can't resolve a name."""
 
 _API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-_TOKEN_SECONDS = 3600  # the kubelet renews it at four fifths
+_TOKEN_SECONDS = 3600  # the kubelet renews it after four fifths of this
 
 CONFIG_MOUNT: Final = {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
 
@@ -67,13 +67,15 @@ TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}
 
 POD_NAME: Final = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
-_OFF_ITS_NODE: Final = {"hostNetwork": False, "hostPID": False, "hostIPC": False}
-"""Sent so that they are ours, and put back where somebody sets one: no NetworkPolicy holds a pod in its node's network.
-The API server stores none of them, so they are no part of a template's hash, nor of ours."""
+_NO_HOST_NAMESPACES: Final = {"hostNetwork": False, "hostPID": False, "hostIPC": False}
+"""Sent so that the operator owns these fields and resets them: no NetworkPolicy applies to a pod in its node's network.
+
+The API server stores no false value, so they are no part of a template's hash.
+"""
 
 
 def pod_security() -> dict[str, Any]:
-    """The pod's half of the restricted pod security standard."""
+    """The pod's part of the restricted pod security standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -84,7 +86,7 @@ def pod_security() -> dict[str, Any]:
 
 
 def container_security() -> dict[str, Any]:
-    """The container's half."""
+    """The container's part of it."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -93,13 +95,13 @@ def container_security() -> dict[str, Any]:
 
 
 def identity_volume() -> dict[str, Any]:
-    """By this token pods of a pool know one another; no API server takes it."""
+    """A token by which pods of a pool authenticate to one another. The API server does not accept it."""
     token = {"audience": AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": "token"}
     return {"name": "identity", "projected": {"defaultMode": 0o440, "sources": [{"serviceAccountToken": token}]}}
 
 
 def api_volume() -> dict[str, Any]:
-    """What Kubernetes mounts everywhere by itself, here in the containers alone that ask the API server something."""
+    """The credentials for the API server, mounted only in the containers that use it."""
     sources = [
         {"serviceAccountToken": {"expirationSeconds": _TOKEN_SECONDS, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
@@ -113,7 +115,7 @@ def config_volume(name: str) -> dict[str, Any]:
 
 
 def secret_volume(volume: str, secret: str, items: Mapping[str, str]) -> dict[str, Any]:
-    """items: keys of the Secret and the files they become."""
+    """items: keys of the Secret, and their file names."""
     files = [{"key": key, "path": path} for key, path in items.items()]
     return {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, "items": files}}
 
@@ -127,11 +129,11 @@ def memory_volume(name: str, limit: str) -> dict[str, Any]:
 
 
 TERMINATION_MESSAGE: Final = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-"""A container that ends says why in its status, by its log's last lines, and the pool's condition repeats it."""
+"""The status of a container that ended contains its log's last lines, and the pool's condition repeats them."""
 
 
 def http_probe(path: str, port: int, *, period: int, failures: int, timeout: int = 2) -> dict[str, Any]:
-    """Seconds between two looks, and looks that may fail in a row."""
+    """period: seconds between two probes. failures: failed probes in a row."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": period,
@@ -150,9 +152,12 @@ def deployment(
     restarts: Sequence[Any] = (),
     deadline: int = 600,
 ) -> Child:
-    """A Deployment of one part. restarts: settings outside of the template that a pod reads at start only, so that
-    pods are replaced when they change. deadline: seconds without progress after which Kubernetes says so. `paused` is
-    sent for the same reason as what is off in a pod: a rollout that somebody else halts goes on."""
+    """A Deployment of one component.
+
+    restarts: settings outside of the template that a pod reads only at its start; pods are replaced when they change.
+    deadline: seconds without progress after which Kubernetes reports it.
+    `paused` is sent so that a rollout which somebody paused continues.
+    """
     annotations = {CONFIG_HASH: digest([pod, *restarts])}
     metadata = {"labels": owner.labels(component), "annotations": annotations}
     spec = {
@@ -162,30 +167,35 @@ def deployment(
         "strategy": strategy,
         "revisionHistoryLimit": 3,
         "progressDeadlineSeconds": deadline,
-        "template": {"metadata": metadata, "spec": {**pod, **_OFF_ITS_NODE}},
+        "template": {"metadata": metadata, "spec": {**pod, **_NO_HOST_NAMESPACES}},
     }
     return owner.child("apps/v1", "Deployment", component, {"spec": spec})
 
 
-def placement_fields(told: Placement, selector: Mapping[str, str] | None) -> dict[str, Any]:
-    """The scheduling fields of a pod, as the manifest has them. selector: of the part's pods, which spread over nodes
-    where the manifest names no spread of its own; None for a part of one pod."""
-    spread = [as_written(one) for one in told.topology_spread_constraints]
+def placement_fields(placement: Placement, selector: Mapping[str, str] | None) -> dict[str, Any]:
+    """The scheduling fields of a pod, as the manifest has them.
+
+    selector: of the component's pods, which are spread over nodes unless the manifest has its own constraints; None for
+    a component of one pod.
+    """
+    spread = [as_written(one) for one in placement.topology_spread_constraints]
     if not spread and selector is not None:
         spread = [_over_nodes(selector)]
     fields = {
-        "nodeSelector": dict(told.node_selector),
-        "tolerations": [_toleration(one.model_dump(exclude_none=True, by_alias=True)) for one in told.tolerations],
-        "affinity": as_written(told.affinity) if told.affinity is not None else None,
+        "nodeSelector": dict(placement.node_selector),
+        "tolerations": [_toleration(one.model_dump(exclude_none=True, by_alias=True)) for one in placement.tolerations],
+        "affinity": as_written(placement.affinity) if placement.affinity is not None else None,
         "topologySpreadConstraints": spread,
-        "priorityClassName": told.priority_class_name,
+        "priorityClassName": placement.priority_class_name,
     }
     return {name: value for name, value in fields.items() if value}
 
 
 def _over_nodes(selector: Mapping[str, str]) -> dict[str, Any]:
-    """Soft, so that a pool larger than its cluster starts all the same. Pods of one template are counted alone: those
-    that a rollout replaces are about to go."""
+    """A soft constraint, so that a pool larger than its cluster starts too.
+
+    It counts only pods of the same template, because a rollout is about to delete the others.
+    """
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -195,9 +205,9 @@ def _over_nodes(selector: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _toleration(told: dict[str, Any]) -> dict[str, Any]:
-    """Less its empty strings, which the API server does not keep."""
-    return {name: value for name, value in told.items() if value != ""}
+def _toleration(written: dict[str, Any]) -> dict[str, Any]:
+    """Without empty strings, which the API server does not store."""
+    return {name: value for name, value in written.items() if value != ""}
 
 
 MIB: Final = 1 << 20
@@ -205,17 +215,17 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ResourceDefaults:
-    """cpu, memory: requests, as Kubernetes writes them. most: the limit of memory."""
+    """cpu, memory: requests. memory_limit: the limit. All as Kubernetes writes them."""
 
     cpu: str
     memory: str
     memory_limit: str
 
 
-# The agent's index grows with the engine's cache, up to a bound; 0067 has its CPU.
+# The agent's index grows with the engine's cache, up to a bound. Decision 0067 has its CPU.
 AGENT: Final = ResourceDefaults("50m", "192Mi", "1Gi")
 
-FETCH: Final = ResourceDefaults("50m", "256Mi", "2Gi")  # what it writes counts until it is on the disk
+FETCH: Final = ResourceDefaults("50m", "256Mi", "2Gi")  # its page cache counts until it is written to the disk
 
 SIMULATOR: Final = ResourceDefaults("100m", "192Mi", "1Gi")
 
@@ -223,8 +233,10 @@ _ROUTER_MOST: Final = "1Gi"
 
 
 def router_defaults(limits: RouterLimits) -> ResourceDefaults:
-    """Of a router, by the request bodies that it may hold: without resources they get a quarter of its memory, so four
-    times the memory that is named for them is asked for."""
+    """The defaults of a router, by the memory that its request bodies may take.
+
+    Without `resources`, bodies get a quarter of the router's memory. So the request is four times `limits.bodyMemory`.
+    """
     asked = Quantity(ROUTER_MEMORY)
     if limits.body_memory is not None and 4 * limits.body_memory.value > asked.value:
         asked = Quantity(4 * int(limits.body_memory))
@@ -233,8 +245,11 @@ def router_defaults(limits: RouterLimits) -> ResourceDefaults:
 
 
 def with_defaults(given: Resources, defaults: ResourceDefaults) -> dict[str, dict[str, str]]:
-    """`resources` of a container. A default request is at most the limit that is named, and the default limit at least
-    the request that is named: a pod with a request above its limit is refused."""
+    """`resources` of a container: the manifest's values, and defaults for the others.
+
+    A default request never exceeds the manifest's limit, and the default limit is never below the manifest's request. A
+    pod whose request exceeds its limit is refused.
+    """
     requests = {name: _least(amount, given.limits.get(name)) for name, amount in _requests(defaults).items()}
     named = given.requests.get("memory")
     memory_limit = Quantity(defaults.memory_limit)
@@ -258,12 +273,12 @@ def _written(amounts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_account(owner: ChildOwner, component: Component) -> Child:
-    """No token is mounted by itself."""
+    """A service account. Its token is not mounted automatically."""
     return owner.child("v1", "ServiceAccount", component, {"automountServiceAccountToken": False})
 
 
 def build_router_binding(owner: ChildOwner, component: Component) -> Child:
-    """Routers read the EndpointSlices of their namespace. The role comes with the chart."""
+    """Binds routers to the chart's role: they read the EndpointSlices of their namespace."""
     subject = {"kind": "ServiceAccount", "name": owner.name(component), "namespace": owner.namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": owner.config.router_role}
     body = {"roleRef": role, "subjects": [subject]}
@@ -271,9 +286,11 @@ def build_router_binding(owner: ChildOwner, component: Component) -> Child:
 
 
 def build_budget(owner: ChildOwner, component: Component) -> Child:
-    """One at a time: a drained node waits until the next replica is warm. (`minAvailable` would never let a single
-    replica go.) A pod that is not ready may always go: by Kubernetes' own default a pool that is broken would keep its
-    nodes from being drained for good."""
+    """Lets one pod be evicted at a time, so that a drained node waits until the next replica is warm.
+
+    `minAvailable` would never let a single replica go. Pods that are not ready may always be evicted: otherwise a
+    broken pool would block drains of its nodes for ever.
+    """
     selector = {"matchLabels": owner.selector(component)}
     spec = {"maxUnavailable": 1, "selector": selector, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
     return owner.child("policy/v1", "PodDisruptionBudget", component, {"spec": spec})

@@ -1,1 +1,1 @@
-"""Conditions and figures of pools: what the cluster shows, and the cause where something fails. Pure."""
+"""Conditions and status of pools: what the cluster shows, and the cause where something fails. Pure."""

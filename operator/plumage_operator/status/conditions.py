@@ -1,7 +1,6 @@
-"""Conditions of a pool: their types, every reason there is, and how one is set. Pure.
+"""Condition types, all reasons, and how a condition is set. Pure.
 
-`Ready` stands on top: it is what `kubectl wait` asks for. The others say what it rests on. Reasons are an interface:
-people write alerts on them, so none is renamed.
+`Ready` summarizes the others, and `kubectl wait` waits for it. People write alerts on reasons, so no reason is renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Status = Literal["True", "False", "Unknown"]
 
 
 class Type(StrEnum):
-    """What a condition is about."""
+    """The types of conditions."""
 
     READY = "Ready"
     ACCEPTED = "Accepted"
@@ -31,7 +30,7 @@ class Type(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is."""
+    """The reasons of conditions."""
 
     # Ready, EngineReady, RouterReady, DirectoryReady
     SERVING = "Serving"
@@ -46,14 +45,14 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     NAMESPACE_ENDS = "NamespaceTerminating"
     CHILD_REFUSED = "ChildRefused"
-    # The pool's gateway, and a gateway's pools
+    # A pool's gateway, and a gateway's pools
     GATEWAY_MISSING = "GatewayMissing"
     POOL_MISSING = "PoolMissing"
     POOL_NOT_ATTACHED = "PoolNotAttached"
     MODEL_CONFLICT = "ModelConflict"
     NO_POOL = "NoPool"
     NOT_SERVED = "NotServed"
-    # What keeps pods from being ready
+    # Why pods are not ready
     IMAGE_PULL_FAILED = "ImagePullFailed"
     CRASH_LOOP = "CrashLoop"
     NODE_LOST = "NodeLost"
@@ -87,7 +86,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a condition says now. reason: one of `Reason`, or the autoscaler's."""
+    """The present value of a condition. reason: one of `Reason`, or the autoscaler's."""
 
     type: Type
     status: Status
@@ -95,14 +94,16 @@ class Condition:
     message: str = ""
 
 
-_LONGEST = 4_096  # characters of a message; a scheduler's or a registry's own words can be long
+_LONGEST = 4_096  # characters of a message; those of a scheduler or a registry can be long
 
 
 def set_condition(
     conditions: Sequence[Mapping[str, Any]], condition: Condition, generation: int, now: float
 ) -> tuple[dict[str, Any], ...]:
-    """The conditions with `fact` in its place. lastTransitionTime changes only where the status flips. now: seconds
-    since 1970."""
+    """The conditions with `condition` in its place.
+
+    lastTransitionTime changes only when the status changes. now: seconds since 1970.
+    """
     before = find_condition(conditions, condition.type)
     flipped = before is None or before.get("status") != condition.status
     written = {
@@ -119,12 +120,12 @@ def set_condition(
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:
-    """The condition of that type."""
+    """The condition of that type, or None."""
     return next((one for one in conditions if one.get("type") == type_), None)
 
 
 def seconds_of(timestamp: str) -> float | None:
-    """Seconds since 1970 of a time as Kubernetes writes it; None for what is none."""
+    """Seconds since 1970 of a Kubernetes timestamp; None if it is not one."""
     try:
         return datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
@@ -132,5 +133,5 @@ def seconds_of(timestamp: str) -> float | None:
 
 
 def timestamp(now: float) -> str:
-    """RFC 3339, whole seconds, as Kubernetes writes it."""
+    """RFC 3339 with whole seconds, as Kubernetes writes it."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,8 @@
-"""Pods that are not ready → the cause and what to do about it, from what the cluster says itself. Pure.
+"""Why pods are not ready, and what to do about it, from what the cluster reports. Pure.
 
-The causes stand in several places: a container's state, the pod's `PodScheduled`, a Deployment's `ReplicaFailure`, and,
-for volumes and a pod's network, in Warning events alone. The worst is told: what no waiting cures comes before what may
-pass.
+The cause may be in a container's state, in the pod's `PodScheduled` condition, or in a Deployment's `ReplicaFailure`.
+For volumes and a pod's network it is only in Warning events. The worst cause is reported: one that needs a person comes
+before one that may pass.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Cause", "diagnose", "is_lost", "is_ready", "pods_to_explain", "repli
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why pods are not ready. message: in the cluster's own words, and what to do. passes: it may cure itself."""
+    """Why pods are not ready. message: the cluster's text, and a remedy. transient: it may pass without a person."""
 
     reason: Reason
     message: str
-    passes: bool = False
+    transient: bool = False
 
 
 _PULL: Final = frozenset(
@@ -46,7 +46,7 @@ _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (?:[^/\s]*/
 
 _KEY_GONE = re.compile(r"references non-existent (secret|config) key: (\S+)")
 
-_INSUFFICIENT = re.compile(r"Insufficient (\S*\w)")  # a resource's name ends in a letter or digit, and a stop follows
+_INSUFFICIENT = re.compile(r"Insufficient (\S*\w)")  # a resource's name ends in a letter or digit; a period follows
 
 _QUOTA = re.compile(r"exceeded quota: (\S+),")
 
@@ -64,17 +64,17 @@ _MISSING: Final = {
     "persistentvolumeclaim": Reason.MISSING_VOLUME_CLAIM,
 }
 
-_UNPLACED: Final = "FailedScheduling"  # an event for an hour, and the pod was placed since
+_NOT_SCHEDULED: Final = "FailedScheduling"  # the event stays for an hour after the pod was scheduled
 
 _NO_VOLUME: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 
 _NO_SANDBOX: Final = frozenset({"FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"})
 
-_LONGEST = 600  # characters of somebody else's words
+_LONGEST = 600  # characters of another program's text
 
-_PATIENCE: Final = 5.0  # seconds from its place on a node to a pod's first container, where all is well
+_PATIENCE: Final = 5.0  # seconds from scheduling to the first container in a normal start
 
-_FIRST, _LAST = 200, 400  # of a program that ended: what it was at, and its last line, which mostly is the cause
+_FIRST, _LAST = 200, 400  # characters of a program's last output: the start, and the end, which usually has the cause
 
 
 def diagnose(
@@ -82,16 +82,16 @@ def diagnose(
 ) -> Cause | None:
     """The worst cause among a component's pods that are not ready, and what their Deployment can't do.
 
-    Causes that no waiting cures come first, then lost nodes, then the rest. A lost node is added to a worse cause, for
-    it may be the reason of that one (no other node has a GPU).
-    Returns None where all pods are ready, or on their way.
+    Causes that need a person come first, then lost nodes, then the others. A lost node is added to a worse cause,
+    because it may be the reason for that one: no other node has a GPU, for example.
+    Returns None where all pods are ready, or starting normally.
     """
     lost = [_lost(pod) for pod in pods if is_lost(pod)]
     waiting = [pod for pod in pods if not is_ready(pod) and not is_lost(pod) and "deletionTimestamp" not in meta(pod)]
     found = [cause for pod in waiting for cause in _causes(pod, warnings)]
     if (failure := replica_failure(deployment, component)) is not None:
         found.append(failure)
-    hard = next((cause for cause in found if not cause.passes), None)
+    hard = next((cause for cause in found if not cause.transient), None)
     if hard is not None and lost:
         return Cause(hard.reason, f"{hard.message} {lost[0].message}")
     return hard or next(iter([*lost, *found]), None) or _late(deployment, component)
@@ -103,13 +103,13 @@ def is_ready(pod: Object) -> bool:
 
 
 def is_lost(pod: Object) -> bool:
-    """Whether the control plane took the pod's readiness away because its node stopped reporting.
+    """Whether the control plane took away the pod's readiness because its node stopped reporting.
 
     The node lifecycle controller sets Ready to False and leaves ContainersReady, which only the kubelet writes
-    (kubernetes/pkg/controller/util/node, `MarkPodsNotReady`). A kubelet that reports lets the two differ only for a
-    readiness gate. So no right to read nodes is needed. A pod that was not ready before has no such mark.
+    (kubernetes/pkg/controller/util/node, `MarkPodsNotReady`). With a kubelet that reports, the two differ only for a
+    readiness gate. So the operator needs no right to read nodes. A pod that was not ready before has no such mark.
     """
-    if pod.get("status", {}).get("reason") == "NodeLost":  # control planes that don't evict by taints
+    if pod.get("status", {}).get("reason") == "NodeLost":  # control planes that do not evict by taints
         return True
     marked = _condition(pod, "Ready").get("status") == "False"
     return marked and _condition(pod, "ContainersReady").get("status") == "True" and not _waits_for_a_gate(pod)
@@ -136,17 +136,17 @@ def _lost(pod: Object) -> Cause:
 
 
 def stuck_pods(pods: Iterable[Object]) -> list[Object]:
-    """Those whose trouble, if they have any, would stand in events alone: scheduled, and no container has begun."""
+    """Scheduled pods of which no container has started: only events can explain them."""
     return [pod for pod in pods if not is_ready(pod) and _is_stuck(pod)]
 
 
 def pods_to_explain(stuck: Iterable[Object], now: float) -> list[str]:
-    """Names of those that have been so for longer than a pod takes that merely starts. now: seconds since 1970."""
+    """Names of the pods that are stuck for longer than a normal start takes. now: seconds since 1970."""
     return [str(meta(pod).get("name")) for pod in stuck if _is_late(pod, now)]
 
 
 def _is_late(pod: Object, now: float) -> bool:
-    """A clock that is behind the cluster's own makes all of them late, rather than none."""
+    """A clock that is behind the cluster's makes all of them late, rather than none."""
     since = seconds_of(str(_condition(pod, "PodScheduled").get("lastTransitionTime") or ""))
     return since is None or not 0 <= now - since < _PATIENCE
 
@@ -167,17 +167,19 @@ def _causes(pod: Object, warnings: Sequence[WarningEvent]) -> Iterator[Cause]:
         if (cause := _container(name, status, container_ref)) is not None:
             yield cause
     if _is_stuck(pod):
-        yield from (_before_containers(one) for one in warnings if one.name == name and one.reason != _UNPLACED)
+        yield from (_before_containers(one) for one in warnings if one.name == name and one.reason != _NOT_SCHEDULED)
     if pod.get("status", {}).get("reason") == "Evicted":
         yield _evicted(name, _short(str(pod["status"].get("message", ""))))
 
 
-def _evicted(pod: str, said: str) -> Cause:
-    """A node runs out of memory, disk or process ids, and its kubelet removes pods."""
-    told = f"{pod} was evicted from its node: {said.rstrip('.')}"
-    if "memory" in said:
-        return Cause(Reason.OUT_OF_MEMORY, f"{told}. Raise the memory requests of the container that it names.", True)
-    return Cause(Reason.EVICTED, f"{told}. Free or add what its node lacks.", True)
+def _evicted(pod: str, text: str) -> Cause:
+    """A node ran out of memory, disk or process ids, and its kubelet evicted the pod."""
+    message = f"{pod} was evicted from its node: {text.rstrip('.')}"
+    if "memory" in text:
+        return Cause(
+            Reason.OUT_OF_MEMORY, f"{message}. Raise the memory requests of the container that it names.", True
+        )
+    return Cause(Reason.EVICTED, f"{message}. Free or add the resource that its node lacks.", True)
 
 
 def _containers(pod: Object) -> list[Mapping[str, Any]]:
@@ -187,16 +189,16 @@ def _containers(pod: Object) -> list[Mapping[str, Any]]:
 
 def _container(pod: str, status: Mapping[str, Any], container_ref: ContainerRef) -> Cause | None:
     waiting, container = _waiting(status), str(status.get("name", ""))
-    reason, said = waiting.get("reason", ""), _short(str(waiting.get("message", "")))
+    reason, text = waiting.get("reason", ""), _short(str(waiting.get("message", "")))
     if reason in _PULL:
         return Cause(
             Reason.IMAGE_PULL_FAILED,
             f"{pod} can't pull image {status.get('image', '')} of container {container} ({reason}): "
-            f"{said.rstrip('.')}. {make_image_available(container_ref)}",
+            f"{text.rstrip('.')}. {make_image_available(container_ref)}",
         )
     if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"):
-        return _missing(pod, said) or Cause(
-            Reason.CONTAINER_REFUSED, f"{pod}: container {container} can't start ({reason}): {said}"
+        return _missing(pod, text) or Cause(
+            Reason.CONTAINER_REFUSED, f"{pod}: container {container} can't start ({reason}): {text}"
         )
     return _ended(pod, status, reason, container_ref)
 
@@ -207,64 +209,64 @@ def _ended(pod: str, status: Mapping[str, Any], reason: str, container_ref: Cont
     if status.get("ready") or not last or last.get("exitCode") == 0:
         return None
     if last.get("reason") == "OOMKilled":
-        told = f"{pod}: container {container} was killed because it ran out of memory"
-        return Cause(Reason.OUT_OF_MEMORY, f"{told}. {give_memory(container_ref)}")
+        message = f"{pod}: container {container} was killed because it ran out of memory"
+        return Cause(Reason.OUT_OF_MEMORY, f"{message}. {give_memory(container_ref)}")
     if last.get("reason") == "ContainerStatusUnknown":
-        told = f"{pod}: container {container} was lost when its node or kubelet restarted; it is started again"
-        return Cause(Reason.NODE_LOST, told, passes=True)
-    words = _ends(str(last.get("message", ""))).rstrip(".") or "its log says why"
-    told = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {words}"
+        message = f"{pod}: container {container} was lost when its node or kubelet restarted; it is started again"
+        return Cause(Reason.NODE_LOST, message, transient=True)
+    output = _ends(str(last.get("message", ""))).rstrip(".") or "its log says why"
+    message = f"{pod}: container {container} ended with exit code {last.get('exitCode')}: {output}"
     look = f" (kubectl logs {pod} -c {container} --previous)"
     if container_ref.container in ("tokenizer", "weights"):
         whose = "the pool's " if container_ref.component == "gateway" else ""
-        remedy = f"Correct {whose}spec.model.uri, give it {whose}spec.model.tokenRef, or let pods reach where it is"
-        return Cause(Reason.MODEL_FAILED, f"{told}. {remedy}{look}.")
+        remedy = f"Correct {whose}spec.model.uri, give it {whose}spec.model.tokenRef, or let pods reach its place"
+        return Cause(Reason.MODEL_FAILED, f"{message}. {remedy}{look}.")
     if reason == "CrashLoopBackOff" or int(status.get("restartCount", 0)) >= 2:
-        return Cause(Reason.CRASH_LOOP, f"{told}{look}.")
-    return Cause(Reason.CRASH_LOOP, f"{told}; it is started again{look}.", passes=True)
+        return Cause(Reason.CRASH_LOOP, f"{message}{look}.")
+    return Cause(Reason.CRASH_LOOP, f"{message}; it is started again{look}.", transient=True)
 
 
 def _unscheduled(pod: str, message: str, container_ref: ContainerRef) -> Cause:
-    said = _short(message)
-    if (missing := _missing(pod, said)) is not None:
+    text = _short(message)
+    if (missing := _missing(pod, text)) is not None:
         return missing
     if (gpu := next(filter(is_gpu, _INSUFFICIENT.findall(message)), None)) is not None:
         return Cause(
             Reason.NO_GPU,
-            f"{pod} has no node: {said} Add nodes that have {gpu} free, or ask for fewer per replica by "
+            f"{pod} has no node: {text} Add nodes that have {gpu} free, or ask for fewer per replica by "
             "spec.engine.tensorParallelSize and spec.engine.resources.limits.",
         )
-    return Cause(Reason.UNSCHEDULABLE, f"{pod} has no node: {said} {lower_requests(container_ref)}")
+    return Cause(Reason.UNSCHEDULABLE, f"{pod} has no node: {text} {lower_requests(container_ref)}")
 
 
-def _missing(pod: str, said: str) -> Cause | None:
-    """A Secret, ConfigMap or claim that is not there, or lacks a key, in the kubelet's or the scheduler's words."""
-    if (found := _NOT_FOUND.search(said)) is not None:
+def _missing(pod: str, text: str) -> Cause | None:
+    """A Secret, ConfigMap or claim that does not exist or lacks a key, by the text of the kubelet or the scheduler."""
+    if (found := _NOT_FOUND.search(text)) is not None:
         kind, name = found[1].lower(), found[2]
-        word = {"secret": "Secret", "configmap": "ConfigMap"}.get(kind, "PersistentVolumeClaim")
-        return Cause(_MISSING[kind], f"{pod} waits for {word} {name}, which does not exist here: create it.")
-    if (found := _NO_KEY.search(said)) is not None:
+        missing = {"secret": "Secret", "configmap": "ConfigMap"}.get(kind, "PersistentVolumeClaim")
+        return Cause(_MISSING[kind], f"{pod} waits for {missing} {name}, which does not exist here: create it.")
+    if (found := _NO_KEY.search(text)) is not None:
         return Cause(_MISSING[found[2].lower()], f"{pod}: {found[2]} {found[3]} has no key {found[1]}: add it.")
-    if (found := _KEY_GONE.search(said)) is not None:
+    if (found := _KEY_GONE.search(text)) is not None:
         reason = Reason.MISSING_SECRET if found[1] == "secret" else Reason.MISSING_CONFIG_MAP
-        return Cause(reason, f"{pod}: a volume wants key {found[2]}, which is not there: add it. ({said})")
+        return Cause(reason, f"{pod}: a volume wants key {found[2]}, which is not there: add it. ({text})")
     return None
 
 
 def _before_containers(warning: WarningEvent) -> Cause:
-    """What keeps a pod that has a node from starting its first container."""
-    said = _short(warning.message)
-    if (missing := _missing(warning.name, said)) is not None:
+    """Why a scheduled pod does not start its first container."""
+    text = _short(warning.message)
+    if (missing := _missing(warning.name, text)) is not None:
         return missing
-    told = f"({warning.reason}): {said}"
+    details = f"({warning.reason}): {text}"
     if warning.reason in _NO_VOLUME:
-        return Cause(Reason.VOLUME_FAILED, f"{warning.name} can't mount its volumes {told}", passes=True)
+        return Cause(Reason.VOLUME_FAILED, f"{warning.name} can't mount its volumes {details}", transient=True)
     if warning.reason in _NO_SANDBOX:
-        remedy = "Look at its node's network plugin and container runtime."
+        remedy = "Check its node's network plugin and container runtime."
         return Cause(
-            Reason.SANDBOX_FAILED, f"{warning.name} gets no sandbox or no network {told}. {remedy}", passes=True
+            Reason.SANDBOX_FAILED, f"{warning.name} gets no sandbox or no network {details}. {remedy}", transient=True
         )
-    return Cause(Reason.CONTAINER_REFUSED, f"{warning.name} can't start {told}", passes=True)
+    return Cause(Reason.CONTAINER_REFUSED, f"{warning.name} can't start {details}", transient=True)
 
 
 def replica_failure(deployment: Object | None, component: str = "engine") -> Cause | None:
@@ -276,35 +278,37 @@ def replica_failure(deployment: Object | None, component: str = "engine") -> Cau
     message = str(failure.get("message", ""))
     if _of_an_older_template(message, find_condition(conditions, "Progressing") or {}):
         return None
-    said = _short(message)
+    text = _short(message)
     if (quota := _QUOTA.search(message)) is not None:
         return Cause(
             Reason.QUOTA_EXCEEDED,
-            f"the namespace's quota {quota[1]} refuses pods: {said}. Raise the quota, or lower replicas or resources.",
+            f"the namespace's quota {quota[1]} refuses pods: {text}. Raise the quota, or lower replicas or resources.",
         )
     if (quota := _NO_LIMITS.search(message)) is not None:
         containers = [one for container_ref in _OF_CONTAINERS.findall(quota[2]) for one in container_ref.split(",")]
         remedy = set_limits(component, list(dict.fromkeys(containers)))
-        told = f"the namespace's quota {quota[1]} refuses pods whose containers do not say what they take"
-        return Cause(Reason.QUOTA_EXCEEDED, f"{told}: {said}. {remedy}")
-    return Cause(Reason.PODS_REFUSED, f"the API server refuses the pods: {said}")
+        message = f"the namespace's quota {quota[1]} refuses pods whose containers lack requests or limits"
+        return Cause(Reason.QUOTA_EXCEEDED, f"{message}: {text}. {remedy}")
+    return Cause(Reason.PODS_REFUSED, f"the API server refuses the pods: {text}")
 
 
 def _of_an_older_template(message: str, progressing: Mapping[str, Any]) -> bool:
-    """Whether a ReplicaSet of an earlier spec was refused. A Deployment repeats that while the old ReplicaSet tries,
-    also after the spec was corrected. Its condition Progressing names the present ReplicaSet, and a pod's name begins
-    with its ReplicaSet's."""
+    """Whether the message is about a ReplicaSet of an earlier spec.
+
+    A Deployment repeats the message while the old ReplicaSet retries, also after the spec was corrected. Its condition
+    Progressing names the present ReplicaSet, and a pod's name starts with its ReplicaSet's.
+    """
     present, refused = _REPLICA_SET.search(str(progressing.get("message", ""))), _REFUSED_POD.search(message)
     return bool(present and refused and not refused[1].startswith(f"{present[1]}-"))
 
 
 def _late(deployment: Object | None, component: str) -> Cause | None:
-    """Nothing is wrong that anybody could see, and still it took too long."""
+    """No cause is visible, but the pods took too long."""
     progress = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "Progressing")
     if progress is None or progress.get("reason") != "ProgressDeadlineExceeded":
         return None
     longer = "; a large model may need a longer spec.engine.startupTimeoutSeconds" if component == "engine" else ""
-    return Cause(Reason.NOT_READY_IN_TIME, f"pods run and are not ready in time: look at their logs{longer}.")
+    return Cause(Reason.NOT_READY_IN_TIME, f"pods run and are not ready in time: check their logs{longer}.")
 
 
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:

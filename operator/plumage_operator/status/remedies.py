@@ -1,8 +1,7 @@
 """What to change when a pod is not ready, in fields that the pod's component has. Pure.
 
-A component's fields stand in different places, and a remedy that names a field of another component costs the reader an
-hour. `tests/unit/operator/test_remedies.py` checks each path that is named here against the API's models and the
-chart's values.
+Components have their fields in different places, and a remedy with another component's field costs the reader an hour.
+`tests/unit/operator/test_remedies.py` checks each path here against the API's models and the chart's values.
 """
 
 from __future__ import annotations
@@ -19,8 +18,11 @@ __all__ = ["ContainerRef", "container_of", "give_memory", "lower_requests", "mak
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """A container of a component's pods. component: engine, router, gateway or directory. container: its name without
-    the mark of a pool that a gateway's containers carry; empty for the pod as a whole."""
+    """A container of a component's pods.
+
+    component: engine, router, gateway or directory.
+    container: its name without the suffix of a pool in a gateway's pod; empty for the whole pod.
+    """
 
     component: str
     container: str = ""
@@ -55,27 +57,27 @@ _ENGINE_IMAGES: Final = frozenset({"engine", "weights"})
 
 
 def container_of(pod: Object, container: str = "") -> ContainerRef:
-    """Which part a pod's container is: `tokenizer-chat` of a gateway is a tokenizer."""
+    """The container's reference: `tokenizer-chat` of a gateway is a tokenizer."""
     component = str((meta(pod).get("labels") or {}).get(COMPONENT_LABEL, "engine"))
     return ContainerRef(component, "tokenizer" if container.startswith("tokenizer") else container)
 
 
 def give_memory(container_ref: ContainerRef) -> str:
-    """For a container that was killed for want of memory."""
+    """For a container that was killed because it ran out of memory."""
     lower = {
         ContainerRef(
             "engine", "engine"
-        ): ", or lower what the model, its cache and spec.engine.hostMemory.capacity take",
+        ): ", or reduce the memory of the model, its cache or spec.engine.hostMemory.capacity",
         ContainerRef("directory", "directory"): ", or lower spec.directory.managed.maxMemory",
     }
     field = _RESOURCES.get(container_ref)
     if field is None:
-        return "Raise the limit of its container, which is none of Plumage's."
+        return "Raise the limit of its container, which does not belong to Plumage."
     return f"Raise {field}.limits.memory{lower.get(container_ref, '')}."
 
 
 def lower_requests(container_ref: ContainerRef) -> str:
-    """For a pod that no node has room for."""
+    """For a pod that fits on no node."""
     whole = ContainerRef(
         container_ref.component, container_ref.component if container_ref.component != "gateway" else "router"
     )
@@ -84,15 +86,17 @@ def lower_requests(container_ref: ContainerRef) -> str:
 
 
 def set_limits(component: str, containers: Sequence[str]) -> str:
-    """For pods that a quota refuses because containers have no requests or limits of what it counts. A container that
-    an admission webhook adds is none of Plumage's: a LimitRange gives it defaults."""
+    """For pods that a quota refuses because containers lack requests or limits of what it counts.
+
+    A container that an admission webhook adds does not belong to Plumage: a LimitRange gives it defaults.
+    """
     parts = [ContainerRef(component, "tokenizer" if one.startswith("tokenizer") else one) for one in containers]
     fields = list(dict.fromkeys(_RESOURCES[container_ref] for container_ref in parts if container_ref in _RESOURCES))
     without = [one for one, container_ref in zip(containers, parts, strict=True) if container_ref not in _RESOURCES]
-    told = [f"Set {' and '.join(fields)}."] if fields else []
+    remedies = [f"Set {' and '.join(fields)}."] if fields else []
     if without:
-        told.append(f"Give the namespace a LimitRange with defaults, for {', '.join(without)}.")
-    return " ".join(told) or "Give the namespace a LimitRange with defaults."
+        remedies.append(f"Give the namespace a LimitRange with defaults, for {', '.join(without)}.")
+    return " ".join(remedies) or "Give the namespace a LimitRange with defaults."
 
 
 def make_image_available(container_ref: ContainerRef) -> str:

@@ -119,10 +119,10 @@ async def test_the_end_is_said_once_before_it_and_once_after_it_and_told_as_a_me
     caplog.set_level(logging.INFO, "plumage_operator")
     await until_answered(cluster)
     for lasts, level, said in (
-        (datetime.timedelta(days=20), logging.INFO, "the certificate is good until"),
+        (datetime.timedelta(days=20), logging.INFO, "the certificate is valid until"),
         (datetime.timedelta(days=6), logging.WARNING, "the certificate expires soon, at"),
         (EXPIRED, logging.ERROR, "the certificate has expired, at"),
-        (datetime.timedelta(days=8), logging.INFO, "the certificate is good until"),
+        (datetime.timedelta(days=8), logging.INFO, "the certificate is valid until"),
     ):
         caplog.clear()
         cluster.serve("another", lasts)

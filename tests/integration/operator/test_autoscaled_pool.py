@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.operator_fleet import condition, events, made, pool
 from support.operator_lives import lives
-from support.reporting_pods import PodReports, engines, keep_ready
+from support.reporting_pods import Reports, engines, keep_ready
 
 SPEC = """
   autoscaling:
@@ -24,8 +24,8 @@ SPEC = """
 
 
 @pytest.fixture
-def reports() -> Iterator[PodReports]:
-    found = PodReports()
+def reports() -> Iterator[Reports]:
+    found = Reports()
     yield found
     found.close()
 

@@ -46,8 +46,8 @@ def test_in_a_namespace_that_lingers_the_operator_says_so_and_keeps_calm(fleet: 
         assert (ready["status"], ready["reason"]) == ("False", "NamespaceTerminating")
         assert "the namespace is being deleted" in ready["message"]
         after = figures(fleet)
-        assert after.get("Bug", 0) == before.get("Bug", 0)
-        assert after.get("UnavailableError", 0) == before.get("UnavailableError", 0), "a refusal is no outage"
+        assert after.get("bug", 0) == before.get("bug", 0)
+        assert after.get("unavailable", 0) == before.get("unavailable", 0), "a refusal is no outage"
         lines = [line for line in fleet.log(running(fleet)).splitlines() if namespace in line]
         assert len(lines) < 20, "\n".join(lines)
     finally:

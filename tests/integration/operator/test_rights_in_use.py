@@ -13,12 +13,12 @@ def test_in_all_of_this_nothing_was_refused_for_want_of_rights(fleet: Fleet, nam
     made(fleet, namespace)
     assert audit.allowed > 20
     own = partial(fleet.kubectl, f"--kubeconfig={fleet.kubeconfig()}")
-    assert audit.not_ready_reason(own) == []
+    assert audit.lacking(own) == []
 
     asked = f"list /api/v1/namespaces/{namespace}/secrets?limit=500"
     assert "secrets is forbidden" in own("-n", namespace, "get", "secrets", check=False)
     assert asked in audit.forbidden, "it would have been seen"
-    assert audit.not_ready_reason(own) == [asked], "and told from what was refused for a moment"
+    assert audit.lacking(own) == [asked], "and told from what was refused for a moment"
     fleet.kubectl("-n", namespace, "create", "role", "reader", "--verb=list", "--resource=secrets")
     fleet.kubectl("-n", namespace, "create", "rolebinding", "reader", "--role=reader", f"--user={USER}")
-    fleet.until(lambda: audit.not_ready_reason(own) == [])
+    fleet.until(lambda: audit.lacking(own) == [])

@@ -128,7 +128,7 @@ async def test_who_may_ask() -> None:
 
 
 async def test_a_cluster_without_aggregation_is_told() -> None:
-    with pytest.raises(ConfigurationError, match="without aggregation"):
+    with pytest.raises(ConfigurationError, match="no aggregation layer"):
         await read_front_proxy(KubeClient({}))
 
 

@@ -63,7 +63,7 @@ def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reas
     assert cause is not None
     assert cause.reason is reason
     assert words in cause.message
-    assert not cause.passes
+    assert not cause.transient
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_each_event_is_told_as_what_it_is(event: str, message: str, reason: Reas
         [pod_object(**waiting("ContainerCreating"))], None, [WarningEvent("chat-engine-0", event, message)]
     )
     assert cause is not None
-    assert (cause.reason, cause.passes) == (reason, True)
+    assert (cause.reason, cause.transient) == (reason, True)
     assert words in cause.message
     assert ("volume" in cause.message) is (reason is Reason.VOLUME_FAILED)
 
@@ -231,7 +231,7 @@ def test_a_bad_image_halts_the_rollout_and_the_old_fleet_serves_on() -> None:
     assert world.reasons()["Ready"] == ("True", "Serving")
     halted = world.condition("Progressing")
     assert (halted["status"], halted["reason"]) == ("False", "RolloutHalted")
-    assert "the 2 replicas of before serve on" in halted["message"]
+    assert "the 2 previous replicas still serve" in halted["message"]
     assert "nowhere" in deployment["spec"]["template"]["spec"]["containers"][0]["image"]
     assert ("Warning", "RolloutHalted") in [(one.type, one.reason) for one in world.told]
 
@@ -283,7 +283,7 @@ def test_a_replica_that_starts_anew_is_no_warning() -> None:
     told = len(world.told)
     world.do(world.plan())
     assert world.reasons()["Ready"] == ("True", "Serving")
-    assert world.condition("Ready")["message"] == "3 of 4 replicas are ready; the others start"
+    assert world.condition("Ready")["message"] == "3 of 4 replicas are ready; the others are starting"
     assert "Warning" not in [one.type for one in world.told[told:]]
 
 

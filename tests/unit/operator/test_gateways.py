@@ -183,7 +183,7 @@ def test_a_gateway_without_pools_says_what_to_do() -> None:
     gateway.converge()
     assert gateway.names() == {}
     assert gateway.reasons()["Ready"] == ("False", "NoPool")
-    assert "none of the pools that refer to it can be served" in gateway.condition("Ready")["message"]
+    assert "no pool that refers to it can be served" in gateway.condition("Ready")["message"]
 
 
 def test_a_child_that_somebody_changed_is_put_back_and_a_refusal_told() -> None:

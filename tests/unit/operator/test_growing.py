@@ -49,7 +49,7 @@ def test_a_pool_that_serves_is_ready_while_it_grows() -> None:
     for ready in (2, 3, 7):
         assert is_ready(world, ready) == ("True", "Serving")
         assert world.reasons()["Progressing"] == ("True", "Resizing")
-        assert world.condition("Ready")["message"] == f"{ready} of 8 replicas are ready; the others start"
+        assert world.condition("Ready")["message"] == f"{ready} of 8 replicas are ready; the others are starting"
     assert is_ready(world, 8) == ("True", "Serving")
     assert world.reasons()["Progressing"] == ("False", "Settled")
     assert {one.reason for one in world.told if one.reason in ("Starting", "Warming")} == {"Starting"}

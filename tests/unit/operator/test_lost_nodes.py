@@ -92,7 +92,7 @@ def test_container_that_a_restarted_kubelet_can_not_find_is_no_crash() -> None:
     statuses = [{"name": "engine", "ready": False, "state": ended, "restartCount": 0}]
     cause = diagnose([pod_object(containerStatuses=statuses)], None, [])
     assert cause is not None
-    assert (cause.reason, cause.passes) == (Reason.NODE_LOST, True)
+    assert (cause.reason, cause.transient) == (Reason.NODE_LOST, True)
 
 
 def test_pool_that_loses_a_node_warns_and_says_it_is_degraded() -> None:

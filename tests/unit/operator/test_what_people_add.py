@@ -113,7 +113,7 @@ def test_what_is_added_is_said_and_taken_out(key: tuple[str, str], edit: Edit, p
     made, said = world.plan()
     assert isinstance(said, EmitEvent)
     assert (said.type, said.reason) == ("Warning", "ChildRepaired")
-    assert said.message == f"{key[0]} {key[1]} was changed by somebody ({path}) and is put back"
+    assert said.message == f"{key[0]} {key[1]} was changed ({path}) and is restored"
     assert isinstance(made, Apply)
     world.converge()
     after = world.objects[key]

@@ -21,7 +21,7 @@ async def look(world: World, loop: AutoscalingLoop, tokens: int, **more: Any) ->
     world.now += 15
     report(world, tokens, **more)
     await loop.round()
-    return loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+    return loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
 
 
 async def test_it_asks_decides_and_tells_whoever_plans(world: World, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_at_scale_down_the_coldest_gets_the_lowest_cost(world: World, tmp_
         annotated = world.observe(KEY)
         assert annotated is not None
         annotated.pods[0]["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] = "-1"
-        assert loop.word(KEY, annotated).deletion_costs == {}  # type: ignore[union-attr]
+        assert loop.decision(KEY, annotated).deletion_costs == {}  # type: ignore[union-attr]
 
 
 async def test_a_pool_without_autoscaling_has_a_hit_ratio_and_a_coldest_replica(world: World, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_a_pool_without_autoscaling_has_a_hit_ratio_and_a_coldest_replica(
         world.now += 60
         world.reports["127.0.0.200"] = router(world.now, requests=9, prompts=1000, cached=750)
         await loop.round()
-        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        word = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason, dict(word.deletion_costs)) == (2, "Manual", {"e0": -1})
         assert word.fields == {"hitRatioPercent": 75}
@@ -71,7 +71,7 @@ async def test_what_was_decided_is_forgotten_with_the_spec_that_asked_for_it(wor
         await look(world, loop, 0)
         assert (await look(world, loop, 4500)).reason != "Manual"
         world.spec, world.generation = {"replicas": 2}, 2
-        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        word = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason) == (2, "Manual")
         assert "autoscaling" not in word.fields
@@ -82,7 +82,7 @@ async def test_of_a_deleted_namesake_nothing_holds(world: World, tmp_path: Path)
         await look(world, loop, 0)
         assert (await look(world, loop, 4500)).desired == 6
         world.uid, world.replicas = "u2", 1
-        assert loop.word(KEY, world.observe(KEY)) is None  # type: ignore[arg-type]
+        assert loop.decision(KEY, world.observe(KEY)) is None  # type: ignore[arg-type]
         assert await look(world, loop, 0) is None
         assert (await look(world, loop, 1500)).fields["autoscaling"].get("lastScaleTime") is None
 
@@ -95,7 +95,7 @@ async def test_a_figure_that_is_missing_at_the_first_look_and_at_the_second_is_t
         world.now += 15
         world.reports = {f"127.0.0.{n}": 403 for n in (2, 3, 200)}
         await loop.round()
-        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        word = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.status, word.reason) == (2, "False", "MetricMissing")
 
@@ -110,7 +110,7 @@ async def test_pods_that_do_not_answer_hold_the_pool_and_are_asked_less_often(wo
             await loop.round()
         world.now += 60
         await loop.round()
-        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        word = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason) == (2, "MetricMissing")
         asked = len(world.asked)
@@ -134,7 +134,7 @@ async def test_a_sleeping_pool_is_looked_at_often_and_woken(world: World, tmp_pa
         world.now += 2
         world.reports["127.0.0.200"] = router(world.now, requests=20, wanting=20, held=20)
         await loop.round()
-        word = loop.word(KEY, world.observe(KEY))  # type: ignore[arg-type]
+        word = loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
         assert word is not None
         assert (word.desired, word.reason) == (1, "Woken")
 

@@ -10,11 +10,11 @@ from aiohttp import web
 from support.kube_double import answered_by
 from support.operator_world import CONFIG, pool_object
 
-from plumage_operator import manager as running
+from plumage_operator import manager
 from plumage_operator.controller.watch import WATCHED
 from plumage_operator.kube.client import KubeClient
 from plumage_operator.kube.errors import RefusedError
-from plumage_operator.manager import Operator
+from plumage_operator.manager import Manager
 from plumage_operator.options import Options
 
 
@@ -45,25 +45,25 @@ async def api(server: Server) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture
-def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
-    monkeypatch.setattr(running, "_FIRST_WAIT", 0.0)
-    operator = Operator(Options(CONFIG, "first"))
+def operator(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    monkeypatch.setattr(manager, "_FIRST_WAIT", 0.0)
+    operator = Manager(Options(CONFIG, "first"))
     operator.heartbeats.expect("event loop", 60.0)
     return operator
 
 
 async def test_what_is_refused_for_a_moment_is_asked_for_again(
-    server: Server, api: KubeClient, operator: Operator, caplog: pytest.LogCaptureFixture
+    server: Server, api: KubeClient, operator: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.refusals = 2
-    await operator._filled(api, WATCHED)
+    await operator._fill(api, WATCHED)
     assert operator.store.pools() == [("default", "chat")]
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
-    assert "asking again in 0 s: User plumage cannot list it" in caplog.text
+    assert "retrying in 0 s: User plumage cannot list it" in caplog.text
 
 
-async def test_who_lacks_a_right_ends(server: Server, api: KubeClient, operator: Operator) -> None:
+async def test_who_lacks_a_right_ends(server: Server, api: KubeClient, operator: Manager) -> None:
     server.refusals = 1_000
     with pytest.raises(RefusedError, match="cannot list"):
-        await operator._filled(api, WATCHED)
+        await operator._fill(api, WATCHED)
     assert server.refusals == 1_000 - 6

@@ -8,7 +8,7 @@ import pytest
 from support.fleets import pod
 from support.reporting_pool import KEY, World, report, running
 
-from plumage_operator.autoscaling.report_client import SELDOM, PodBackoff
+from plumage_operator.autoscaling.report_client import LONGEST, PodBackoff
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def test_waits_grow_from_the_failure_on() -> None:
         now += 40.0  # the round it failed in was a long one
         backoff.failed(now)
         waits.append(backoff.until - now)
-    assert waits == [11.0, 26.0, 56.0, SELDOM - 4, SELDOM - 4, SELDOM - 4]
-    assert backoff.over()
+    assert waits == [11.0, 26.0, 56.0, LONGEST - 4, LONGEST - 4, LONGEST - 4]
+    assert backoff.succeeded()
     assert backoff.until < 0
-    assert not backoff.over()
+    assert not backoff.succeeded()
 
 
 async def test_a_round_that_takes_long_counts_the_wait_from_the_failure(world: World, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.reporting_pool import World, report, running
 
 from plumage_operator.autoscaling import AutoscalingLoop
-from plumage_operator.autoscaling.poll_schedule import LATELY, PollSchedule
+from plumage_operator.autoscaling.poll_schedule import REQUESTED_RECENTLY, PollSchedule
 from plumage_operator.external_metrics import add_pool_page, pool_samples
 
 CHAT, OTHER = ("models", "chat"), ("models", "other")
@@ -66,25 +66,25 @@ async def test_one_scrape_is_forgotten(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop, offered(world, loop) as client:
         assert await passes(world, loop, 600) <= 11
         await asks(client)
-        assert 12 <= await passes(world, loop, int(LATELY)) <= 14
+        assert 12 <= await passes(world, loop, int(REQUESTED_RECENTLY)) <= 14
         assert await passes(world, loop, 600) <= 11
 
 
 def test_only_the_pool_that_was_asked_about_is_looked_at_more_often() -> None:
-    pace = PollSchedule()
+    schedule = PollSchedule()
     for pool in (CHAT, OTHER):
-        pace.start(pool, 0.0)
-        pace.record(pool, scaled=False, asleep=False)
-    pace.requested(CHAT, 1.0)
-    assert [pace.due(pool, 15.0) for pool in (CHAT, OTHER)] == [True, False]
-    assert pace.due(OTHER, 60.0)
+        schedule.start(pool, 0.0)
+        schedule.record(pool, scaled=False, asleep=False)
+    schedule.requested(CHAT, 1.0)
+    assert [schedule.due(pool, 15.0) for pool in (CHAT, OTHER)] == [True, False]
+    assert schedule.due(OTHER, 60.0)
 
 
 def test_nothing_is_kept_of_a_pool_that_is_not_there() -> None:
-    pace = PollSchedule()
-    pace.requested(CHAT, 0.0)
-    pace.start(CHAT, 1.0)
-    pace.record(CHAT, scaled=False, asleep=False)
-    assert not pace.due(CHAT, 16.0), "who asked before it was there asked about nothing"
-    pace.retain({OTHER})
-    assert pace.due(CHAT, 2.0), "a pool of this name would be new"
+    schedule = PollSchedule()
+    schedule.requested(CHAT, 0.0)
+    schedule.start(CHAT, 1.0)
+    schedule.record(CHAT, scaled=False, asleep=False)
+    assert not schedule.due(CHAT, 16.0), "who asked before it was there asked about nothing"
+    schedule.retain({OTHER})
+    assert schedule.due(CHAT, 2.0), "a pool of this name would be new"

@@ -118,7 +118,7 @@ async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
     await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 2
     said = EmitEvent("Normal", "Settled", "all is well")
-    await EventRecorder(api, lambda: 0.0, "one").tell(POOL, said)
+    await EventRecorder(api, lambda: 0.0, "one").record(POOL, said)
     assert "list the events of team" in caplog.text
     assert "team/chat: the event could not be written: Settled" in caplog.text
 
