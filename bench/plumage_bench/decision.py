@@ -29,12 +29,13 @@ from plumage.routing import Query
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
 from plumage_bench.router.prompts import MARK, MODEL, Body, make_bodies
-from plumage_router.body import parse_body
-from plumage_router.collector import settle
-from plumage_router.decide import Decider, Decision
-from plumage_router.prompt import CHAT_PATH, Prompt, PromptReader
-from plumage_router.replicas import Load
-from plumage_router.usage import Usage, Wanted
+from plumage_router.fleet.replicas import Load
+from plumage_router.http.paths import CHAT_PATH
+from plumage_router.process.memory import freeze_startup_objects
+from plumage_router.request.body import parse_body
+from plumage_router.request.prompt import Prompt, PromptReader
+from plumage_router.request.usage import Usage, WantedUsage
+from plumage_router.routing.decider import Decider, Decision
 
 __all__ = ["run"]
 
@@ -158,7 +159,7 @@ def _read_stepwise(reader: PromptReader, data: bytes) -> tuple[Prompt, list[int]
     times.append(perf_counter_ns())
     chunks = reader.chain(text, MODEL, "")
     times.append(perf_counter_ns())
-    prompt = Prompt(CHAT_PATH, MODEL, data, True, Wanted.NONE, text, chunks)
+    prompt = Prompt(CHAT_PATH, MODEL, data, True, WantedUsage.NONE, text, chunks)
     return prompt, [after - before for before, after in pairwise(times)]
 
 
@@ -178,7 +179,7 @@ def _decide_stepwise(fleet: Fleet, prompt: Prompt, now: float) -> tuple[Decision
 def _as_in_the_router() -> Iterator[None]:
     """The router's settings of Python's garbage collector, which the slowest decisions feel."""
     threshold = gc.get_threshold()
-    settle()
+    freeze_startup_objects()
     try:
         yield
     finally:

@@ -65,7 +65,7 @@ CONFIG_FOLDER: Final = "/etc/plumage"
 TOKEN_FOLDER: Final = "/var/run/secrets/plumage"
 AUDIENCE: Final = "plumage"
 
-# Sections of a router's configuration that it takes from a changed file without a restart (plumage_router.live).
+# Sections of a router's configuration that a running router applies (plumage_router.process.config_watch).
 LIVE_ROUTER_SETTINGS: Final = (
     "policy",
     "limits",

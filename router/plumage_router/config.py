@@ -1,8 +1,8 @@
-"""What a router is told: one JSON file, validated at once. Some of it may change while it runs (`live.py`).
+"""The router's configuration: one JSON file. A part of it may change while the router runs (`process/config_watch.py`).
 
-Keys that may be rotated (API keys, the admin key, the engines' key) are files, read again when they change; the
-replicas are a file too (`membership.py`), or a Service's EndpointSlices (`slices.py`). Every bound the router holds is
-a field here. Of an operator's file, which may be a version newer, unknown fields are passed over (`plumage.newer`).
+Keys that may change (API keys, the admin key, the engines' key) are in files of their own, which are read again. The
+replicas come from a file (`fleet/membership.py`) or from EndpointSlices (`fleet/endpoint_slices.py`). Every bound of
+the router is a field here. Unknown fields in the file of a newer operator are ignored (`plumage.newer`).
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ _Read = TypeVar("_Read", bound=Settings)
 
 
 class Section(Settings):
-    """A part of a router's file: unknown fields are refused, names are spelt as in JSON."""
+    """A section of the file. Unknown fields are refused; names are in camelCase."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 class ListenConfig(Section):
-    """A TCP port, a Unix socket, or both. Port 0 lets the system choose; the choice is logged. fd: a listening TCP
-    socket that the parent process holds open, in place of the port: connections wait in it for the next router.
-    metrics_port: serves the metrics without a key (`scrape.py`), on the same host."""
+    """A TCP port, a Unix socket, or both. Port 0: the system chooses, and the log has the port.
+
+    fd: a listening TCP socket of the parent process, instead of the port. Connections wait in it for the next router.
+    metrics_port: serves the metrics without a key (`admin/metrics_port.py`), on the same host.
+    """
 
     fd: int | None = Field(default=None, ge=3)
     host: str = "127.0.0.1"
@@ -69,8 +71,11 @@ class ListenConfig(Section):
 
 
 class EndpointSlicesConfig(Section):
-    """The replicas are the pods behind a Service. cordoned_file: `{"cordoned": ["POD", …]}`, pods that get no new
-    request, written by the operator into the router's ConfigMap; one that is missing cordons nobody."""
+    """The replicas are the pods behind a Service.
+
+    cordoned_file: `{"cordoned": ["POD", …]}`, pods that get no new request. The operator writes it into the router's
+    ConfigMap. Without the file no pod is cordoned.
+    """
 
     namespace: str = Field(min_length=1, max_length=63)
     service: str = Field(min_length=1, max_length=63)
@@ -78,16 +83,18 @@ class EndpointSlicesConfig(Section):
 
 
 class MembershipConfig(Section):
-    """Where the replicas are told, in a cluster."""
+    """The source of the replicas in a cluster."""
 
     endpoint_slices: EndpointSlicesConfig
 
 
 class ModelConfig(Section):
-    """`name` is the base model: it seeds every chunk chain. `aliases` are other names clients may use for it;
-    `adapters` are LoRA names, each with a chain of its own. `model_folder` holds template and tokenizer. `max_length`:
-    the engines' longest prompt and answer together, in tokens, where it is not the model's own; `cache_tokens`: what an
-    engine's KV cache holds, since nothing longer can be served."""
+    """name: the base model, which seeds every chunk chain. aliases: other names of it for clients.
+
+    adapters: LoRA names; each has its own chain. model_folder: template and tokenizer.
+    max_length: the engines' limit for prompt and answer together, in tokens, if it differs from the model's own.
+    cache_tokens: the size of an engine's KV cache, since nothing longer can be served.
+    """
 
     name: str = Field(min_length=1)
     model_folder: str
@@ -99,7 +106,7 @@ class ModelConfig(Section):
 
 
 class PolicyConfig(Section):
-    """`options` go to the policy's constructor as they are (see `plumage.routing`)."""
+    """options: the arguments of the policy's constructor (see `plumage.routing`)."""
 
     name: str = defaults.ROUTING_POLICY
     options: dict[str, Any] = Field(default_factory=dict)
@@ -113,9 +120,11 @@ class PolicyConfig(Section):
 
 
 class AuthConfig(Section):
-    """No `api_keys_file`: every client is let in. No `admin_key_file`: the admin endpoints and explanations are closed
-    to everybody but `callers`, service accounts by their full names, who may read the fleet's figures alone. See
-    `auth.py` for the files' form."""
+    """Without api_keys_file every client is admitted. Without admin_key_file the admin routes are closed.
+
+    callers: full names of service accounts that may read the fleet report, and nothing else.
+    `http/auth.py` describes the files.
+    """
 
     callers: tuple[str, ...] = ()
     api_keys_file: Path | None = None
@@ -123,10 +132,14 @@ class AuthConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Memory is bounded by these: connections x header bytes, plus twice `max_buffered_bytes` of bodies (each with its
-    rendered prompt), plus some times `max_body_bytes` while one is read. `max_attempts`: replicas tried for one
-    request, those that could not be reached included. `max_failed_replicas`: replicas that may fail after they were
-    sent the request (lost connection, 5xx, silence); then the request may be the cause, and it is sent to no other."""
+    """The bounds of one router.
+
+    Memory: connections x header bytes, plus twice `max_buffered_bytes` (each body has a rendered prompt), plus a few
+    times `max_body_bytes` while one body is parsed.
+    max_attempts: replicas tried for one request, including unreachable ones.
+    max_failed_replicas: replicas that may fail after they got the request (lost connection, 5xx, silence). Then the
+    request may be the cause, and no other replica gets it.
+    """
 
     max_connections: Count = defaults.MAX_CONNECTIONS
     max_in_flight: Count = defaults.MAX_IN_FLIGHT
@@ -142,21 +155,22 @@ class LimitsConfig(Section):
 
 
 class HoldConfig(Section):
-    """Requests that wait while no replica can take them: at most so many (0: none, they are refused at once), each at
-    most so long (s)."""
+    """Requests that wait while no replica is available: their number (0: they are refused at once), and seconds."""
 
     max_requests: int = Field(ge=0, le=100_000)
     max_seconds: Seconds
 
 
 NO_HOLD = HoldConfig(max_requests=0, max_seconds=1)
-"""Of a file without the section, as local mode's: a request that no replica can take is refused at once."""
+"""The default, which local mode uses: a request without an available replica is refused at once."""
 
 
 class TimeoutsConfig(Section):
-    """Seconds. first_byte, idle: to the first piece of a stream and between two; an answer in one piece may take as
-    long as it takes to compute, up to `request`. leave: from SIGTERM until nothing new is accepted; whoever sends here
-    must have heard by then (in a cluster kube-proxy, some seconds)."""
+    """Seconds.
+
+    first_byte, idle: to the first bytes of a stream, and between two. Other answers are bounded by `request` only.
+    leave: from SIGTERM until the router stops accepting. In a cluster kube-proxy needs some seconds to notice.
+    """
 
     header: Seconds = 10.0
     body: Seconds = 60.0
@@ -174,7 +188,7 @@ class TimeoutsConfig(Section):
 
 
 class BreakerConfig(Section):
-    """A replica that failed `failures` times in a row is left alone, first for `base` seconds, at most for `cap`."""
+    """A replica that failed `failures` times in a row gets no requests: first for `base` seconds, at most for `cap`."""
 
     failures: Count = 3
     base: Seconds = 0.5
@@ -182,9 +196,11 @@ class BreakerConfig(Section):
 
 
 class QuarantineConfig(Section):
-    """Bodies that engines failed on (`quarantine.py`). strikes: replicas that a body may fail on before it is refused;
-    seconds, cap: the first and the longest quarantine; memory: seconds without a strike until a body is forgotten;
-    bodies: so many are remembered."""
+    """Request bodies that engines failed on (`request/quarantine.py`).
+
+    strikes: replicas that may fail on a body before it is refused. seconds, cap: the first and the longest quarantine.
+    memory: seconds without a strike until a body is forgotten. bodies: the number that is remembered.
+    """
 
     strikes: Count = 2
     seconds: Seconds = 30.0
@@ -194,12 +210,15 @@ class QuarantineConfig(Section):
 
 
 class PoolConfig(Section):
-    """What a router must know of a pool. Exactly one of membership_file and membership. `directory_url` null means
-    degraded on purpose: no cache knowledge but this router's own; its user, its password (read at each connection) and
-    the CA to trust may be named beside it. api_server: where the cluster's is, for `membership` and `auth.callers`.
-    engine_api_key_file: the key that engines ask for; previous_engine_api_key_file: the one that engines which were not
-    restarted since may still have, and the file may be missing; salt_key_file: what tenants' cache salts are made with,
-    needed where there is `auth.api_keys_file`."""
+    """The settings of one pool. Set exactly one of membership_file and membership.
+
+    directory_url: null for no directory; the router then knows only its own requests. directory_username,
+    directory_password_file (read at each connection) and directory_ca_file belong to it.
+    api_server: of the cluster, for `membership` and `auth.callers`.
+    engine_api_key_file: the key that engines ask for. previous_engine_api_key_file: the key of engines that were not
+    restarted since a change; the file may be missing.
+    salt_key_file: the key for tenants' cache salts; needed with `auth.api_keys_file`.
+    """
 
     pool: str = Field(min_length=1)
     model: ModelConfig
@@ -218,7 +237,8 @@ class PoolConfig(Section):
     quarantine: QuarantineConfig = QuarantineConfig()
     access_log: bool = Field(default=False, description="a JSON line for each request, on standard output")
     allowed_request_fields: tuple[str, ...] = Field(
-        default=(), description="fields that pass though they are forbidden or unknown (`forbidden.py`)"
+        default=(),
+        description="fields that are allowed although they are forbidden or unknown (`request/forbidden_fields.py`)",
     )
     engine_api_key_file: Path | None = None
     previous_engine_api_key_file: Path | None = None
@@ -228,7 +248,7 @@ class PoolConfig(Section):
 
     @property
     def directory(self) -> str | None:
-        """The directory's whole URL; it holds no secret of a file."""
+        """The directory's complete URL. It contains the paths of secret files, not their content."""
         if self.directory_url is None:
             return None
         return with_files(
@@ -238,14 +258,14 @@ class PoolConfig(Section):
     @field_validator("membership")
     @classmethod
     def _one_source(cls, value: MembershipConfig | None, info: ValidationInfo) -> MembershipConfig | None:
-        """Of a field, so that it is told beside the mistakes of others."""
+        """Validates a field rather than the model, so that its error is reported with those of other fields."""
         if (info.data.get("membership_file") is None) == (value is None):
             raise ValueError("exactly one of membershipFile and membership must be set")
         return value
 
 
 class RouterConfig(PoolConfig):
-    """The whole file of a router of one pool."""
+    """The whole file of the router of one pool."""
 
     listen: ListenConfig = ListenConfig()
     router_id: str | None = Field(default=None, description="name of this router among its peers; default host and pid")
@@ -253,12 +273,12 @@ class RouterConfig(PoolConfig):
 
 
 def load_config(path: Path) -> RouterConfig:
-    """The file's content, or a ConfigurationError with every mistake in it."""
+    """Returns the file's content. Raises ConfigurationError with all errors in it."""
     return read_config(path, RouterConfig)
 
 
 def read_config(path: Path, kind: type[_Read]) -> _Read:
-    """As `load_config`, of a file of that kind."""
+    """`load_config` for another kind of file."""
     try:
         return kind.told(from_json(path.read_bytes()), path.name)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What the router counts, in plain integers; the Prometheus form is made only when somebody scrapes.
+"""The router's counters, as plain integers. The Prometheus text is made only when a scraper asks.
 
-A client library's counters take locks and look up labels at every step, which the completion path can't afford. Here
-an observation is put on a list, and the list is sorted into buckets once a tick.
+The counters of a client library take locks and look up labels at every step, which the completion path cannot afford.
+Here an observation is appended to a list, and the list is sorted into buckets once a tick.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ _TOKENS = (-4096, -1024, -512, -256, -128, -64, -16, 0, 16, 64, 128, 256, 512, 1
 
 
 class Histogram:
-    """Cumulative buckets, as Prometheus reads them. `observe(value)` takes one in; call `settle` now and then."""
+    """Cumulative buckets, as Prometheus reads them. `observe(value)` adds a value; call `flush` with each tick."""
 
-    __slots__ = ("_fresh", "_reached", "_total", "bounds", "observe")
+    __slots__ = ("_cumulative", "_pending", "_sum", "bounds", "observe")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self._reached = [0] * (len(bounds) + 1)  # values up to each bound, and all of them
-        self._total = 0.0
-        self._fresh: list[float] = []
-        self.observe: Callable[[float], None] = self._fresh.append
+        self._cumulative = [0] * (len(bounds) + 1)  # values up to each bound, and all values
+        self._sum = 0.0
+        self._pending: list[float] = []
+        self.observe: Callable[[float], None] = self._pending.append
 
-    def settle(self) -> None:
-        """Sorts what was observed into the buckets."""
-        fresh = self._fresh
-        fresh.sort()
-        self._total += sum(fresh)
+    def flush(self) -> None:
+        """Sorts the pending observations into the buckets."""
+        pending = self._pending
+        pending.sort()
+        self._sum += sum(pending)
         for index, bound in enumerate(self.bounds):
-            self._reached[index] += bisect_right(fresh, bound)
-        self._reached[-1] += len(fresh)
-        fresh.clear()
+            self._cumulative[index] += bisect_right(pending, bound)
+        self._cumulative[-1] += len(pending)
+        pending.clear()
 
     @property
     def count(self) -> int:
-        return self._reached[-1] + len(self._fresh)
+        return self._cumulative[-1] + len(self._pending)
 
     @property
-    def reached(self) -> list[int]:
-        """Values up to each bound, and last all of them, as of the last `settle`."""
-        return list(self._reached)
+    def cumulative(self) -> list[int]:
+        """Values up to each bound, and then all values, as of the last `flush`."""
+        return list(self._cumulative)
 
     @property
-    def total(self) -> float:
-        return self._total + sum(self._fresh)
+    def sum(self) -> float:
+        return self._sum + sum(self._pending)
 
     def lines(self, name: str, text: str) -> Iterator[str]:
-        """Its family in the text form."""
-        self.settle()
-        return exposition.histogram(name, text, self.bounds, self._reached, self._total)
+        """The metric family in Prometheus' text format."""
+        self.flush()
+        return exposition.histogram(name, text, self.bounds, self._cumulative, self._sum)
 
 
 class Metrics:
-    """All of one router's counters. Errors are ours (told by `code`); `responses` are what clients got, by status."""
+    """The counters of one router. `errors`: the router's own, by code. `responses`: what clients got, by status."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -86,13 +86,13 @@ class Metrics:
         self.latency_error = Histogram(_ERROR)
         self.hit_error = Histogram(_TOKENS)
 
-    def settle(self) -> None:
-        """Call it each tick: observations wait in lists until then."""
+    def flush(self) -> None:
+        """Call with each tick: observations are pending until then."""
         for _, _, histogram in self._histograms():
-            histogram.settle()
+            histogram.flush()
 
     def lines(self) -> Iterator[str]:
-        """What is counted here, in Prometheus' text form."""
+        """All families in Prometheus' text format."""
         for name, text, value in self._single():
             yield from exposition.counter(_PREFIX + name, text, value)
         for name, text, label, values in self._labelled():
@@ -102,31 +102,31 @@ class Metrics:
 
     def _single(self) -> tuple[tuple[str, str, float], ...]:
         return (
-            ("requests", "Completion requests begun.", self.requests),
-            ("aborted", "Clients that left early.", self.aborted),
+            ("requests", "Completion requests received.", self.requests),
+            ("aborted", "Requests whose client left early.", self.aborted),
             ("truncated", "Answers cut short by an engine's failure.", self.truncated),
             ("usage_missing", "Answers without cached_tokens.", self.usage_missing),
-            ("background_failures", "Background tasks that failed and began again.", self.background_failures),
+            ("background_failures", "Failures of background tasks, which restart.", self.background_failures),
             ("prompt_tokens", "Prompt tokens as engines counted them.", self.prompt_tokens),
             ("output_tokens", "Answer tokens as engines counted them.", self.output_tokens),
             ("hit_tokens_predicted", "Prompt tokens expected in the cache.", self.predicted_hit_tokens),
-            ("hit_tokens_actual", "Prompt tokens that were in the cache.", self.actual_hit_tokens),
+            ("hit_tokens_actual", "Prompt tokens found in the cache.", self.actual_hit_tokens),
         )
 
     def _labelled(self) -> tuple[tuple[str, str, str, Mapping[str, int]], ...]:
         responses = {str(status): count for status, count in self.responses.items()}
         return (
             ("responses", "Responses by status.", "status", responses),
-            ("errors", "Errors the router answered itself.", "code", self.errors),
-            ("not_found", "Requests for paths that are not served, by class.", "path", self.not_found),
-            ("retries", "Attempts that failed and were followed by another.", "reason", self.retries),
+            ("errors", "Errors that the router itself answered, by code.", "code", self.errors),
+            ("not_found", "Requests for paths that are not served, by path class.", "path", self.not_found),
+            ("retries", "Failed attempts that were followed by another, by reason.", "reason", self.retries),
         )
 
     def _histograms(self) -> tuple[tuple[str, str, Histogram], ...]:
         return (
-            ("decision_seconds", "Reading a request and choosing its replica.", self.decision),
-            ("ttft_seconds", "Request read to the first body byte, of streams.", self.ttft),
-            ("latency_seconds", "Request read to the last body byte.", self.latency),
+            ("decision_seconds", "Time to read a request and choose its replica.", self.decision),
+            ("ttft_seconds", "Time from a received request to its first body byte, of streams.", self.ttft),
+            ("latency_seconds", "Time from a received request to its last body byte.", self.latency),
             ("ttft_error_seconds", "Actual minus predicted TTFT, of streams.", self.ttft_error),
             ("latency_error_seconds", "Actual minus predicted end-to-end latency.", self.latency_error),
             ("hit_error_tokens", "Actual minus predicted hit tokens.", self.hit_error),

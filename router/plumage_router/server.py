@@ -1,7 +1,7 @@
-"""A router's life: build the parts, listen, keep the background tasks running, drain, leave nothing behind.
+"""Runs a router process: builds its parts, listens, runs the background tasks, drains and stops.
 
-Accepting is paused when connections pass their bound by more than a few (the system's queue then holds newcomers back).
-SIGTERM and SIGINT stop accepting, let what is under way finish up to the drain timeout, and then cut it off.
+When far too many connections are open, accepting is paused and new ones wait in the system's queue. SIGTERM and SIGINT
+stop accepting, let requests finish until the drain timeout, and then cut them off.
 """
 
 from __future__ import annotations
@@ -14,137 +14,140 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from plumage.open_files import files_of_router
-from plumage_router.allocator import map_large_blocks
-from plumage_router.auth import Auth
-from plumage_router.backend import Backend
-from plumage_router.background import Background
-from plumage_router.client import ClientConnection
-from plumage_router.collector import settle
+from plumage_router.admin.app import make_app
+from plumage_router.admin.metrics_port import MetricsPort
+from plumage_router.admin.status import metrics_page
 from plumage_router.config import LimitsConfig, RouterConfig
-from plumage_router.entrance import Entrance
-from plumage_router.gateway import TICK
-from plumage_router.incluster import find_callers
-from plumage_router.listening import Listening
-from plumage_router.live import ConfigWatch
-from plumage_router.model import load_model
-from plumage_router.scrape import Scrape
-from plumage_router.status import metrics_page
+from plumage_router.fleet.in_cluster import find_callers
+from plumage_router.http.auth import Auth
+from plumage_router.http.downstream import DownstreamConnection
+from plumage_router.http.listener import Listener
+from plumage_router.http.listening_sockets import ListeningSockets
+from plumage_router.pool_router import TICK, PoolRouter
+from plumage_router.process.background import Background
+from plumage_router.process.config_watch import ConfigWatch
+from plumage_router.process.memory import freeze_startup_objects, map_large_blocks
+from plumage_router.request.model import load_model
 
-__all__ = ["ROTATION", "Life", "Router", "drained", "name_of_router", "raise_file_limit", "run", "serve"]
+__all__ = ["ROTATION", "RouterServer", "Service", "drain", "name_of_router", "raise_file_limit", "run", "serve"]
 
 log = logging.getLogger(__name__)
 
-LAST = 1.0  # seconds before the end of a drain in which requests that are held are told to come back
-ROTATION = 2.0  # seconds between looks at key files
+TURN_AWAY: Final = 1.0  # seconds before the end of a drain at which waiting requests are turned away
+ROTATION: Final = 2.0  # seconds between checks of key files and the configuration
 
 
-class Router:
-    """One router in one event loop. `await start()`, then `await stop()`. file: where `config` was read, to be read
-    again when it changes. name: among its peers, before what `config` says."""
+class RouterServer:
+    """The router of one pool in one event loop. `await start()`, then `await stop()`.
+
+    file: where `config` was read; it is read again when it changes.
+    name: of this router among its peers; takes precedence over `config`.
+    """
 
     def __init__(self, config: RouterConfig, file: Path | None = None, *, name: str | None = None) -> None:
         self.config = config
         self._loop = loop = asyncio.get_running_loop()
-        self.backend = Backend(
+        self.pool = PoolRouter(
             config,
             load_model(config.model),
             name=name or name_of_router(config.router_id),
             auth=Auth(config.auth, find_callers(config.auth, config.api_server)),
-            pause_accepting=lambda: loop.call_soon(self._listening.pause),
+            application=make_app,
+            pause_accepting=lambda: loop.call_soon(self._sockets.pause),
             loop=loop,
         )
-        self.gateway, self.fleet, self.membership = self.backend.gateway, self.backend.fleet, self.backend.membership
-        self.directory = self.backend.directory
-        self.gateway.config_ignored = len(config.ignored)
-        self._watch = ConfigWatch(file, config, self.use) if file is not None else None
-        self._listening = Listening(config.listen, lambda: ClientConnection(self.gateway, loop), loop)
-        self.scrape = Scrape(config.listen, lambda accept: metrics_page(self.gateway, accept), loop)
-        self._background = Background(self.gateway.metrics)
+        self.pool.config_ignored = len(config.ignored)
+        self._watch = ConfigWatch(file, config, self.reconfigure) if file is not None else None
+        self._sockets = ListeningSockets(config.listen, lambda: DownstreamConnection(self.pool, loop), loop)
+        self.metrics_port = MetricsPort(config.listen, lambda accept: metrics_page(self.pool, accept), loop)
+        self._background = Background(self.pool.metrics)
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens: `HOST:PORT` or a path."""
-        return self._listening.addresses
+        """The addresses: `HOST:PORT` or a path."""
+        return self._sockets.addresses
 
     async def start(self) -> None:
         raise_file_limit(self.config.limits)
-        self.backend.prepare()
-        await self._listening.begin()
-        await self.scrape.begin()
-        self.backend.start()
-        self._background.begin(self._tick, self._rotate)
+        self.pool.prepare()
+        await self._sockets.start()
+        await self.metrics_port.start()
+        self.pool.start()
+        self._background.start(self._tick, self._rotate)
         log.info("pool %s: listening on %s", self.config.pool, ", ".join(self.addresses))
 
-    def use(self, config: RouterConfig) -> None:
-        """Another configuration, for what can be changed live. ConfigurationError where its policy can't work."""
-        self.backend.use(config)
+    def reconfigure(self, config: RouterConfig) -> None:
+        """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
+        self.pool.reconfigure(config)
         self.config = config
         raise_file_limit(config.limits)
 
     async def leave(self) -> None:
-        """Still serves everybody, but says that it is not ready and keeps no connection: those who send here need a
-        while to hear of it."""
+        """Still serves requests, but is not ready and keeps no connection alive. Senders need time to notice."""
         if self.config.timeouts.leave:
-            self.gateway.leaving = True
+            self.pool.leaving = True
             await asyncio.sleep(self.config.timeouts.leave)
 
-    async def stop(self, drain: float | None = None) -> None:
-        """Stops accepting, waits for what is under way up to `drain` seconds, closes everything."""
-        self.gateway.serving = False
-        self._listening.end()
-        self.scrape.end()
-        await drained(self.gateway, self.config.timeouts.drain if drain is None else drain, self.gateway.hold.close)
-        await self._background.end()
-        await self.backend.close()
-        await asyncio.sleep(0)  # lets the aborted transports tell their protocols
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        """Stops accepting, waits for requests up to `drain_seconds`, and closes everything."""
+        self.pool.serving = False
+        self._sockets.stop()
+        self.metrics_port.stop()
+        seconds = self.config.timeouts.drain if drain_seconds is None else drain_seconds
+        await drain(self.pool, seconds, self.pool.wait_queue.close)
+        await self._background.stop()
+        await self.pool.close()
+        await asyncio.sleep(0)  # lets the aborted transports call their protocols
 
     async def _tick(self) -> None:
-        gateway = self.gateway
+        pool = self.pool
         while True:
             await asyncio.sleep(TICK)
-            gateway.sweep()
-            await self.scrape.look()
-            if not self._listening.accepting and gateway.serving and gateway.has_room:
-                await self._listening.accept()
+            pool.sweep()
+            await self.metrics_port.check()
+            if not self._sockets.accepting and pool.serving and pool.can_accept:
+                await self._sockets.accept()
 
     async def _rotate(self) -> None:
         while True:
             await asyncio.sleep(ROTATION)
-            self.gateway.auth.refresh()
+            self.pool.auth.refresh()
             if self._watch is not None:
-                self._watch.look()
-                self.gateway.config_error = self._watch.error
-                self.gateway.config_ignored = len(self._watch.ignored)
-            self.backend.rotate()
+                self._watch.check()
+                self.pool.config_error = self._watch.error
+                self.pool.config_ignored = len(self._watch.ignored)
+            self.pool.reload_secrets()
 
 
 def name_of_router(given: str | None) -> str:
-    """Among its peers: no two may have one name."""
+    """The router's name, which must differ from those of its peers."""
     return given or f"{socket.gethostname()}-{os.getpid()}"
 
 
-async def drained(entrance: Entrance, patience: float, turn_away: Callable[[], None]) -> None:
-    """Waits until the last connection is gone, up to `patience` seconds; the others are cut off then. turn_away: tells
-    those that are held that their wait is in vain."""
+async def drain(listener: Listener, seconds: float, turn_away: Callable[[], None]) -> None:
+    """Waits until the last connection is closed, at most `seconds`, and cuts off the others.
+
+    turn_away: ends the requests that wait for a replica; called shortly before the end.
+    """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience
-    while entrance.connections and loop.time() < deadline:
-        for connection in tuple(entrance.connections):
+    deadline = loop.time() + seconds
+    while listener.connections and loop.time() < deadline:
+        for connection in tuple(listener.connections):
             connection.close_when_idle()
-        if loop.time() > deadline - LAST:
+        if loop.time() > deadline - TURN_AWAY:
             turn_away()
         await asyncio.sleep(0.02)
-    if entrance.connections:
-        log.warning("drain timeout: cutting off %d connections", len(entrance.connections))
-    for connection in tuple(entrance.connections):
+    if listener.connections:
+        log.warning("drain timeout: cutting off %d connections", len(listener.connections))
+    for connection in tuple(listener.connections):
         connection.transport.abort()
 
 
 def raise_file_limit(limits: LimitsConfig) -> None:
-    """Open files for that many connections, as far as the system lets us."""
+    """Raises the limit of open files for that many connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_of_router(limits.max_connections, limits.max_in_flight)
     if soft < wanted:
@@ -158,30 +161,30 @@ def raise_file_limit(limits: LimitsConfig) -> None:
         )  # fmt: skip
 
 
-class Life(Protocol):
-    """A router, or a front of several pools."""
+class Service(Protocol):
+    """What a router process runs: the server of one pool, or of several."""
 
     async def start(self) -> None: ...
 
     async def leave(self) -> None: ...
 
-    async def stop(self, drain: float | None = None) -> None: ...
+    async def stop(self, drain_seconds: float | None = None) -> None: ...
 
 
 async def serve(config: RouterConfig, file: Path | None = None, *, name: str | None = None) -> None:
-    """Runs a router until SIGTERM or SIGINT."""
-    await run(Router(config, file, name=name))
+    """Runs the router of one pool until SIGTERM or SIGINT."""
+    await run(RouterServer(config, file, name=name))
 
 
-async def run(life: Life) -> None:
-    """From its start until SIGTERM or SIGINT, and its orderly end."""
+async def run(service: Service) -> None:
+    """Runs a service until SIGTERM or SIGINT, and stops it in order."""
     map_large_blocks()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await life.start()
-    settle()
+    await service.start()
+    freeze_startup_objects()
     await stopping.wait()
-    await life.leave()
-    await life.stop()
+    await service.leave()
+    await service.stop()

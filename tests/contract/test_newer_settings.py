@@ -20,8 +20,8 @@ from plumage_engine.vllm.settings import read_feather, read_settings
 from plumage_operator.resources import GatewayContext, PoolContext, ServedPool, build_children, build_gateway_children
 from plumage_operator.resources.context import read_pool
 from plumage_router.config import load_config
-from plumage_router.front.config import load_front
-from plumage_router.live import ConfigWatch
+from plumage_router.multi_pool.config import load_multi_pool
+from plumage_router.process.config_watch import ConfigWatch
 
 NEWER = {"novelty": {"deep": [1]}}
 FEATHER = {"policy": "Bandit", "maxWaitSeconds": 7}
@@ -57,7 +57,7 @@ READERS: dict[tuple[str, str], Callable[[Path, Any], Settings]] = {
     ("simulated", "router.json"): from_file(load_config),
     ("vllm", "plugin.json"): plugin,
     ("vllm", "agent.json"): from_file(lambda file: AgentConfig.read(file, replica="chat-0")),
-    ("gateway", "router.json"): from_file(load_front),
+    ("gateway", "router.json"): from_file(load_multi_pool),
 }
 CASES = [" ".join(case) for case in READERS]
 
@@ -145,7 +145,7 @@ def test_a_router_that_runs_takes_what_it_knows_of_a_newer_operators_file(tmp_pa
     content["policy"] = {"name": "RoundRobin"}
     places = {*everywhere(content)}
     file.write_text(json.dumps(content))
-    watch.look()
+    watch.check()
     (config,) = applied
     assert config.policy.name == "RoundRobin"
     assert watch.error is None

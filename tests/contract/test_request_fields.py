@@ -11,9 +11,9 @@ import pytest
 from openai.types import completion_create_params as of_completion
 from openai.types.chat import completion_create_params as of_chat
 
-from plumage_router.errors import RequestError
-from plumage_router.fields import CHAT, COMPLETION, check_fields
-from plumage_router.forbidden import FORBIDDEN, TEMPLATE_OPTIONS
+from plumage_router.http.errors import RequestError
+from plumage_router.request.fields import CHAT, COMPLETION, check_fields
+from plumage_router.request.forbidden_fields import FORBIDDEN, TEMPLATE_OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/requests.md").read_text()
 

@@ -22,7 +22,7 @@ from plumage_operator.controller.gateway_plan import plan_gateway_status
 from plumage_operator.observed import AttachedPool, Observed, ObservedGateway
 from plumage_operator.resources.context import read_pool
 from plumage_router.config import RouterConfig, load_config
-from plumage_router.live import ConfigWatch
+from plumage_router.process.config_watch import ConfigWatch
 
 NEWER: dict[str, Any] = {"novelty": {"deep": [1]}}
 
@@ -92,11 +92,11 @@ def test_a_router_that_runs_keeps_its_settings_where_a_person_wrote_what_it_does
     file.write_text(json.dumps(settings))
     watch = ConfigWatch(file, load_config(file), applied.append)
     file.write_text(json.dumps({**settings, "policy": {"name": "RoundRobin"}, **NEWER}))
-    watch.look()
+    watch.check()
     assert applied == []
     assert "novelty" in (watch.error or "")
     file.write_text(json.dumps({**settings, "policy": {"name": "RoundRobin"}}))
-    watch.look()
+    watch.check()
     (config,) = applied
     assert isinstance(config, RouterConfig)
     assert watch.error is None

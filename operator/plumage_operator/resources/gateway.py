@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 LIVE = ("limits", "timeouts", "pools")
-"""Settings that a running gateway reloads from its file (`plumage_router.front`).
+"""Settings that a running gateway reloads from its file (`plumage_router.multi_pool`).
 
 Pools are among them. They restart the pods only where these need something new for a pool: a tokenizer's volume, a
 directory's Secret, a longer grace period.

@@ -29,7 +29,7 @@ from plumage_engine.agent.app import make_app
 from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.load import EngineLoad
 from plumage_router.config import ModelConfig
-from plumage_router.model import load_model
+from plumage_router.request.model import load_model
 
 pytestmark = pytest.mark.redis
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from plumage_router.config import RouterConfig
-from plumage_router.server import Router
+from plumage_router.server import RouterServer
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -196,7 +196,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 class Running:
     """A router and the engines behind it."""
 
-    router: Router
+    router: RouterServer
     engines: list[Engine]
     members: Path
     folder: Path
@@ -231,7 +231,7 @@ class Running:
     async def close(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
-        await self.router.stop(drain=0)
+        await self.router.stop(drain_seconds=0)
 
 
 def request(body: Any, *, path: str = "/v1/chat/completions", method: str = "POST", **headers: str) -> bytes:
@@ -292,7 +292,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         (folder / "salt-key").write_text("salts\n")
         settings = {"pool": "chat", "model": model, "membershipFile": str(members), "listen": {"port": 0}, "seed": 1,
                     "saltKeyFile": str(folder / "salt-key"), "policy": {"name": "RoundRobin"}, **config}  # fmt: skip
-        router = Router(RouterConfig.model_validate(settings))
+        router = RouterServer(RouterConfig.model_validate(settings))
         await router.start()
         running.append(Running(router, started, members, folder))
         return running[-1]

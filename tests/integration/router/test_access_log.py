@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from plumage_router.access_log import MOST, AccessLog
+from plumage_router.http.access_log import MAX_WAITING, AccessLog
 
 SECRET = "sk-acme-0123456789abcdef"
 
 
 def _lines(running: Any, written: Path) -> list[dict[str, Any]]:
-    running.router.gateway.end_access_log()
+    running.router.pool.close_access_log()
     return [json.loads(line) for line in _content(written).splitlines()]
 
 
@@ -78,9 +78,9 @@ async def test_failures_and_clients_that_leave_have_their_line(start: Any, kit: 
     assert (await running.post(kit.chat())).status == 502
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat("wait")))
-    await kit.until(lambda: running.router.gateway.flights)
+    await kit.until(lambda: running.router.pool.in_flight)
     writer.transport.abort()
-    await kit.until(lambda: not running.router.gateway.flights)
+    await kit.until(lambda: not running.router.pool.in_flight)
     failed, left = _lines(running, written)
     assert (failed["status"], failed["error"], sorted(failed["failed"])) == (
         502,
@@ -93,16 +93,16 @@ async def test_failures_and_clients_that_leave_have_their_line(start: Any, kit: 
 async def test_without_the_setting_nothing_is_written(start: Any, kit: Any, written: Path) -> None:
     running = await start(engines=1)
     assert (await running.post(kit.chat())).status == 200
-    assert running.router.gateway.access is None
+    assert running.router.pool.access_log is None
     assert not _content(written)
 
 
 def test_a_reader_who_stands_still_costs_lines_and_no_time() -> None:
     reading, writing = os.pipe()
-    log, added = AccessLog(writing), 3 * MOST
+    log, added = AccessLog(writing), 3 * MAX_WAITING
     for number in range(added):
         log.add({"number": number, "filler": "x" * 100})
-    assert MOST <= log.dropped <= 2 * MOST
+    assert MAX_WAITING <= log.dropped <= 2 * MAX_WAITING
     text = b""
     while text.count(b"\n") < added - log.dropped:
         text += os.read(reading, 1 << 20)

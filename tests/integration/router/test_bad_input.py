@@ -110,7 +110,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_length_or_as_it_comes(sta
     assert _is_error(await running.post(kit.chat("x" * 2000)), 413, "body_too_large")
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     assert _is_error(await running.send(head + b"7d0\r\n" + b"x" * 2000), 413, "body_too_large")
-    await kit.until(lambda: running.router.gateway.room.held == 0)
+    await kit.until(lambda: running.router.pool.body_memory.used == 0)
 
 
 async def test_prompts_over_the_context(start: Any) -> None:
@@ -311,5 +311,5 @@ async def test_after_all_that_the_router_serves(start: Any, kit: Any) -> None:
     for bad in (b"{", b"\xff\xfe", b"GET", b"[]"):
         await running.post(bad)
     assert (await running.post(kit.chat())).status == 200
-    assert running.router.gateway.room.held == 0
-    assert not running.router.gateway.flights
+    assert running.router.pool.body_memory.used == 0
+    assert not running.router.pool.in_flight

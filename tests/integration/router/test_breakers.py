@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumage_router.breaker import BreakerState
+from plumage_router.fleet.breaker import BreakerState
 
 
 async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -19,7 +19,7 @@ async def test_a_breaker_that_nobody_asks_moves_by_the_clock(start: Any, kit: An
     running = await start(engines=2, timeouts={"probeInterval": 0.02}, breaker=breaker)
     running.engines[0].answer = _dies
     assert [(await running.post(kit.chat())).status for _ in range(2)] == [200, 200]
-    replica = running.router.fleet.get("chat-0")
+    replica = running.router.pool.fleet.get("chat-0")
     await kit.until(lambda: replica.breaker.state is BreakerState.HALF_OPEN)
     assert (replica.healthy, replica.shown_state) == (True, "Ready")
 
@@ -30,7 +30,7 @@ async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> 
     await dead.stop()
     for _ in range(3):
         assert (await running.post(kit.chat())).status == 200
-    replica = running.router.fleet.get("chat-0")
+    replica = running.router.pool.fleet.get("chat-0")
     await kit.until(lambda: not replica.healthy)
     assert replica.reason(0.0) is not None
     before = len(alive.seen)
@@ -57,13 +57,13 @@ async def test_a_good_health_check_sends_no_requests_to_an_engine_that_fails_the
         assert (await running.post(kit.chat())).status == 200
         await kit.until(lambda seen=sick.connections: sick.connections > seen + 1)  # a probe came and went
     assert len(sick.seen) == 3
-    assert running.router.fleet.get("chat-0").healthy
+    assert running.router.pool.fleet.get("chat-0").healthy
 
 
 async def test_an_engine_that_is_sick_by_its_own_word_is_left_alone(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.05})
     running.engines[0].healthy = False
-    await kit.until(lambda: not running.router.fleet.get("chat-0").healthy)
+    await kit.until(lambda: not running.router.pool.fleet.get("chat-0").healthy)
     for _ in range(4):
         await running.post(kit.chat())
     assert [len(engine.seen) for engine in running.engines] == [0, 4]

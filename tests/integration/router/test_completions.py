@@ -150,18 +150,18 @@ async def test_the_usage_event_is_passed_on_only_where_asked_for(start: Any, kit
     running.engines[0].answer = answer
     got = await running.post(kit.chat(stream=True, stream_options={"include_usage": asked}))
     assert got.body == (stream if asked else words[0] + words[1] + words[3])
-    assert running.router.gateway.metrics.actual_hit_tokens == 64
-    assert running.router.gateway.metrics.prompt_tokens == 100
+    assert running.router.pool.metrics.actual_hit_tokens == 64
+    assert running.router.pool.metrics.prompt_tokens == 100
 
 
 async def test_usage_of_a_whole_answer_is_read_and_the_answer_untouched(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     answer = await running.post(kit.chat())
     assert answer.body == running.engines[0].whole().partition(b"\r\n\r\n")[2]
-    assert running.router.gateway.metrics.actual_hit_tokens == 64
-    assert running.router.gateway.decider.rate.bytes_per_token == 4.0, "a short prompt teaches nothing"
+    assert running.router.pool.metrics.actual_hit_tokens == 64
+    assert running.router.pool.decider.rate.bytes_per_token == 4.0, "a short prompt teaches nothing"
     await running.post(kit.chat("x" * 1000))
-    assert running.router.gateway.decider.rate.bytes_per_token > 4.0
+    assert running.router.pool.decider.rate.bytes_per_token > 4.0
 
 
 async def test_an_engines_refusal_reaches_the_client(start: Any, kit: Any) -> None:
@@ -248,7 +248,7 @@ async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None
 
 async def test_what_an_engine_counts_of_several_prompts_is_no_error_of_the_prediction(start: Any, kit: Any) -> None:
     running = await start(engines=1)
-    metrics = running.router.gateway.metrics
+    metrics = running.router.pool.metrics
     several = {"model": "tiny", "prompt": ["x" * 600] * 50}
     assert (await running.post(several, path="/v1/completions")).status == 200
     assert metrics.actual_hit_tokens == kit.USAGE["prompt_tokens_details"]["cached_tokens"]
@@ -337,14 +337,14 @@ async def test_requests_go_on_while_the_engines_key_changes(start: Any, kit: Any
     await served()
     key.write_text("new\n")
     for _ in range(2):
-        running.router.backend.rotate()
+        running.router.pool.reload_secrets()
     await served()
     asked["chat-0"] = "new"
     await served()
     asked["chat-1"] = "new"
     await served()
     assert {engine.seen[-1].headers["authorization"] for engine in running.engines} == {"Bearer new"}
-    assert all(replica.breaker.state.value == "Closed" for replica in running.router.fleet)
+    assert all(replica.breaker.state.value == "Closed" for replica in running.router.pool.fleet)
 
 
 async def test_a_router_that_starts_meanwhile_has_the_previous_key_from_its_file(

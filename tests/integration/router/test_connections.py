@@ -29,12 +29,12 @@ async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
             sock.connect_ex(("127.0.0.1", running.port))
             if number % 100 == 0:
                 await asyncio.sleep(0.001)
-                most = max(most, len(running.router.gateway.connections))
+                most = max(most, len(running.router.pool.connections))
         writer.write(kit.request(kit.chat()))
         assert (await asyncio.wait_for(kit.read_answer(reader), 60)).status == 200
     assert 100 < most < 100 + 128 + 2 * 256
-    await kit.until(lambda: len(running.router.gateway.connections) <= 100, 30)
-    assert running.router.gateway.metrics.errors["overloaded"] > 0
+    await kit.until(lambda: len(running.router.pool.connections) <= 100, 30)
+    assert running.router.pool.metrics.errors["overloaded"] > 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -42,20 +42,20 @@ async def test_a_connection_too_many_is_told_when_to_come_back(start: Any, kit: 
     running = await start(engines=1, limits={"maxConnections": 2})
     first = await running.connect()
     await running.connect()
-    await kit.until(lambda: len(running.router.gateway.connections) == 2)
+    await kit.until(lambda: len(running.router.pool.connections) == 2)
     answer = await running.post(kit.chat())
     assert (answer.status, answer.error["code"], answer.headers["retry-after"]) == (503, "overloaded", "1")
     first[1].close()
-    await kit.until(lambda: len(running.router.gateway.connections) < 2)
+    await kit.until(lambda: len(running.router.pool.connections) < 2)
     assert (await running.post(kit.chat())).status == 200
 
 
 async def test_accepting_pauses_and_goes_on(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxConnections": 1})
     _, holder = await running.connect()
-    await kit.until(lambda: running.router.gateway.connections)
+    await kit.until(lambda: running.router.pool.connections)
     crowd = [await running.connect() for _ in range(300)]
-    await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
+    await kit.until(lambda: running.router.pool.metrics.errors["overloaded"] > 128)
     for _, writer in (*crowd, (None, holder)):
         writer.transport.abort()
     await served_in_the_end(running.connect, kit)
@@ -70,7 +70,7 @@ async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
     running.engines[0].answer = thinks
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
-    await kit.until(lambda: running.router.gateway.flights)
+    await kit.until(lambda: running.router.pool.in_flight)
     answer = await running.post(kit.chat())
     assert (answer.status, answer.error["code"]) == (503, "overloaded")
 
@@ -80,11 +80,11 @@ async def test_the_largest_body_that_is_still_arriving_is_refused_first(start: A
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
     reader, holder = await running.connect()
     holder.write(head + b"x" * 8000)
-    await kit.until(lambda: running.router.gateway.room.held == 8000)
+    await kit.until(lambda: running.router.pool.body_memory.used == 8000)
     assert (await running.post(kit.chat("y" * 4000))).status == 200
     refused = await kit.read_answer(reader)
     assert (refused.status, refused.error["code"], refused.headers["retry-after"]) == (503, "overloaded", "1")
-    assert running.router.gateway.room.held == 0
+    assert running.router.pool.body_memory.used == 0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_a_client_that_does_not_finish_its_head(start: Any, kit: Any, begu
     writer.write(begun)
     said = await asyncio.wait_for(reader.read(), 30)
     assert said.startswith(b"HTTP/1.1 408") if begun else said == b""
-    await kit.until(lambda: not running.router.gateway.connections)
+    await kit.until(lambda: not running.router.pool.connections)
 
 
 async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
@@ -111,7 +111,7 @@ async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
             if (await asyncio.wait([answer], timeout=0.02))[0]:
                 break
         assert (await asyncio.wait_for(answer, 30)).startswith(b"HTTP/1.1 408")
-    assert running.router.gateway.room.held == 0
+    assert running.router.pool.body_memory.used == 0
 
 
 async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:
@@ -134,8 +134,8 @@ async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
     running.engines[0].answer = endless
     with socket.create_connection(("127.0.0.1", running.port)) as deaf:
         deaf.sendall(kit.request(kit.chat(stream=True)))
-        await kit.until(lambda: running.router.gateway.flights)
-        await kit.until(lambda: not running.router.gateway.flights)
+        await kit.until(lambda: running.router.pool.in_flight)
+        await kit.until(lambda: not running.router.pool.in_flight)
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
@@ -169,7 +169,7 @@ async def test_a_unix_socket_serves_too(start: Any, kit: Any, tmp_path: Any) -> 
     writer.write(kit.request(kit.chat()))
     assert (await kit.read_answer(reader)).status == 200
     writer.transport.abort()
-    await running.router.stop(drain=0)
+    await running.router.stop(drain_seconds=0)
     assert path not in map(str, tmp_path.iterdir())
 
 
@@ -177,7 +177,7 @@ async def test_a_pause_in_accepting_keeps_the_path_of_a_unix_socket(start: Any, 
     path = str(tmp_path / "router.sock")
     running = await start(engines=1, listen={"port": None, "uds": path}, limits={"maxConnections": 1})
     crowd = [await asyncio.open_unix_connection(path) for _ in range(300)]
-    await kit.until(lambda: running.router.gateway.metrics.errors["overloaded"] > 128)
+    await kit.until(lambda: running.router.pool.metrics.errors["overloaded"] > 128)
     for _, writer in crowd:
         writer.transport.abort()
     await served_in_the_end(lambda: asyncio.open_unix_connection(path), kit)
@@ -198,8 +198,8 @@ async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: A
     writer.write(kit.request(kit.chat(stream=True)))
     await reader.readuntil(b"data: ")
     port = running.port
-    stopping = asyncio.ensure_future(running.router.stop(drain=10))
-    await kit.until(lambda: len(running.router.gateway.connections) == 1)
+    stopping = asyncio.ensure_future(running.router.stop(drain_seconds=10))
+    await kit.until(lambda: len(running.router.pool.connections) == 1)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
     go.set()

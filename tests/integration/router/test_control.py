@@ -25,8 +25,8 @@ def replace(path: str, text: str) -> None:
 
 def refresh(running: Any) -> None:
     """The two looks at a file that a change takes."""
-    running.router.gateway.auth.refresh()
-    running.router.gateway.auth.refresh()
+    running.router.pool.auth.refresh()
+    running.router.pool.auth.refresh()
 
 
 def get(path: str, key: str | None = None) -> bytes:
@@ -55,7 +55,7 @@ async def test_each_tenant_has_a_salt_of_its_own(start: Any, kit: Any, keys: Any
         assert (await running.post(kit.chat("x" * 600), authorization=f"Bearer {key}")).status == 200
     salts = [seen.json["cache_salt"] for seen in running.engines[0].seen]
     assert salts[0] == salts[2] != salts[1]
-    records = list(running.router.gateway.audit.latest(3))
+    records = list(running.router.pool.audit.latest(3))
     assert [record.tenant for record in records] == ["acme", "globex", "acme"]
     assert [record.matched_chunks > 0 for record in records] == [True, False, False], "tenants share no chain"
     refused = await running.post(kit.chat(cache_salt="mine"), authorization="Bearer key-a")
@@ -113,14 +113,14 @@ async def test_metrics_are_for_the_admin_where_clients_have_keys_and_for_scraper
         refused = await running.send(get("/metrics", key))
         assert (refused.status, refused.error["code"]) == (401, "admin_key")
     assert b"plumage_router_requests_total" in (await running.send(get("/metrics", "admin-key"))).body
-    [address] = running.router.scrape.addresses
+    [address] = running.router.metrics_port.addresses
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
     for path, status in (("/metrics", 200), ("/healthz", 200), ("/v1/models", 404), ("/plumage/v1/status", 404)):
         writer.write(get(path))
         answer = await asyncio.wait_for(kit.read_answer(reader), 30)
         assert answer.status == status
         assert (b"plumage_router_requests_total" in answer.body) == (path == "/metrics")
-    await running.router.stop(drain=0)
+    await running.router.stop(drain_seconds=0)
     assert await asyncio.wait_for(reader.read(), 30) == b""
     writer.close()
 
@@ -182,7 +182,7 @@ async def test_a_replica_of_any_name_is_in_the_metrics(start: Any, kit: Any) -> 
     await odd.start()
     running.engines.append(odd)
     running.write_members()
-    await kit.until(lambda: running.router.fleet.get(odd.name))
+    await kit.until(lambda: running.router.pool.fleet.get(odd.name))
     found = families((await running.send(get("/metrics"))).body.decode())
     per_replica = [family for name, family in found.items() if name.startswith("plumage_router_replica_")]
     assert len(per_replica) == 8
@@ -194,10 +194,10 @@ async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any
     """Of time to first token and of the whole answer, apart."""
     running = await start(engines=1, policy={"name": "Lbgr"})
     learned = Learned(1.0, 1.0, (0.0, 0.0, 0.0, 0.01), (0.0, 0.0, 0.0, 0.02), 100)
-    assert running.router.gateway.decider.policy.adopt(0, learned, 0.0)
+    assert running.router.pool.decider.policy.adopt(0, learned, 0.0)
     for turn in range(3):
         assert (await running.post(kit.chat(f"{turn} " * 500, stream=True))).status == 200
-    metrics, records = running.router.gateway.metrics, list(running.router.gateway.audit.latest(3))
+    metrics, records = running.router.pool.metrics, list(running.router.pool.audit.latest(3))
     text = (await running.send(get("/metrics"))).body.decode()
     for name, field in (("ttft_error", "ttft"), ("latency_error", "latency")):
         predicted = sum(getattr(record, f"predicted_{field}") for record in records)
@@ -205,17 +205,17 @@ async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any
         errors = getattr(metrics, name)
         assert errors.count == 3
         assert f"plumage_router_{name}_seconds_count 3" in text
-        assert 0 < errors.total + predicted <= actual + 1e-6, "from sending on: the router's own time is no error"
+        assert 0 < errors.sum + predicted <= actual + 1e-6, "from sending on: the router's own time is no error"
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_fresh_router_predicts_no_whole_answer(start: Any, kit: Any, stream: bool) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
     assert (await running.post(kit.chat("Hello", stream=stream))).status == 200
-    (record,) = running.router.gateway.audit.latest(1)
+    (record,) = running.router.pool.audit.latest(1)
     assert record.document()["latency"]["predicted"] is None
     assert record.document()["latency"]["actual"] > 0
-    assert running.router.gateway.metrics.latency_error.count == 0
+    assert running.router.pool.metrics.latency_error.count == 0
 
 
 async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
@@ -227,7 +227,7 @@ async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
     for model in ("tiny", "gpt-4", "sql"):
         assert (await running.post(kit.chat("c" * 600, model=model))).status == 200
     assert [seen.json["model"] for seen in running.engines[0].seen] == ["tiny", "tiny", "sql"]
-    matched = [record.matched_chunks > 0 for record in running.router.gateway.audit.latest(3)]
+    matched = [record.matched_chunks > 0 for record in running.router.pool.audit.latest(3)]
     assert matched == [False, True, False], "an alias shares the base model's chain, an adapter does not"
 
 
@@ -255,7 +255,7 @@ async def test_head_tells_what_get_would_without_the_body(start: Any, kit: Any, 
 async def test_head_says_when_there_is_no_replica(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     running.write_members({"chat-0": "Draining"})
-    await kit.until(lambda: not running.router.fleet.candidates(running.router.gateway.tick))
+    await kit.until(lambda: not running.router.pool.fleet.candidates(running.router.pool.tick))
     reader, writer = await running.connect()
     writer.write(kit.request(b"", path="/health", method="HEAD", connection="close"))
     head = await asyncio.wait_for(reader.read(), 30)

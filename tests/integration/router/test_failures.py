@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from plumage_router.breaker import BreakerState
+from plumage_router.fleet.breaker import BreakerState
 
 
 async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -22,7 +22,7 @@ async def test_an_engine_that_is_gone(start: Any, kit: Any) -> None:
     await running.engines[1].stop()
     answers = [await running.post(kit.chat(stream=n % 2 == 0)) for n in range(6)]
     assert [answer.status for answer in answers] == [200] * 6
-    assert running.router.gateway.metrics.retries["the connection was refused"] == 1, "its breaker opened at once"
+    assert running.router.pool.metrics.retries["connect_refused"] == 1, "its breaker opened at once"
 
 
 async def test_an_engine_that_dies_before_its_first_byte(start: Any, kit: Any) -> None:
@@ -118,7 +118,7 @@ async def test_a_whole_answer_that_breaks_off_is_cut_short(start: Any, kit: Any)
 async def test_no_replica_can_take_it(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     running.write_members({"chat-0": "Draining"})
-    await kit.until(lambda: not running.router.fleet.candidates(0.0))
+    await kit.until(lambda: not running.router.pool.fleet.candidates(0.0))
     answer = await running.post(kit.chat())
     assert (answer.status, answer.error["code"]) == (503, "no_replica")
     assert "draining" in answer.error["message"]
@@ -151,10 +151,10 @@ async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> No
     await reader.readuntil(b"data: ")
     writer.transport.abort()
     await asyncio.wait_for(engine.closed.wait(), 30)
-    await kit.until(lambda: not running.router.gateway.flights)
-    assert running.router.gateway.metrics.aborted == 1
-    assert running.router.fleet.load_of(0).routed == 0
-    totals = running.router.fleet.get("chat-0").totals
+    await kit.until(lambda: not running.router.pool.in_flight)
+    assert running.router.pool.metrics.aborted == 1
+    assert running.router.pool.fleet.load_of(0).routed == 0
+    totals = running.router.pool.fleet.get("chat-0").totals
     assert (totals.routed, totals.finished, totals.failed, totals.abandoned) == (1, 0, 0, 1), "no fault of the replica"
 
 
@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(s
     await kit.until(lambda: engine.seen)
     writer.close()
     await asyncio.wait_for(engine.closed.wait(), 30)
-    assert running.router.fleet.get("chat-0").breaker.state is BreakerState.CLOSED
+    assert running.router.pool.fleet.get("chat-0").breaker.state is BreakerState.CLOSED
 
 
 async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(start: Any, kit: Any) -> None:
@@ -185,7 +185,7 @@ async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(
 
     engine.answer = closes_old_connections
     assert (await running.post(kit.chat())).status == 200
-    assert running.router.gateway.metrics.retries.total() == 0
+    assert running.router.pool.metrics.retries.total() == 0
 
 
 async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(start: Any, kit: Any) -> None:
@@ -197,8 +197,8 @@ async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(st
     running.engines[0].answer = thinks
     pending = asyncio.ensure_future(running.post(kit.chat()))
     await kit.until(lambda: running.engines[0].seen)
-    running.router.fleet.get("chat-0").stalled = True  # as its agent says through the directory
-    running.router.fleet.changed()
+    running.router.pool.fleet.get("chat-0").stalled = True  # as its agent says through the directory
+    running.router.pool.fleet.changed()
     answer = await asyncio.wait_for(pending, 30)
     assert (answer.status, len(running.engines[1].seen)) == (200, 1)
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
@@ -216,8 +216,8 @@ async def test_a_request_with_which_engine_after_engine_falls_silent_goes_to_no_
     for number in (1, 2):
         await kit.until(lambda number=number: sum(len(engine.seen) for engine in running.engines) == number)
         asked = next(engine for engine in running.engines if engine.seen and not engine.closed.is_set())
-        running.router.fleet.get(asked.name).healthy = False  # as the router's own probe says
-        running.router.fleet.changed()
+        running.router.pool.fleet.get(asked.name).healthy = False  # as the router's own probe says
+        running.router.pool.fleet.changed()
         if number == 1:
             await asyncio.wait_for(asked.closed.wait(), 30)
     answer = await asyncio.wait_for(pending, 30)
@@ -242,7 +242,7 @@ async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> No
         hanging.port = port
         running.engines.insert(0, hanging)
         running.write_members()
-        await kit.until(lambda: running.router.fleet.get("chat-9"))
+        await kit.until(lambda: running.router.pool.fleet.get("chat-9"))
         for _ in range(4):
             assert (await running.post(kit.chat())).status == 200
         for filler in fillers:
@@ -256,16 +256,16 @@ async def test_members_come_and_go(start: Any, kit: Any) -> None:
     await added.start()
     running.engines.append(added)
     running.write_members()
-    await kit.until(lambda: len(running.router.fleet) == 2)
+    await kit.until(lambda: len(running.router.pool.fleet) == 2)
     for _ in range(4):
         await running.post(kit.chat())
     assert len(added.seen) == 2
     running.engines.pop(0)
-    gone_port = running.router.fleet.get("chat-0").member.url
+    gone_port = running.router.pool.fleet.get("chat-0").member.url
     running.write_members()
-    await kit.until(lambda: len(running.router.fleet) == 1)
+    await kit.until(lambda: len(running.router.pool.fleet) == 1)
     assert (await running.post(kit.chat())).json["choices"][0]["message"]["content"] == "one two chat-1"
-    assert gone_port != running.router.fleet.get("chat-1").member.url
+    assert gone_port != running.router.pool.fleet.get("chat-1").member.url
 
 
 async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -> None:
@@ -284,7 +284,7 @@ async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -
     await reader.readuntil(b"data: ")
     running.engines.pop(0)
     running.write_members()
-    await kit.until(lambda: len(running.router.fleet) == 1)
+    await kit.until(lambda: len(running.router.pool.fleet) == 1)
     go.set()
     assert b"[DONE]" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 30)
 
@@ -293,29 +293,29 @@ async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: 
     running = await start(engines=1)
     for text in ("{", '{"pool":"other","replicas":[]}', '{"pool":"chat","replicas":[{"id":"a","url":"ftp://x"}]}'):
         running.members.write_text(text)
-        await kit.until(lambda: running.router.membership.error)
+        await kit.until(lambda: running.router.pool.membership.error)
         assert (await running.post(kit.chat())).status == 200
-        running.router.membership.error = None
+        running.router.pool.membership.error = None
     running.members.unlink()
-    await kit.until(lambda: running.router.membership.error)
+    await kit.until(lambda: running.router.pool.membership.error)
     assert (await running.post(kit.chat())).status == 200
     running.write_members()
-    await kit.until(lambda: running.router.membership.error is None)
+    await kit.until(lambda: running.router.pool.membership.error is None)
 
 
-@pytest.mark.parametrize("part", ["policy", "note", "send"])
+@pytest.mark.parametrize("part", ["policy", "record", "send"])
 @pytest.mark.parametrize("attempt", [1, 2])
 async def test_a_mistake_of_ours_is_told_and_leaves_nothing_behind(
     start: Any, kit: Any, part: str, attempt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await start(engines=2)
-    gateway, calls = running.router.gateway, []
+    pool, calls = running.router.pool, []
     if attempt == 2:
         running.engines[0].answer = running.engines[1].answer = _dies
     target, name = {
-        "policy": (gateway.decider.policy, "choose"),
-        "note": (gateway, "note"),
-        "send": (gateway, "upstream_head"),
+        "policy": (pool.decider.policy, "choose"),
+        "record": (pool, "record_decision"),
+        "send": (pool, "upstream_head"),
     }[part]
     right = getattr(target, name)
 
@@ -331,13 +331,13 @@ async def test_a_mistake_of_ours_is_told_and_leaves_nothing_behind(
         assert answer.status == (200 if attempt == 1 else 502)
     else:
         assert (answer.status, answer.error["code"]) == (500, "internal")
-    assert not gateway.flights
-    assert [load.routed for load in running.router.fleet.candidates(1e18)] == [0, 0]
+    assert not pool.in_flight
+    assert [load.routed for load in running.router.pool.fleet.candidates(1e18)] == [0, 0]
     monkeypatch.undo()
     running.engines[0].answer, running.engines[1].answer = (engine.normally for engine in running.engines)
-    for replica in running.router.fleet:
+    for replica in running.router.pool.fleet:
         replica.breaker.succeeded()
-    running.router.fleet.changed()
+    running.router.pool.fleet.changed()
     assert (await running.post(kit.chat())).status == 200
 
 
@@ -346,6 +346,6 @@ async def test_a_host_that_can_not_be_one_is_a_replica_that_can_not_be_reached(s
     document = json.loads(running.members.read_text())
     document["replicas"] = [{"id": "odd", "url": f"http://{'a' * 64}.example:80"}]
     running.members.write_text(json.dumps(document))
-    await kit.until(lambda: running.router.fleet.get("odd"))
+    await kit.until(lambda: running.router.pool.fleet.get("odd"))
     answer = await running.post(kit.chat())
     assert (answer.status, answer.error["code"]) == (502, "upstream_failed")

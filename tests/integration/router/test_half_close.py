@@ -24,7 +24,7 @@ async def test_a_client_that_ended_its_stream_gets_its_answer(
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat(stream=stream)).replace(b"HTTP/1.1", b"HTTP/" + version))
     writer.write_eof()
-    await kit.until(lambda: running.router.gateway.flights)
+    await kit.until(lambda: running.router.pool.in_flight)
     await asyncio.sleep(0.5)  # some ticks, at each of which it is looked at
     go.set()
     async with asyncio.timeout(30):
@@ -32,7 +32,7 @@ async def test_a_client_that_ended_its_stream_gets_its_answer(
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" if version == b"1.1" else b""
     assert everything.removeprefix(interim).startswith(b"HTTP/1.1 200 OK")
     assert b"one two" in everything or b"two " in everything
-    await kit.until(lambda: not running.router.gateway.connections)
+    await kit.until(lambda: not running.router.pool.connections)
 
 
 async def test_pipelined_requests_before_the_end_are_all_answered(start: Any, kit: Any) -> None:
@@ -55,7 +55,7 @@ async def test_a_client_that_closed_its_socket_is_not_worked_for(start: Any, kit
     running.engines[0].answer = thinks
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
-    await kit.until(lambda: running.router.gateway.flights)
+    await kit.until(lambda: running.router.pool.in_flight)
     writer.close()
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
-    await kit.until(lambda: not running.router.gateway.connections)
+    await kit.until(lambda: not running.router.pool.connections)

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from plumage.fleet_report import RouterReport
-from plumage_router.report import fleet_report
-from plumage_router.server import LAST
+from plumage_router.admin.fleet_report import fleet_report
+from plumage_router.server import TURN_AWAY
 
 HOLD = {"maxRequests": 20, "maxSeconds": 60}
 
 
 def report(running: Any) -> RouterReport:
-    return fleet_report(running.router.gateway)
+    return fleet_report(running.router.pool)
 
 
 async def test_twenty_requests_wait_for_a_pool_at_zero_and_all_are_answered(start: Any, kit: Any) -> None:
@@ -61,8 +61,8 @@ async def test_a_client_that_leaves_waits_no_more(start: Any, kit: Any) -> None:
     await kit.until(lambda: report(running).held == 1)
     writer.transport.abort()
     await kit.until(lambda: report(running).held == 0)
-    assert not running.router.gateway.flights
-    assert running.router.gateway.room.held == 0
+    assert not running.router.pool.in_flight
+    assert running.router.pool.body_memory.used == 0
 
 
 async def test_requests_wait_also_while_all_replicas_are_away(start: Any, kit: Any) -> None:
@@ -85,7 +85,7 @@ async def test_a_router_that_ends_turns_its_waiting_requests_away(start: Any, ki
     running = await start(engines=0, hold=HOLD)
     asking = asyncio.create_task(running.post(kit.chat()))
     await kit.until(lambda: report(running).held == 1)
-    await running.router.stop(drain=2 * LAST)
+    await running.router.stop(drain_seconds=2 * TURN_AWAY)
     answer = await asking
     assert answer.status == 503
     assert "shutting down" in answer.error["message"]
@@ -105,7 +105,7 @@ async def test_a_router_with_room_to_wait_is_ready_without_a_replica(start: Any,
 async def test_a_router_that_leaves_serves_on_but_keeps_nobody(start: Any, kit: Any) -> None:
     running = await start(timeouts={"leave": 60})
     leaving = asyncio.create_task(running.router.leave())
-    await kit.until(lambda: running.router.gateway.leaving)
+    await kit.until(lambda: running.router.pool.leaving)
     assert (await running.send(kit.request(b"", path="/health", method="GET"))).status == 503
     answer = await running.post(kit.chat())
     assert (answer.status, answer.headers["connection"]) == (200, "close")

@@ -40,7 +40,7 @@ async def test_a_request_without_a_key_is_refused_before_its_body(
     assert (answer.status, answer.error["code"]) == (401, "invalid_api_key"), "and no 100 Continue came before"
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.headers["x-request-id"]
-    assert running.router.gateway.room.held == 0
+    assert running.router.pool.body_memory.used == 0
 
 
 async def test_bodies_that_nobody_reads_are_not_kept(start: Any, kit: Any, keys: Any) -> None:
@@ -51,9 +51,9 @@ async def test_bodies_that_nobody_reads_are_not_kept(start: Any, kit: Any, keys:
     open_pool = await start(engines=1)
     reader, writer = await open_pool.connect()
     writer.write(b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n" + b"x" * (LENGTH - 1))
-    [connection] = open_pool.router.gateway.connections
-    await kit.until(lambda: connection._request is not None and connection._request.size == LENGTH - 1)
-    assert open_pool.router.gateway.room.held == 0
+    [connection] = open_pool.router.pool.connections
+    await kit.until(lambda: connection._parser.request is not None and connection._parser.request.size == LENGTH - 1)
+    assert open_pool.router.pool.body_memory.used == 0
     writer.write(b"x")
     assert (await read(kit, reader)).status == 405
 
@@ -67,17 +67,17 @@ async def test_clients_without_a_key_do_not_disturb_those_with_one(start: Any, k
     for size in (10, 100_000):
         answer = await running.post(kit.chat("y" * size), authorization="Bearer key-a")
         assert answer.status == 200
-    assert running.router.gateway.metrics.errors["overloaded"] == 0
+    assert running.router.pool.metrics.errors["overloaded"] == 0
 
 
 async def test_one_tenant_can_not_take_the_room_of_another(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, limits={"maxBufferedBytes": 4_000_000})
-    gateway, body = running.router.gateway, b"x" * (LENGTH - 1)
+    pool, body = running.router.pool, b"x" * (LENGTH - 1)
     for _ in range(10):
         _, writer = await running.connect()
         writer.write(head("key-a", f"content-length: {LENGTH}") + body)
-    await kit.until(lambda: gateway.metrics.errors["overloaded"] >= 9)
-    assert gateway.room.held <= gateway.room.share
+    await kit.until(lambda: pool.metrics.errors["overloaded"] >= 9)
+    assert pool.body_memory.used <= pool.body_memory.tenant_share
     assert (await running.post(kit.chat("y" * 900_000), authorization="Bearer key-b")).status == 200
     assert (await running.post(kit.chat("y"), authorization="Bearer key-a")).status == 200, "small ones have a reserve"
 
@@ -95,8 +95,8 @@ async def test_room_is_free_again_once_an_answer_has_begun(start: Any, kit: Any)
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat("y" * 500_000, stream=True)))
     await reader.readuntil(b"data: ")
-    [flight] = running.router.gateway.flights
-    assert running.router.gateway.room.held == 0
+    [flight] = running.router.pool.in_flight
+    assert running.router.pool.body_memory.used == 0
     assert (flight._prompt.payload, len(flight._prompt.text)) == (b"", 2048)
     assert flight._prompt.size > 500_000
     go.set()

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from plumage_router.pieces import LARGE
+from plumage_router.http.time_slicing import LARGE
 
 
 async def test_a_small_request_is_served_between_the_pieces_of_a_large_one(
     start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumage_router.pieces.LEAST", 0.2)
-    monkeypatch.setattr("plumage_router.pieces.MOST", 0.2)
+    monkeypatch.setattr("plumage_router.http.time_slicing.LEAST_PAUSE", 0.2)
+    monkeypatch.setattr("plumage_router.http.time_slicing.MOST_PAUSE", 0.2)
     running = await start(engines=1, model={"maxLength": 2_000_000})
-    gateway, engine = running.router.gateway, running.engines[0]
+    pool, engine = running.router.pool, running.engines[0]
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat("word " * 200_000)))
-    await kit.until(lambda: len(gateway.pieces))
-    assert len(gateway.flights) == 1
+    await kit.until(lambda: len(pool.time_slicer))
+    assert len(pool.in_flight) == 1
     assert (await running.post(kit.chat("small"))).status == 200
     async with asyncio.timeout(60):
         assert (await kit.read_answer(reader)).status == 200
@@ -29,14 +29,14 @@ async def test_a_small_request_is_served_between_the_pieces_of_a_large_one(
 
 async def test_a_large_body_whose_client_left_is_read_no_further(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20})
-    gateway = running.router.gateway
+    pool = running.router.pool
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat("word " * 800_000)))
-    await kit.until(lambda: len(gateway.pieces))
+    await kit.until(lambda: len(pool.time_slicer))
     writer.transport.abort()
-    await kit.until(lambda: not len(gateway.pieces))
-    assert not gateway.flights
-    assert gateway.room.held == 0
+    await kit.until(lambda: not len(pool.time_slicer))
+    assert not pool.in_flight
+    assert pool.body_memory.used == 0
     assert not running.engines[0].seen
 
 
@@ -57,7 +57,7 @@ async def test_a_hostile_body_is_refused_and_small_requests_go_on(
     limits = {"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20}
     running = await start(engines=1, limits=limits, model={"maxLength": 4096})
     if code == "too_many":
-        monkeypatch.setattr("plumage_router.body.orjson.loads", lambda _: pytest.fail("parsed"))
+        monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
     answer = await running.post(b'{"model":"tiny",%b}' % body, path=path)
     assert (answer.status, answer.error["code"]) == (400, code)
     assert not running.engines[0].seen

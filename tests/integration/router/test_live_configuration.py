@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
+from plumage_router.admin.status import metrics_page
 from plumage_router.config import RouterConfig, load_config
-from plumage_router.live import ConfigWatch, merge
-from plumage_router.server import Router
-from plumage_router.status import metrics_page
+from plumage_router.process.config_watch import ConfigWatch, merge
+from plumage_router.server import RouterServer
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any,
     running = await start(engines=2)
     plain = settings(running.members)
     file = write(plain)
-    router = Router(RouterConfig.model_validate(plain), file)
+    router = RouterServer(RouterConfig.model_validate(plain), file)
     await router.start()
     other = type(running)(router, running.engines, running.members, running.folder)
     try:
@@ -45,18 +45,18 @@ async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any,
         write({**plain, "policy": {"name": "Lbgr"}, "limits": {"maxInFlight": 1},
                "hold": {"maxRequests": 3, "maxSeconds": 60},
                "timeouts": {"connect": 0.5}})  # fmt: skip
-        await kit.until(lambda: router.gateway.policy.name == "Lbgr")
-        assert router.gateway.limits.max_in_flight == 1
-        assert router.gateway.hold.config.max_requests == 3
-        assert router.gateway.config_error is None
+        await kit.until(lambda: router.pool.policy.name == "Lbgr")
+        assert router.pool.limits.max_in_flight == 1
+        assert router.pool.wait_queue.config.max_requests == 3
+        assert router.pool.config_error is None
         assert (await other.post(kit.chat())).status == 200
-        record = next(router.gateway.audit.latest(1))
+        record = next(router.pool.audit.latest(1))
         assert (record.policy, record.outcome) == ("Lbgr", "Finished")
 
         write({**plain, "policy": {"name": "Sideways"}})
-        await kit.until(lambda: router.gateway.config_error is not None)
-        assert "Sideways" in str(router.gateway.config_error)
-        assert router.gateway.policy.name == "Lbgr"
+        await kit.until(lambda: router.pool.config_error is not None)
+        assert "Sideways" in str(router.pool.config_error)
+        assert router.pool.policy.name == "Lbgr"
     finally:
         await other.close()
 
@@ -68,7 +68,7 @@ async def test_a_request_under_way_ends_with_the_policy_that_chose(start: Any, k
 
     async def change(seen: Any, writer: Any) -> None:
         nonlocal changed
-        router.use(
+        router.reconfigure(
             router.config.model_copy(update={"policy": router.config.policy.model_copy(update={"name": "LeastLoad"})})
         )
         changed = True
@@ -77,9 +77,9 @@ async def test_a_request_under_way_ends_with_the_policy_that_chose(start: Any, k
     engine.answer = change
     assert (await running.post(kit.chat(stream=True))).status == 200
     assert changed
-    assert router.gateway.policy.name == "LeastLoad"
-    await kit.until(lambda: next(router.gateway.audit.latest(1)).outcome == "Finished")
-    assert router.gateway.metrics.background_failures == 0
+    assert router.pool.policy.name == "LeastLoad"
+    await kit.until(lambda: next(router.pool.audit.latest(1)).outcome == "Finished")
+    assert router.pool.metrics.background_failures == 0
 
 
 def test_what_needs_a_new_process_is_named_and_the_rest_applied(tmp_path: Path) -> None:
@@ -99,18 +99,18 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
     file = write(plain)
     applied: list[RouterConfig] = []
     watch = ConfigWatch(file, RouterConfig.model_validate(plain), applied.append)
-    watch.look()
+    watch.check()
     assert (applied, watch.error) == ([], None)
     for broken in ({"pool": 3}, {**plain, "limits": {"maxInFlight": 0}}):
         write(broken)
-        watch.look()
+        watch.check()
         assert watch.error is not None
     file.unlink()
-    watch.look()
+    watch.check()
     assert watch.error is not None
     assert "cannot read" in watch.error
     write({**plain, "hold": {"maxRequests": 2, "maxSeconds": 60}})
-    watch.look()
+    watch.check()
     assert ([one.hold.max_requests for one in applied], watch.error) == ([2], None)
 
     def refuse(config: RouterConfig) -> None:
@@ -118,7 +118,7 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
 
     watch = ConfigWatch(file, applied[0], refuse)
     write({**plain, "hold": {"maxRequests": 4, "maxSeconds": 60}})
-    watch.look()
+    watch.check()
     assert watch.error is not None
     assert "no such policy" in watch.error
 
@@ -127,17 +127,17 @@ async def test_settings_of_a_newer_operator_are_passed_over_and_counted(start: A
     running = await start(engines=1)
     operators = {**settings(running.members), "writtenBy": "operator"}
     file = write({**operators, "novelty": 1})
-    router = Router(load_config(file), file)
+    router = RouterServer(load_config(file), file)
     await router.start()
     other = type(running)(router, running.engines, running.members, running.folder)
     try:
-        assert "plumage_router_config_ignored_fields 1" in metrics_page(router.gateway, "")[0].splitlines()
+        assert "plumage_router_config_ignored_fields 1" in metrics_page(router.pool, "")[0].splitlines()
         assert (await other.post(kit.chat())).status == 200
         write({**operators, "novelty": 1, "policy": {"name": "Lbgr", "lbgr": {"novelty": 1, "forgetting": 0.9}}})
-        await kit.until(lambda: router.gateway.policy.name == "Lbgr")
-        assert router.gateway.config_error is None
+        await kit.until(lambda: router.pool.policy.name == "Lbgr")
+        assert router.pool.config_error is None
         await kit.until(
-            lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.gateway, "")[0].splitlines()
+            lambda: "plumage_router_config_ignored_fields 2" in metrics_page(router.pool, "")[0].splitlines()
         )
         assert (await other.post(kit.chat())).status == 200
     finally:

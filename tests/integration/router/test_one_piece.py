@@ -8,10 +8,10 @@ from typing import Any
 
 async def test_an_answer_in_one_piece_is_no_first_token(start: Any, kit: Any) -> None:
     running = await start(engines=2, policy={"name": "Lbgr"})
-    gateway = running.router.gateway
+    pool = running.router.pool
     cold = "\n".join(f"line {number}" for number in range(2000))
     assert (await running.post(kit.chat(cold, stream=True))).status == 200
-    before = [replica.backlog.c_miss for replica in gateway.policy._replicas]
+    before = [replica.backlog.c_miss for replica in pool.policy._replicas]
 
     async def slowly(engine: Any, seen: Any, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.5)
@@ -20,13 +20,13 @@ async def test_an_answer_in_one_piece_is_no_first_token(start: Any, kit: Any) ->
     for engine in running.engines:
         engine.answer = lambda seen, writer, engine=engine: slowly(engine, seen, writer)
     await asyncio.gather(*(running.post(kit.chat(f"{turn} {cold}")) for turn in range(8)))
-    after = [replica.backlog.c_miss for replica in gateway.policy._replicas]
+    after = [replica.backlog.c_miss for replica in pool.policy._replicas]
     assert all(one < other + 1e-3 for one, other in zip(after, before, strict=True))
-    assert all(replica.backlog.requests == 0 for replica in gateway.policy._replicas)
-    assert all(abs(replica.load.prefill_tokens) < 1e-6 for replica in running.router.fleet)
-    metrics = gateway.metrics
+    assert all(replica.backlog.requests == 0 for replica in pool.policy._replicas)
+    assert all(abs(replica.load.prefill_tokens) < 1e-6 for replica in running.router.pool.fleet)
+    metrics = pool.metrics
     assert (metrics.ttft.count, metrics.ttft_error.count, metrics.latency.count) == (1, 1, 9)
-    documents = [record.document() for record in gateway.audit.latest(9)]
+    documents = [record.document() for record in pool.audit.latest(9)]
     assert [document["stream"] for document in documents] == [False] * 8 + [True]
     assert [document["ttft"]["actual"] is None for document in documents] == [True] * 8 + [False]
     assert all(document["latency"]["actual"] > 0 for document in documents)
@@ -34,7 +34,7 @@ async def test_an_answer_in_one_piece_is_no_first_token(start: Any, kit: Any) ->
 
 async def test_a_refusal_teaches_no_speed(start: Any, kit: Any) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
-    [engine], policy = running.engines, running.router.gateway.policy
+    [engine], policy = running.engines, running.router.pool.policy
 
     async def refuse(seen: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
@@ -44,5 +44,5 @@ async def test_a_refusal_teaches_no_speed(start: Any, kit: Any) -> None:
         assert (await running.post(kit.chat("x" * 5000, stream=stream))).status == 400
     [replica] = policy._replicas
     assert (replica.backlog.computed, replica.backlog.requests, replica.answers) == (0.0, 0, 0)
-    assert running.router.gateway.decider.look_up(running.router.gateway.reader.read(
+    assert running.router.pool.decider.look_up(running.router.pool.reader.read(
         b"/v1/chat/completions", engine.seen[0].body))[0] == {}  # fmt: skip

@@ -18,7 +18,7 @@ async def test_a_stream_that_does_not_begin_in_time_is_asked_for_elsewhere(start
     answers = [await running.post(kit.chat(stream=True)) for _ in range(2)]
     assert [answer.status for answer in answers] == [200, 200]
     assert all(b"chat-1" in answer.body for answer in answers)
-    assert running.router.gateway.metrics.retries["its first byte is late"] >= 1
+    assert running.router.pool.metrics.retries["first_byte_timeout"] >= 1
     asleep.set()
 
 
@@ -32,7 +32,7 @@ async def test_an_answer_in_one_piece_may_take_its_time(start: Any, kit: Any) ->
 
     running.engines[0].answer = slowly
     assert (await running.post(kit.chat())).status == 200
-    assert not running.router.gateway.metrics.retries
+    assert not running.router.pool.metrics.retries
 
 
 async def test_a_stream_that_stops_is_cut(start: Any, kit: Any) -> None:

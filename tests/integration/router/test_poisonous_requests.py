@@ -19,7 +19,7 @@ import pytest
 from support.ports import free_port
 
 from plumage.models import resolve
-from plumage_router.breaker import BreakerState
+from plumage_router.fleet.breaker import BreakerState
 
 POISON = "die now"
 TESTS = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def _poisoned(running: Any) -> list[str]:
 
 
 def _breakers(running: Any) -> set[BreakerState]:
-    return {replica.breaker.state for replica in running.router.fleet}
+    return {replica.breaker.state for replica in running.router.pool.fleet}
 
 
 @pytest.mark.parametrize("fails", [_loses, _answers_500])
@@ -120,7 +120,7 @@ async def test_after_its_quarantine_a_body_is_sent_to_one_replica(start: Any, ki
     for engine in running.engines:
         engine.answer = _answers(engine, _loses)
     assert (await running.post(kit.chat(POISON))).error["code"] == "engines_failed"
-    quarantine = running.router.gateway.quarantine
+    quarantine = running.router.pool.quarantine
     await kit.until(lambda: not quarantine.refused(asyncio.get_running_loop().time()))
     assert (await running.post(kit.chat(POISON))).error["code"] == "engines_failed"
     assert len(_poisoned(running)) == 3
@@ -151,7 +151,7 @@ async def test_a_whole_answer_clears_a_body(start: Any, kit: Any) -> None:
     running.engines[0].answer = _answers(running.engines[0], _loses)
     for _ in range(6):
         assert (await running.post(kit.chat(POISON))).status == 200
-    assert len(running.router.gateway.quarantine) == 0
+    assert len(running.router.pool.quarantine) == 0
 
 
 async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start: Any, kit: Any) -> None:
@@ -159,14 +159,14 @@ async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start:
 
     async def told_to_end(engine: Any, writer: asyncio.StreamWriter) -> None:
         running.write_members({engine.name: "Draining"})
-        await kit.until(lambda: running.router.fleet.get(engine.name).leaving)
+        await kit.until(lambda: running.router.pool.fleet.get(engine.name).leaving)
         writer.transport.abort()
 
     for engine in running.engines[:2]:
         engine.answer = _answers(engine, told_to_end)
     assert (await running.post(kit.chat(POISON))).status == 200
     assert len(_poisoned(running)) == 3
-    assert len(running.router.gateway.quarantine) == 0
+    assert len(running.router.pool.quarantine) == 0
 
 
 @contextmanager

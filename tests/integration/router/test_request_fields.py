@@ -37,7 +37,7 @@ HARMLESS: list[dict[str, Any]] = [
 
 def _chunks(running: Any, body: dict[str, Any], path: str = "/v1/chat/completions") -> tuple[int, bool]:
     """The length of the chain that the request is routed by, and whether its hits teach anything."""
-    prompt = running.router.gateway.reader.read(path.encode(), json.dumps(body).encode())
+    prompt = running.router.pool.reader.read(path.encode(), json.dumps(body).encode())
     return len(prompt.chunks), prompt.plain
 
 
@@ -111,9 +111,9 @@ async def test_fields_are_let_pass_and_refused_again_without_a_restart(start: An
     body, router = kit.chat(priority=1), running.router
     assert (await running.post(body)).error["code"] == "field_not_allowed"
     config = router.config
-    router.use(RouterConfig.model_validate({**config.model_dump(), "allowed_request_fields": ["priority"]}))
+    router.reconfigure(RouterConfig.model_validate({**config.model_dump(), "allowed_request_fields": ["priority"]}))
     assert (await running.post(body)).status == 200
-    router.use(config)
+    router.reconfigure(config)
     assert (await running.post(body)).error["code"] == "field_not_allowed"
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from plumage_router.client import LINGER, ClientConnection
 from plumage_router.config import LimitsConfig, TimeoutsConfig
-from plumage_router.errors import RequestError
-from plumage_router.request import Request
-from plumage_router.room import Room
+from plumage_router.http.body_memory import BodyMemory
+from plumage_router.http.downstream import LINGER, DownstreamConnection
+from plumage_router.http.errors import RequestError
+from plumage_router.http.request import Request
 
 SIZE = 4_000_000  # far more than the system's buffers take
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -23,7 +23,7 @@ CLOSE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 class _Answers:
     """A handler that answers at once, with as many bytes as the host says."""
 
-    def __init__(self, host: _Host, request: Request, connection: ClientConnection) -> None:
+    def __init__(self, host: _Host, request: Request, connection: DownstreamConnection) -> None:
         self._host, self._request, self._connection = host, request, connection
 
     @property
@@ -50,16 +50,16 @@ class _Host:
 
     def __init__(self) -> None:
         self.tick = 1000.0
-        self.room = Room(self.limits.max_buffered_bytes)
+        self.body_memory = BodyMemory(self.limits.max_buffered_bytes)
         self.size = SIZE
         self.served = 0
-        self.connection: ClientConnection | None = None
+        self.connection: DownstreamConnection | None = None
 
-    def opened(self, connection: ClientConnection) -> RequestError | None:
+    def opened(self, connection: DownstreamConnection) -> RequestError | None:
         self.connection = connection
         return None
 
-    def closed(self, connection: ClientConnection) -> None:
+    def closed(self, connection: DownstreamConnection) -> None:
         self.connection = None
 
     def admit(self, request: Request) -> RequestError | None:
@@ -68,7 +68,7 @@ class _Host:
     def refused(self, error: RequestError) -> bytes:
         return b""
 
-    def handler(self, request: Request, connection: ClientConnection) -> _Answers:
+    def handler(self, request: Request, connection: DownstreamConnection) -> _Answers:
         return _Answers(self, request, connection)
 
     @property
@@ -95,7 +95,7 @@ async def host() -> _Host:
 async def connect(host: _Host) -> AsyncIterator[Callable[[], Awaitable[Client]]]:
     """A client whose own buffers are small."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: ClientConnection(host, loop), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: DownstreamConnection(host, loop), "127.0.0.1", 0)
     writers: list[asyncio.StreamWriter] = []
 
     async def begin() -> Client:

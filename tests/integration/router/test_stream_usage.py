@@ -67,4 +67,4 @@ async def test_an_engine_with_forced_usage_shows_the_client_no_more_than_it_aske
     answer = await running.post(kit.chat(stream=True, stream_options=options))
     assert answer.body.count(b'"usage"') == (3 if include and continuous else include)
     assert answer.body.count(b'"content"') == 2
-    assert running.router.gateway.metrics.actual_hit_tokens == 64
+    assert running.router.pool.metrics.actual_hit_tokens == 64

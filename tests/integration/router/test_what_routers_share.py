@@ -46,34 +46,34 @@ async def test_a_new_router_and_a_new_replica_begin_with_what_the_other_router_l
     start: Any, kit: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plumage.directory.work.OFFERS_EVERY", 0.2)
-    monkeypatch.setattr("plumage_router.learning.EVERY", 0.2)
+    monkeypatch.setattr("plumage_router.directory.policy_sharing.INTERVAL", 0.2)
     old = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
-    policy = old.router.gateway.policy
+    policy = old.router.pool.policy
     taught = {"chat-0": 0.2, "chat-1": 0.8}
     for name, speed in taught.items():
-        _teach(policy, old.router.fleet.get(name).slot, speed)
+        _teach(policy, old.router.pool.fleet.get(name).slot, speed)
     new = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
-    learning = new.router.directory.learning
+    learning = new.router.pool.directory.policy_sharing
     await kit.until(lambda: learning.counts["adopted"] == len(taught))
     for name in taught:
-        told = policy.learned(old.router.fleet.get(name).slot)
-        there = new.router.gateway.policy._replicas[new.router.fleet.get(name).slot]
+        told = policy.learned(old.router.pool.fleet.get(name).slot)
+        there = new.router.pool.policy._replicas[new.router.pool.fleet.get(name).slot]
         assert there.adopted == there.ttft.updates >= 20
         assert there.backlog.c_miss == pytest.approx(told.c_miss, rel=0.1)
     assert (await _metrics(new))["estimators_adopted_total"] == len(taught)
     for running in (old, new):  # a third replica comes, and only the old router has requests there
         running.engines.append(await _engine(kit, "chat-2"))
         running.write_members()
-    await kit.until(lambda: old.router.fleet.get("chat-2") and new.router.fleet.get("chat-2"))
-    _teach(policy, old.router.fleet.get("chat-2").slot, 0.4)
+    await kit.until(lambda: old.router.pool.fleet.get("chat-2") and new.router.pool.fleet.get("chat-2"))
+    _teach(policy, old.router.pool.fleet.get("chat-2").slot, 0.4)
     await kit.until(lambda: learning.counts["adopted"] == 3)
-    begun = new.router.gateway.policy._replicas[new.router.fleet.get("chat-2").slot]
+    begun = new.router.pool.policy._replicas[new.router.pool.fleet.get("chat-2").slot]
     assert begun.backlog.c_miss == pytest.approx(0.4, rel=0.2)
     third = await start(engines=0, directoryUrl=server.url, policy={"name": "Lbgr"})
-    await kit.until(lambda: third.router.directory.work.learned.rounds)
+    await kit.until(lambda: third.router.pool.directory.work.learned.rounds)
     third.engines.extend(new.engines)
     third.write_members()
-    await kit.until(lambda: third.router.directory.learning.counts["adopted"] == 3)
+    await kit.until(lambda: third.router.pool.directory.policy_sharing.counts["adopted"] == 3)
 
 
 def _teach(policy: Any, slot: int, speed: float) -> None:
@@ -96,12 +96,12 @@ async def _engine(kit: Any, name: str) -> Any:
 async def test_what_is_matched_is_told_to_the_pool(start: Any, kit: Any, server: LocalServer) -> None:
     running = await start(engines=1, directoryUrl=server.url)
     body = kit.chat(PROMPT)
-    chunks = list(running.router.gateway.reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
+    chunks = list(running.router.pool.reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
     agent = HotnessShare(server.url, pool="chat", period=0.05)
     async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2) as writer:
         writer.report(state=State.READY, load=Load())
         writer.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks[:5], 1)])
-        await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks))
+        await kit.until(lambda: running.router.pool.decider.mirror.match(chunks))
         agent.start()
         try:
             await kit.until(lambda: not agent.exchange.degraded)
@@ -120,8 +120,8 @@ async def test_what_a_newer_version_or_a_vandal_wrote_is_counted_and_passed_over
     start: Any, kit: Any, server: LocalServer, client: Redis
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
-    await kit.until(lambda: not running.router.gateway.degraded)
-    await kit.until(lambda: listens(running.router.directory.work.exchange))
+    await kit.until(lambda: not running.router.pool.directory.degraded)
+    await kit.until(lambda: listens(running.router.pool.directory.work.exchange))
     clean = await _metrics(running)
     for part in ("mirror", "work", "estimators", "hotness"):
         assert clean[f'newer_schema_total{{part="{part}"}}'] == 0
@@ -131,7 +131,7 @@ async def test_what_a_newer_version_or_a_vandal_wrote_is_counted_and_passed_over
     await client.xadd(pool.work, {"v": newer, "d": b"?"})
     await client.xadd(pool.work, {"v": SCHEMA_VERSION, "d": b"?"})
     await client.hset(pool.estimators, mapping={"newer": bytes([newer]) * 20, "torn": b"\x01"})
-    counts = running.router.directory
+    counts = running.router.pool.directory
     await kit.until(lambda: counts.sync.counts["newer_schema"] and counts.sync.counts["malformed"])
     await kit.until(lambda: counts.work.learned.counts["newer_schema"] and counts.work.exchange.counts["malformed"])
     found = await _metrics(running)
@@ -145,7 +145,7 @@ async def test_gaps_snapshots_and_outages_are_metrics(start: Any, kit: Any, serv
     running = await start(engines=1, directoryUrl=server.url)
     async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2) as writer:
         writer.publish([Change(7, 1, 60)])
-        mirror = running.router.gateway.decider.mirror
+        mirror = running.router.pool.decider.mirror
         await kit.until(lambda: mirror.match([7]))
         found = await _metrics(running)
         assert found['snapshots_total{reason="new"}'] == 1
@@ -155,10 +155,10 @@ async def test_gaps_snapshots_and_outages_are_metrics(start: Any, kit: Any, serv
         await client.xadd(
             log, {"v": 1, "r": b""}, id=f"{int(last.split('-')[0]) + 5}-0"
         )  # entries are missing before it
-        await kit.until(lambda: running.router.directory.sync.counts["snapshot_gap"])
+        await kit.until(lambda: running.router.pool.directory.sync.counts["snapshot_gap"])
         assert (await _metrics(running))['snapshots_total{reason="gap"}'] >= 1
         server.stop()
-        await kit.until(lambda: running.router.directory.sync.counts["failures"])
+        await kit.until(lambda: running.router.pool.directory.sync.counts["failures"])
         assert (await _metrics(running))['failures_total{part="mirror"}'] >= 1
 
 

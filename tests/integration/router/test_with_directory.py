@@ -39,48 +39,48 @@ async def agents(server: LocalServer) -> AsyncIterator[list[DirectoryWriter]]:
 
 
 def _chain(running: Any, body: Any) -> list[int]:
-    reader = running.router.gateway.reader
+    reader = running.router.pool.reader
     return list(reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
 
 
 async def _hold(running: Any, kit: Any, writer: DirectoryWriter, chunks: list[int], slot: int) -> None:
     writer.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
-    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
+    await kit.until(lambda: running.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
 
 
 async def test_requests_go_where_the_engines_say_the_prefix_is(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
-    await kit.until(lambda: not running.router.gateway.degraded)
+    await kit.until(lambda: not running.router.pool.directory.degraded)
     chunks = _chain(running, kit.chat(PROMPT))
-    await _hold(running, kit, agents[1], chunks, running.router.fleet.get("chat-1").slot)
+    await _hold(running, kit, agents[1], chunks, running.router.pool.fleet.get("chat-1").slot)
     for _ in range(3):
         assert (await running.post(kit.chat(PROMPT))).status == 200
     assert [len(engine.seen) for engine in running.engines] == [0, 3]
-    record = next(running.router.gateway.audit.latest(1))
+    record = next(running.router.pool.audit.latest(1))
     assert (record.hit_tokens, record.degraded) == (60 * len(chunks), False)
-    totals = running.router.fleet.get("chat-1").totals
+    totals = running.router.pool.fleet.get("chat-1").totals
     assert (totals.hit_error, totals.compared_tokens) == (
         totals.predicted_hit_tokens - totals.hit_tokens,
         totals.prompt_tokens,
     )
     assert totals.compared_tokens > 0
-    gaps = running.router.directory.gaps
+    gaps = running.router.pool.directory.hit_gaps
     gaps._next = 0.0  # a new window
     await kit.until(lambda: gaps.ratios)
     metrics = (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body.decode()
     assert 'plumage_router_hit_gap_ratio{replica="chat-1"} ' in metrics
     agents[1].publish([Change(chunk, 0) for chunk in chunks])
-    slot = running.router.fleet.get("chat-1").slot
-    await kit.until(lambda: slot not in running.router.gateway.decider.mirror.match(chunks))
+    slot = running.router.pool.fleet.get("chat-1").slot
+    await kit.until(lambda: slot not in running.router.pool.decider.mirror.match(chunks))
 
 
 async def test_load_and_states_come_from_the_agents(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url)
-    first, second = running.router.fleet.get("chat-0"), running.router.fleet.get("chat-1")
+    first, second = running.router.pool.fleet.get("chat-0"), running.router.pool.fleet.get("chat-1")
     agents[0].report(load=Load(running=3, waiting=2, kv_usage=0.5))
     await kit.until(lambda: (first.load.running, first.load.waiting, first.load.kv_usage) == (3, 2, 0.5))
     agents[1].report(state=State.DRAINING)
@@ -100,11 +100,11 @@ async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
     chunks = _chain(running, kit.chat(PROMPT))
-    await _hold(running, kit, agents[1], chunks, running.router.fleet.get("chat-1").slot)
-    first = running.router.fleet.get("chat-0")
+    await _hold(running, kit, agents[1], chunks, running.router.pool.fleet.get("chat-1").slot)
+    first = running.router.pool.fleet.get("chat-0")
     await kit.until(lambda: first.cache_known)
     await agents[0].close()
-    ours, counts = running.router.directory.sync._engine, running.router.directory.sync.counts
+    ours, counts = running.router.pool.directory.sync._engine, running.router.pool.directory.sync.counts
     async with DirectoryWriter(
         server.url, pool="chat", replica="chat-0", engine=ours[:-16] + "0" * 16, heartbeat_seconds=0.2
     ) as other:
@@ -113,7 +113,7 @@ async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
         await kit.until(lambda: counts["other_model"] > 1)
         await kit.until(lambda: first.load.running == 3)
         assert not first.cache_known
-        assert first.slot not in running.router.gateway.decider.mirror.match(chunks)
+        assert first.slot not in running.router.pool.decider.mirror.match(chunks)
         assert first.shown_state == "Ready", "its cache is unknown, the replica is not lost"
     [told] = [record.getMessage() for record in caplog.records if "same model folder" in record.getMessage()]
     assert "chat-0 serves" in told
@@ -122,37 +122,37 @@ async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
     assert f"plumage_router_directory_other_model_total {counts['other_model']}" in metrics
     async with DirectoryWriter(server.url, pool="chat", replica="chat-0", engine=ours, heartbeat_seconds=0.2) as again:
         again.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
-        await kit.until(lambda: first.slot in running.router.gateway.decider.mirror.match(chunks))
+        await kit.until(lambda: first.slot in running.router.pool.decider.mirror.match(chunks))
 
 
 async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
-    await kit.until(lambda: not running.router.gateway.degraded)
+    await kit.until(lambda: not running.router.pool.directory.degraded)
     chunks = _chain(running, kit.chat(PROMPT))
-    slot = running.router.fleet.get("chat-1").slot
+    slot = running.router.pool.fleet.get("chat-1").slot
     await _hold(running, kit, agents[1], chunks, slot)
     await asyncio.to_thread(server.stop)
-    await kit.until(lambda: running.router.gateway.degraded)
+    await kit.until(lambda: running.router.pool.directory.degraded)
     for _ in range(4):
         assert (await running.post(kit.chat(PROMPT))).status == 200
     assert len(running.engines[1].seen) == 4, "what was known is still used"
     for _ in range(2):
         assert (await running.post(kit.chat("another " * 200))).status == 200
-    record = next(running.router.gateway.audit.latest(1))
+    record = next(running.router.pool.audit.latest(1))
     assert record.matched_chunks > 0, "alone, the router goes by what it sent where"
     await asyncio.to_thread(server.start)
-    await kit.until(lambda: not running.router.gateway.degraded, 60)
+    await kit.until(lambda: not running.router.pool.directory.degraded, 60)
     assert (await running.post(kit.chat(PROMPT))).status == 200
-    await kit.until(lambda: running.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 60)
+    await kit.until(lambda: running.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 60)
 
 
 async def test_a_router_that_starts_without_its_directory(start: Any, kit: Any, tmp_path: Path) -> None:
     running = await start(engines=2, directoryUrl=f"unix://{tmp_path}/nobody.sock")
     for _ in range(4):
         assert (await running.post(kit.chat())).status == 200
-    assert running.router.gateway.degraded
+    assert running.router.pool.directory.degraded
     assert b"plumage_router_degraded 1" in (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body
 
 
@@ -161,21 +161,21 @@ async def test_two_routers_count_each_others_work(
 ) -> None:
     one = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
     other = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
-    slots = [running.router.fleet.get("chat-0").slot for running in (one, other)]
-    await kit.until(lambda: not (one.router.gateway.degraded or other.router.gateway.degraded))
-    await kit.until(lambda: listens(other.router.gateway.directory.work.exchange))
+    slots = [running.router.pool.fleet.get("chat-0").slot for running in (one, other)]
+    await kit.until(lambda: not (one.router.pool.directory.degraded or other.router.pool.directory.degraded))
+    await kit.until(lambda: listens(other.router.pool.directory.work.exchange))
     chunks = _chain(one, kit.chat(PROMPT))
     assert (await one.post(kit.chat(PROMPT))).status == 200
-    chosen = next(one.router.gateway.audit.latest(1)).replica
-    slot = other.router.fleet.get(chosen).slot
-    await kit.until(lambda: other.router.gateway.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
+    chosen = next(one.router.pool.audit.latest(1)).replica
+    slot = other.router.pool.fleet.get(chosen).slot
+    await kit.until(lambda: other.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
-    one.router.gateway.decider.seconds_per_token = 0.01
+    one.router.pool.decider.seconds_per_token = 0.01
     for engine in one.engines:
         engine.answer = thinks
     _, writer = await one.connect()
     writer.write(kit.request(kit.chat("busy " * 500)))
-    await kit.until(lambda: sum(other.router.fleet.load_of(slot).foreign_work for slot in slots) > 0.1)
+    await kit.until(lambda: sum(other.router.pool.fleet.load_of(slot).foreign_work for slot in slots) > 0.1)

@@ -19,9 +19,9 @@ from plumage_engine.agent.config import AgentConfig, ShareConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.simulator.prompts import Prompts
 from plumage_router.config import RouterConfig
-from plumage_router.errors import RequestError
-from plumage_router.model import load_model
-from plumage_router.prompt import COMPLETION_PATH
+from plumage_router.http.errors import RequestError
+from plumage_router.http.paths import COMPLETION_PATH
+from plumage_router.request.model import load_model
 
 SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumage/chat/dir/directory.sock")
 

@@ -20,7 +20,7 @@ from plumage_operator.controller.plan import plan, plan_status
 from plumage_operator.controller.served_pools import find_served_pools
 from plumage_operator.observed import AttachedPool, Observed, Refusal
 from plumage_operator.resources import GatewayContext, build_gateway_children
-from plumage_router.front.config import load_front
+from plumage_router.multi_pool.config import load_multi_pool
 
 
 def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> No
         assert OURS.items() <= thing["metadata"]["labels"].items(), "a watch finds it"
         assert thing["metadata"]["ownerReferences"][0]["kind"] == "InferenceGateway"
     (tmp_path / "router.json").write_text(json.dumps(world.config))
-    read = load_front(tmp_path / "router.json")
+    read = load_multi_pool(tmp_path / "router.json")
     assert [(pool.pool, pool.names) for pool in read.pools] == [("chat", ("chat",)), ("code", ("code",))]
     slices = read.pools[0].membership
     assert slices is not None

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.body import parse_body, splice
-from plumage_router.errors import RequestError
+from plumage_router.http.errors import RequestError
+from plumage_router.request.body import parse_body, splice
 
 _JSON = st.recursive(
     st.none()
@@ -90,7 +90,7 @@ def test_fields_are_put_in_front_and_nothing_else_changes(body: dict[str, Any], 
 
 
 def test_a_repeated_key_of_a_long_body_is_found_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumage_router.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
+    monkeypatch.setattr("plumage_router.request.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
     keys = ",".join(f'"{number:x}":0' for number in range(30_000))
     assert len(parse_body(f'{{{keys}, "user":"\\u0022\\\\u0022"}}'.encode())) == 30_001
     with pytest.raises(RequestError) as refused:
@@ -99,5 +99,5 @@ def test_a_repeated_key_of_a_long_body_is_found_without_the_slow_parser(monkeypa
 
 
 def test_a_body_with_quotes_spelled_another_way_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumage_router.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
+    monkeypatch.setattr("plumage_router.request.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
     assert parse_body(b'{"user":"\\u0022","metadata":[{},{}]}') == {"user": '"', "metadata": [{}, {}]}

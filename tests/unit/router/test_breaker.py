@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumage_router.breaker import Breaker, BreakerState
 from plumage_router.config import BreakerConfig
+from plumage_router.fleet.breaker import Breaker, BreakerState
 
 
 def _breaker() -> Breaker:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.auth import Tenant
-from plumage_router.engine_keys import EngineKeys, Salts, SecretLine
+from plumage_router.fleet.engine_keys import EngineKeys, Salts, SecretLine
+from plumage_router.http.auth import Tenant
 
 OLD, NEW = b"old", b"new"
 

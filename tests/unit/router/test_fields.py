@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plumage_router.errors import RequestError
-from plumage_router.fields import check_messages
+from plumage_router.http.errors import RequestError
+from plumage_router.request.fields import check_messages
 
 ADDRESS = "http://169.254.169.254/latest"
 DATA = "data:image/png;base64,AA=="

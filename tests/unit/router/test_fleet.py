@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.auth import Auth
-from plumage_router.breaker import Breaker
 from plumage_router.config import AuthConfig, BreakerConfig, load_config
-from plumage_router.engine_keys import SecretLine
-from plumage_router.hottest import Hottest
-from plumage_router.membership import parse_members
-from plumage_router.replicas import Fleet, Member, MemberState
+from plumage_router.fleet.breaker import Breaker
+from plumage_router.fleet.engine_keys import SecretLine
+from plumage_router.fleet.membership import parse_members
+from plumage_router.fleet.replicas import Fleet, Member, MemberState
+from plumage_router.http.auth import Auth
+from plumage_router.routing.hot_prefixes import HotPrefixes
 
 
 class _Pool:
@@ -133,7 +133,7 @@ def test_a_secret_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_hottest_stay_and_memory_is_bounded() -> None:
-    hottest = Hottest(capacity=64)
+    hottest = HotPrefixes(capacity=64)
     for number in range(5000):
         hottest.count(number, 10)
         hottest.count(1 << 63, 640)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.auth import Auth
 from plumage_router.config import AuthConfig
-from plumage_router.secret_file import SecretFile
+from plumage_router.http.auth import Auth
+from plumage_router.process.secret_file import SecretFile
 
 
 class _Keys:

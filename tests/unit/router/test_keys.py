@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router.auth import Auth
 from plumage_router.config import AuthConfig
+from plumage_router.http.auth import Auth
 
 
 def _auth(folder: Path, text: str) -> Auth:

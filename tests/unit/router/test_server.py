@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_router import background
 from plumage_router.config import LimitsConfig, RouterConfig
-from plumage_router.server import Router, raise_file_limit
+from plumage_router.process import background
+from plumage_router.server import RouterServer, raise_file_limit
 
 
 def config(folder: Path, **changes: Any) -> RouterConfig:
@@ -33,25 +33,25 @@ async def test_an_option_that_the_router_gives_itself_is_refused_by_name(
 ) -> None:
     [name] = next(iter(policy.values()))
     with pytest.raises(ConfigurationError, match=f"^routing policy Lbgr has no option {name}: "):
-        Router(config(tmp_path, policy={"name": "Lbgr", **policy}))
+        RouterServer(config(tmp_path, policy={"name": "Lbgr", **policy}))
 
 
 async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "RESTART", 0.0)
-    router = Router(config(tmp_path))
+    router = RouterServer(config(tmp_path))
     errors = iter([ValueError("one"), OSError("two"), ValueError("three"), ValueError("four")])
 
     async def work() -> None:
         raise next(errors, asyncio.CancelledError())
 
     with pytest.raises(asyncio.CancelledError):
-        await background.Background(router.gateway.metrics).forever(work)
+        await background.Background(router.pool.metrics).forever(work)
     told = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.exc_info[0] for record in told if record.exc_info] == [ValueError, OSError]
     assert all("work" in record.getMessage() for record in told)
-    assert "plumage_router_background_failures_total 4" in list(router.gateway.metrics.lines())
+    assert "plumage_router_background_failures_total 4" in list(router.pool.metrics.lines())
 
 
 @pytest.mark.parametrize(

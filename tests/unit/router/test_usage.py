@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_router.usage import JsonTail, StreamFilter, Wanted
+from plumage_router.request.usage import JsonTail, StreamFilter, WantedUsage
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 5}}
 
@@ -32,32 +32,34 @@ def _feed(reader: StreamFilter | JsonTail, data: bytes, cuts: list[int]) -> byte
 CUTS = st.lists(st.integers(0, 10_000), max_size=30)
 
 
-@given(CUTS, st.sampled_from(Wanted), st.text(max_size=20))
-def test_a_stream_comes_through_in_any_pieces(cuts: list[int], wanted: Wanted, text: str) -> None:
+@given(CUTS, st.sampled_from(WantedUsage), st.text(max_size=20))
+def test_a_stream_comes_through_in_any_pieces(cuts: list[int], wanted: WantedUsage, text: str) -> None:
     tokens = _token(text) + _token('"usage": {"prompt_tokens": 99}')
     usage, done = _event({"choices": [], "usage": USAGE}), _event(b"[DONE]")
     reader = StreamFilter(wanted)
     got = _feed(reader, b": ping\n\n: ping\n\n" + tokens + usage + done, cuts)
-    assert got == tokens + (b"" if wanted is Wanted.NONE else usage) + done
+    assert got == tokens + (b"" if wanted is WantedUsage.NONE else usage) + done
     found = reader.usage
     assert (found.prompt_tokens, found.cached_tokens) == (7, 5)
 
 
 @given(CUTS)
 def test_comments_alone_give_nothing(cuts: list[int]) -> None:
-    assert _feed(StreamFilter(Wanted.NONE), b": a\n\n\r\n: b\r\n:\n", cuts) == b""
+    assert _feed(StreamFilter(WantedUsage.NONE), b": a\n\n\r\n: b\r\n:\n", cuts) == b""
 
 
 @given(CUTS)
 def test_streams_with_carriage_returns(cuts: list[int]) -> None:
     token, usage = _event({"choices": [1]}, b"\r\n\r\n"), _event({"choices": [], "usage": USAGE}, b"\r\n\r\n")
-    reader = StreamFilter(Wanted.NONE)
+    reader = StreamFilter(WantedUsage.NONE)
     assert _feed(reader, token + usage + token, cuts) == token + token
     assert reader.usage.cached_tokens == 5
 
 
-@given(CUTS, st.sampled_from(Wanted), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
-def test_usage_beside_a_token_is_read_and_kept_where_it_is_wanted(cuts: list[int], wanted: Wanted, end: bytes) -> None:
+@given(CUTS, st.sampled_from(WantedUsage), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
+def test_usage_beside_a_token_is_read_and_kept_where_it_is_wanted(
+    cuts: list[int], wanted: WantedUsage, end: bytes
+) -> None:
     choices = [{"delta": {"content": 'a "usage": {} b'}}]
     beside = b"id: 1" + end[: len(end) // 2] + _event({"choices": choices, "usage": USAGE}, end)
     last = _event({"choices": [], "usage": USAGE}, end)
@@ -67,26 +69,26 @@ def test_usage_beside_a_token_is_read_and_kept_where_it_is_wanted(cuts: list[int
     assert told[0]["choices"] == choices
     assert got.startswith(b"id: 1")
     assert [event.get("usage") for event in told] == {
-        Wanted.NONE: [None], Wanted.LAST: [None, USAGE], Wanted.EVERY: [USAGE, USAGE],
+        WantedUsage.NONE: [None], WantedUsage.LAST: [None, USAGE], WantedUsage.EVERY: [USAGE, USAGE],
     }[wanted]  # fmt: skip
     assert reader.usage.prompt_tokens == 7
 
 
 def test_null_usage_is_no_usage() -> None:
-    reader = StreamFilter(Wanted.NONE)
+    reader = StreamFilter(WantedUsage.NONE)
     event = _token("x", usage=None)
     assert reader.feed(event) == event
     assert reader.usage.prompt_tokens is None
 
 
 def test_an_event_without_end_is_not_kept_for_ever() -> None:
-    reader = StreamFilter(Wanted.NONE)
+    reader = StreamFilter(WantedUsage.NONE)
     passed = sum(len(reader.feed(b"data: " + b"x" * 65536)) for _ in range(64))
     assert passed > 2 << 20
 
 
 def test_a_stream_that_ends_inside_an_event() -> None:
-    reader = StreamFilter(Wanted.NONE)
+    reader = StreamFilter(WantedUsage.NONE)
     assert reader.feed(b"data: {") + reader.end() == b"data: {"
 
 

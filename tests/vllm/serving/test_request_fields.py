@@ -8,8 +8,8 @@ import pytest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-from plumage_router.fields import CHAT, COMPLETION
-from plumage_router.forbidden import FORBIDDEN
+from plumage_router.request.fields import CHAT, COMPLETION
+from plumage_router.request.forbidden_fields import FORBIDDEN
 
 
 @pytest.mark.parametrize(("model", "known"), [(ChatCompletionRequest, CHAT), (CompletionRequest, COMPLETION)])

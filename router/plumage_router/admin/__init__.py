@@ -1,0 +1,1 @@
+"""Every route that is not a completion: health, metrics, models, status, explanations."""

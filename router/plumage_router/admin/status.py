@@ -1,0 +1,189 @@
+"""The status document for people, and the metrics for scrapers.
+
+Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in tokens:
+    {"pool", "router", "policy", "model", "serving", "directory": "Fresh" | "Degraded", "membershipError": str | null,
+     "configError": str | null, "held", "wanting",
+     "replicas": [{"id", "state", "why", "breaker", "cacheKnown", "running", "waiting", "kvUsage", "inFlight", "routed",
+                   "finished", "failed", "abandoned", "promptTokens", "hitTokens", "predictedHitTokens", "hitRatio"}],
+     "decisions": [the latest, newest first, as `Record.document`],
+     "hottest": [{"chunk", "tokens", "count"}],
+     "totals": {"requests", "inFlight", "connections", "retries", "aborted", "truncated", "errors", "promptTokens",
+                "hitTokens", "predictedHitTokens", "hitRatio", "decisionMeanMicroseconds", "bytesPerToken"}}
+`state` is Ready | Warming | Draining | Cordoned | Stalled | Unhealthy. `why`: the reason that a replica is not
+available, null while it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any, TypeAlias
+
+from plumage.exposition import counter, counters, gauge, gauges, wanted_page
+from plumage_router.admin.process_metrics import process_lines
+from plumage_router.clock import monotonic
+from plumage_router.fleet.breaker import BreakerState
+from plumage_router.fleet.replicas import Replica
+from plumage_router.pool_router import PoolRouter
+
+__all__ = ["metric_lines", "metrics_page", "status_document"]
+
+_Family: TypeAlias = Callable[[str, str, str, Mapping[str, float]], Iterator[str]]
+
+_PREFIX = "plumage_router_"
+
+_HOTTEST = 10
+
+
+def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
+    """The document above. decisions: how many to include."""
+    now = monotonic()
+    return {
+        "pool": pool.config.pool,
+        "router": pool.name,
+        "policy": pool.policy.name,
+        "model": pool.config.model.name,
+        "serving": pool.serving,
+        "directory": "Degraded" if pool.directory.degraded else "Fresh",
+        "membershipError": pool.membership.error,
+        "configError": pool.config_error,
+        "keysError": keys_error(pool),
+        "held": len(pool.wait_queue),
+        "wanting": pool.wait_queue.unserved(now),
+        "replicas": [_replica(replica, now) for replica in pool.fleet],
+        "decisions": [record.document() for record in pool.audit.latest(decisions)],
+        "hottest": pool.hot_prefixes.top(_HOTTEST),
+        "totals": _totals(pool),
+    }
+
+
+def keys_error(pool: PoolRouter) -> str | None:
+    """Why a key file or a secret is not in force; None while all are."""
+    return "; ".join(error for error in (pool.auth.error, pool.secret_error) if error) or None
+
+
+def _replica(replica: Replica, now: float) -> dict[str, Any]:
+    load, totals = replica.load, replica.totals
+    return {
+        "id": replica.id,
+        "state": replica.shown_state,
+        "why": replica.reason(now),
+        "breaker": replica.breaker.state,
+        "cacheKnown": replica.cache_known,
+        "running": load.running,
+        "waiting": load.waiting,
+        "kvUsage": round(load.kv_usage, 4),
+        "inFlight": load.routed,
+        "routed": totals.routed,
+        "finished": totals.finished,
+        "failed": totals.failed,
+        "abandoned": totals.abandoned,
+        "promptTokens": totals.prompt_tokens,
+        "hitTokens": totals.hit_tokens,
+        "predictedHitTokens": totals.predicted_hit_tokens,
+        "hitRatio": _ratio(totals.hit_tokens, totals.prompt_tokens),
+    }
+
+
+def _totals(pool: PoolRouter) -> dict[str, Any]:
+    metrics = pool.metrics
+    decisions = metrics.decision.count
+    return {
+        "requests": metrics.requests,
+        "inFlight": len(pool.in_flight),
+        "connections": len(pool.connections),
+        "retries": sum(metrics.retries.values()),
+        "aborted": metrics.aborted,
+        "truncated": metrics.truncated,
+        "errors": dict(metrics.errors),
+        "promptTokens": int(metrics.prompt_tokens),
+        "hitTokens": int(metrics.actual_hit_tokens),
+        "predictedHitTokens": int(metrics.predicted_hit_tokens),
+        "hitRatio": _ratio(metrics.actual_hit_tokens, metrics.prompt_tokens),
+        "decisionMeanMicroseconds": round(metrics.decision.sum / decisions * 1e6, 1) if decisions else None,
+        "bytesPerToken": round(pool.decider.rate.bytes_per_token, 3),
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
+    """All metrics in a format that the scraper accepts, and the content type."""
+    return wanted_page(accept, metric_lines(pool), process_lines())
+
+
+def metric_lines(pool: PoolRouter) -> Iterator[str]:
+    """The lines of all families."""
+    fallbacks = counters(
+        _PREFIX + "render_fallbacks",
+        "Conversations rendered from the start, because reusing their beginning failed.",
+        "error",
+        dict(sorted(pool.reader.fallbacks.items())),
+    )
+    own = (pool.metrics.lines(), _gauges(pool), _waiting(pool), fallbacks, _per_replica(pool))
+    return chain(*own, pool.directory.metric_lines())
+
+
+def _gauges(pool: PoolRouter) -> Iterator[str]:
+    single = (
+        ("in_flight", "Requests in flight.", len(pool.in_flight)),
+        ("connections", "Client connections.", len(pool.connections)),
+        ("buffered_bytes", "Bytes of request bodies in memory.", pool.body_memory.used),
+        (
+            "quarantined_bodies",
+            "Bodies refused because engines failed on them.",
+            pool.quarantine.refused(monotonic()),
+        ),
+        ("degraded", "1 while the directory is away or stale.", int(pool.directory.degraded)),
+        ("mirror_chunks", "Chunks in the mirror.", len(pool.decider.mirror)),
+        ("bytes_per_token", "Learned bytes per prompt token.", pool.decider.rate.bytes_per_token),
+    )
+    for name, text, value in single:
+        yield from gauge(_PREFIX + name, text, value)
+    if pool.access_log is not None:
+        text = "Lines of the access log that could not be written."
+        yield from counter(_PREFIX + "access_log_dropped", text, pool.access_log.dropped)
+    yield from counter(_PREFIX + "quarantines", "Quarantines of bodies that engines failed on.", pool.quarantine.begun)
+
+
+def _waiting(pool: PoolRouter) -> Iterator[str]:
+    """Requests without a replica, and whether members, configuration and keys are in force."""
+    queue, prefix = pool.wait_queue, _PREFIX
+    yield from gauge(prefix + "held", "Requests that wait for a replica.", len(queue))
+    yield from gauge(
+        prefix + "wanting", "Requests of the last minute that found no replica.", queue.unserved(monotonic())
+    )
+    yield from counter(prefix + "held_requests", "Requests that waited for a replica.", queue.total)
+    yield from counter(prefix + "held_refused", "Requests without a replica that were turned away.", queue.refused)
+    yield from queue.wait.lines(prefix + "held_seconds", "Time that requests waited for a replica.")
+    yield from gauge(
+        prefix + "membership_stale", "1 while the source of the members fails.", pool.membership.error is not None
+    )
+    yield from gauge(
+        prefix + "config_stale", "1 while a part of the configuration file is not in force.", bool(pool.config_error)
+    )
+    yield from gauge(prefix + "keys_stale", "1 while a changed key file cannot be used.", keys_error(pool) is not None)
+    yield from gauge(prefix + "config_ignored_fields", "Ignored settings of a newer operator.", pool.config_ignored)
+
+
+def _per_replica(pool: PoolRouter) -> Iterator[str]:
+    columns: tuple[tuple[_Family, str, str, Callable[[Replica], float]], ...] = (
+        (gauges, "in_flight", "Requests of this router in flight.", lambda r: r.load.routed),
+        (counters, "routed", "Requests sent to the replica.", lambda r: r.totals.routed),
+        (counters, "failed", "Requests that failed on the replica.", lambda r: r.totals.failed),
+        (counters, "abandoned", "Requests abandoned on the replica.", lambda r: r.totals.abandoned),
+        (counters, "hit_tokens", "Prompt tokens found in the replica's cache.", lambda r: r.totals.hit_tokens),
+        (counters, "prompt_tokens", "Prompt tokens as the replica counted them.", lambda r: r.totals.prompt_tokens),
+        (
+            gauges,
+            "breaker_open",
+            "1 unless the replica's breaker is closed.",
+            lambda r: r.breaker.state is not BreakerState.CLOSED,
+        ),
+        (gauges, "ready", "1 while the replica's state is Ready.", lambda r: r.shown_state == "Ready"),
+    )
+    for family, name, text, read in columns:
+        values = {replica.id: read(replica) for replica in pool.fleet}
+        yield from family(f"{_PREFIX}replica_{name}", text, "replica", values)

@@ -1,0 +1,1 @@
+"""The link to the shared directory: cache contents, loads, learned estimates, hotness."""

@@ -1,0 +1,185 @@
+"""The router's link to the directory: a task keeps the mirror fresh, and applies each agent's report to its replica.
+
+The directory is optional. Without it the router is degraded: it routes by its own requests and their load. No request
+ever waits for the directory.
+
+The router publishes its work in flight, its pending owners, what its policy learned, and the accesses that make up the
+pool's hotness (decision 0064: routers see every hit, engines report none).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from plumage.directory.hotness import HotnessShare
+from plumage.directory.schema import BEAT_TTL, State
+from plumage.directory.sync import DirectorySync, ReplicaView
+from plumage.directory.work import WorkShare
+from plumage.routing.interface import RoutingPolicy
+from plumage_router.clock import monotonic
+from plumage_router.directory.hit_gap import HitGapWatch
+from plumage_router.directory.metrics import directory_lines
+from plumage_router.directory.policy_sharing import PolicySharing
+from plumage_router.fleet.replicas import Fleet, Load, Replica
+from plumage_router.routing.decider import Decider
+from plumage_router.routing.hot_prefixes import HotPrefixes
+
+__all__ = ["DirectoryLink"]
+
+INTERVAL: Final = 0.1  # seconds between reads of the reports of agents and other routers
+DEGRADED_PENDING: Final = 60.0  # seconds until a pending owner expires while no event can confirm it
+
+
+class DirectoryLink:
+    """Follows the fleet's replicas in the directory.
+
+    url: None for no directory; the link is degraded then.
+    engine: the model that this router renders for. The cache of a replica with another model folder is unknown.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        pool: str,
+        router: str,
+        fleet: Fleet,
+        decider: Decider,
+        hot_prefixes: HotPrefixes | None = None,
+        engine: str = "",
+        rng: random.Random | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._decider = decider
+        self._pending = decider.pending_seconds
+        self.sync = DirectorySync(url, pool=pool, mirror=decider.mirror, engine=engine, rng=rng) if url else None
+        self.work = (
+            WorkShare(url, pool=pool, router=router, mirror=decider.mirror, work=self._own_work, rng=rng)
+            if url
+            else None
+        )
+        self.hotness = HotnessShare(url, pool=pool, capacity=1, follow=False, rng=rng) if url else None
+        self.policy_sharing: PolicySharing | None = None
+        if self.work is not None:
+            decider.share = self.work.sent
+            self.policy_sharing = PolicySharing(decider.policy, fleet, self.work.learned)
+        self.hit_gaps = HitGapWatch()
+        self._hot_prefixes = hot_prefixes or HotPrefixes()
+        self._routed = 0
+        fleet.listen(self._replica_changed)
+        self._update_pending()
+
+    @property
+    def degraded(self) -> bool:
+        return self.sync is None or self.sync.degraded
+
+    def configure(self, policy: RoutingPolicy, pending: float) -> None:
+        """Shares what another policy learns from now on. pending: seconds until a pending owner expires."""
+        self._pending = pending
+        self._update_pending()
+        if self.work is not None and (self.policy_sharing is None or not self.policy_sharing.is_of(policy)):
+            self.policy_sharing = PolicySharing(policy, self._fleet, self.work.learned)
+
+    def start(self) -> None:
+        for part in (self.sync, self.work, self.hotness):
+            if part is not None:
+                part.start()
+
+    async def close(self) -> None:
+        for part in (self.hotness, self.work, self.sync):
+            if part is not None:
+                await part.close()
+
+    async def run(self) -> None:
+        """Applies the reports of agents forever."""
+        while True:
+            self.check()
+            if self.sync is None:
+                await self._maintain_mirror()
+            await asyncio.sleep(INTERVAL)
+
+    async def _maintain_mirror(self) -> None:
+        """Expires pending owners and removes the entries of removed replicas. With a directory the sync does this."""
+        for _ in self._decider.mirror.upkeep(monotonic()):
+            await asyncio.sleep(0)
+
+    def check(self) -> None:
+        """Applies what agents and other routers reported, and publishes this router's accesses."""
+        self._update_pending()
+        sync, now = self.sync, monotonic()
+        if sync is None or self.work is None:
+            return
+        foreign = self.work.foreign(now)
+        for replica in self._fleet:
+            replica.load.foreign_work = foreign.get(replica.slot, 0.0)
+        changed = [_apply_report(replica, sync.view(replica.id), now) for replica in self._fleet]
+        if any(changed):
+            self._fleet.changed()
+        self.hit_gaps.check(self._fleet, now)
+        if self.policy_sharing is not None:
+            self.policy_sharing.check(now)
+        self._publish_accesses()
+
+    def _publish_accesses(self) -> None:
+        """Publishes the matched prefixes by their deepest chunk, and the number of requests, which ages the hotness."""
+        if self.hotness is None:
+            return
+        for chunk, (uses, tokens) in self._hot_prefixes.take().items():
+            self.hotness.use(chunk, tokens, uses)
+        routed = sum(replica.totals.routed for replica in self._fleet)
+        self.hotness.request(max(0, routed - self._routed))  # the total of a removed replica is gone
+        self._routed = routed
+
+    def metric_lines(self) -> Iterator[str]:
+        """The metrics of the link in Prometheus' text format."""
+        yield from directory_lines(self._counts())
+        yield from self.hit_gaps.lines()
+
+    def _counts(self) -> dict[str, Counter[str]]:
+        """The counts of each part of the exchange, see `metrics.py`."""
+        none: Counter[str] = Counter()
+        work, sharing = self.work, self.policy_sharing
+        return {
+            "mirror": self.sync.counts if self.sync is not None else none,
+            "work": work.exchange.counts if work is not None else none,
+            "estimators": work.learned.counts + sharing.counts if work is not None and sharing is not None else none,
+            "hotness": self.hotness.exchange.counts if self.hotness is not None else none,
+        }
+
+    def _update_pending(self) -> None:
+        self._decider.pending_seconds = max(DEGRADED_PENDING, self._pending) if self.degraded else self._pending
+
+    def _own_work(self) -> dict[int, float]:
+        """Seconds of this router's work on each replica, by slot."""
+        work = {replica.slot: self._decider.work(replica.load) for replica in self._fleet}
+        return {slot: seconds for slot, seconds in work.items() if seconds > 0.0}
+
+    def _replica_changed(self, replica: Replica, added: bool) -> None:
+        if self.sync is not None and self.work is not None:
+            slots = {known.id: known.slot for known in self._fleet}
+            self.sync.set_replicas(slots)
+            self.work.set_replicas(slots)
+        if added and self.policy_sharing is not None:
+            self.policy_sharing.start(replica, monotonic())
+        if not added:
+            self._decider.mirror.forget(replica.slot)
+
+
+def _apply_report(replica: Replica, view: ReplicaView, now: float) -> bool:
+    """Applies an agent's report. Returns True if it changes which replicas are available. An old report is ignored."""
+    fresh = view.state is not None and now - view.seen < BEAT_TTL
+    before = (replica.draining, replica.stalled)
+    replica.cache_known = fresh and view.cache_known
+    replica.draining = fresh and view.state is State.DRAINING
+    replica.stalled = fresh and view.state is State.STALLED
+    _take_load(replica.load, view if fresh else ReplicaView())
+    return before != (replica.draining, replica.stalled)
+
+
+def _take_load(load: Load, view: ReplicaView) -> None:
+    load.running, load.waiting = view.load.running, view.load.waiting
+    load.kv_usage = view.load.kv_usage

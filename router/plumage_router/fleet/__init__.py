@@ -1,0 +1,1 @@
+"""The replicas of a pool: membership, health, breakers, engine keys."""

@@ -1,0 +1,73 @@
+"""Probes each engine with GET /health, independently of the directory.
+
+Two failures in a row make a replica unhealthy. One success makes it healthy and lets its breaker try it, so an engine
+that came back is used within one interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from plumage_router.clock import fair_timeout, monotonic
+from plumage_router.fleet.replicas import Fleet, Replica
+
+__all__ = ["Prober"]
+
+_FAILURES = 2  # in a row, until a replica is unhealthy
+_CONCURRENT = 64
+_REQUEST = b"GET /health HTTP/1.1\r\nhost: engine\r\nconnection: close\r\n\r\n"
+
+
+class Prober:
+    """Probes every replica of a fleet. `interval` and `timeout`: seconds; they may change while it runs."""
+
+    def __init__(self, fleet: Fleet, *, interval: float, timeout: float) -> None:
+        self._fleet = fleet
+        self.interval = interval
+        self.timeout = timeout
+        self._failures: Counter[str] = Counter()
+        self._semaphore = asyncio.Semaphore(_CONCURRENT)
+
+    async def run(self) -> None:
+        """Probes forever."""
+        while True:
+            await asyncio.sleep(self.interval)
+            await asyncio.gather(*(self._probe(replica) for replica in tuple(self._fleet)))
+            known = {replica.id for replica in self._fleet}
+            for gone in self._failures.keys() - known:
+                del self._failures[gone]
+
+    async def _probe(self, replica: Replica) -> None:
+        async with self._semaphore:
+            healthy = await self._ask(replica)
+        if healthy:
+            self._failures.pop(replica.id, None)
+            state_before, back = replica.breaker.state, not replica.healthy
+            replica.healthy = True
+            replica.breaker.advance(monotonic())  # without requests nothing else advances it
+            replica.breaker.reached(back=back)
+            changed = back or replica.breaker.state is not state_before
+        else:
+            self._failures[replica.id] += 1
+            changed = replica.healthy and self._failures[replica.id] >= _FAILURES
+            replica.healthy = replica.healthy and not changed
+        if changed:
+            self._fleet.changed()
+
+    async def _ask(self, replica: Replica) -> bool:
+        """Whether the engine answered 200 in time."""
+        try:
+            line = await fair_timeout(self.timeout, _first_line(*replica.member.address()))
+        except (OSError, TimeoutError, ValueError):
+            return False
+        return line.split(b" ", 2)[1:2] == [b"200"]
+
+
+async def _first_line(host: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(_REQUEST)
+        return await reader.readline()
+    finally:
+        writer.transport.abort()

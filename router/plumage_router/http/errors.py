@@ -1,0 +1,175 @@
+"""The errors that clients get, as OpenAI's error object, and the reasons for which an attempt on a replica fails.
+
+A 4xx status means that the request must change; `param` names the field. A 5xx status means that the request is fine;
+`retry_after` says when to send it again. A message never contains an engine's answer or address.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Final
+
+import orjson
+
+from plumage.errors import PlumageError
+
+__all__ = [
+    "Failure",
+    "RequestError",
+    "bad_field",
+    "bad_request",
+    "engines_failed",
+    "engines_silent",
+    "error_object",
+    "internal",
+    "no_replica",
+    "overloaded",
+    "quarantined",
+    "unauthorized",
+    "unknown_model",
+    "upstream_failed",
+]
+
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    502: "server_error",
+    503: "service_unavailable",
+    504: "timeout_error",
+}
+
+
+class Failure(StrEnum):
+    """Why an attempt on a replica failed. The value is a metric label; `text` is the sentence for people."""
+
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_FAILED = "connect_failed"
+    CONNECT_TIMEOUT = "connect_timeout"
+    CONNECTION_LOST = "connection_lost"
+    UNREADABLE_ANSWER = "unreadable_answer"
+    KEY_REFUSED = "key_refused"
+    HTTP_500 = "http_500"
+    HTTP_502 = "http_502"
+    HTTP_503 = "http_503"
+    HTTP_504 = "http_504"
+    HTTP_5XX = "http_5xx"
+    ENGINE_STALLED = "engine_stalled"
+    HEALTH_CHECK_FAILED = "health_check_failed"
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    STREAM_TIMEOUT = "stream_timeout"
+
+    @property
+    def text(self) -> str:
+        """For example: "the connection was refused"."""
+        return _FAILURE_TEXTS[self]
+
+
+_FAILURE_TEXTS: Final = {
+    Failure.CONNECT_REFUSED: "the connection was refused",
+    Failure.CONNECT_FAILED: "it could not be reached",
+    Failure.CONNECT_TIMEOUT: "connecting took too long",
+    Failure.CONNECTION_LOST: "the connection was lost",
+    Failure.UNREADABLE_ANSWER: "its answer could not be read",
+    Failure.KEY_REFUSED: "it does not accept this router's key",
+    Failure.HTTP_500: "it answered 500",
+    Failure.HTTP_502: "it answered 502",
+    Failure.HTTP_503: "it answered 503",
+    Failure.HTTP_504: "it answered 504",
+    Failure.HTTP_5XX: "it answered 5xx",
+    Failure.ENGINE_STALLED: "its engine is stalled",
+    Failure.HEALTH_CHECK_FAILED: "its health check fails",
+    Failure.FIRST_BYTE_TIMEOUT: "its first byte is late",
+    Failure.STREAM_TIMEOUT: "its stream stopped",
+}
+
+
+def error_object(status: int, message: str, *, code: str | None = None, param: str | None = None) -> bytes:
+    """The JSON body of an error, in OpenAI's format."""
+    kind = _TYPES.get(status, "invalid_request_error")
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+class RequestError(PlumageError):
+    """One request is refused. The code that reads or routes it raises this; the connection's owner sends it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> bytes:
+        return error_object(self.status, self.message, code=self.code, param=self.param)
+
+
+def bad_request(message: str, *, code: str | None = None) -> RequestError:
+    return RequestError(400, message, code=code)
+
+
+def bad_field(param: str, message: str, *, code: str | None = None) -> RequestError:
+    """The field `param` is wrong or not allowed."""
+    return RequestError(400, f"{param}: {message}", code=code, param=param)
+
+
+def unauthorized(message: str) -> RequestError:
+    return RequestError(401, message, code="invalid_api_key")
+
+
+def unknown_model(name: str, served: str) -> RequestError:
+    message = f"The model {name!r} does not exist here; this pool serves {served!r}."
+    return RequestError(404, message, code="model_not_found", param="model")
+
+
+def overloaded(message: str, retry_after: int = 1) -> RequestError:
+    return RequestError(503, message, code="overloaded", retry_after=retry_after)
+
+
+def no_replica(reason: str) -> RequestError:
+    return RequestError(503, f"No replica can take the request: {reason}.", code="no_replica", retry_after=1)
+
+
+def internal() -> RequestError:
+    """A bug in the router; its log has the traceback."""
+    return RequestError(500, "The router failed on this request.", code="internal")
+
+
+def upstream_failed(failure: Failure, attempts: int) -> RequestError:
+    """Every attempt failed, and none of the failures points to the request."""
+    tried = "1 replica" if attempts == 1 else f"{attempts} replicas"
+    message = f"The request failed on {tried}: {failure.text}."
+    return RequestError(502, message, code="upstream_failed", retry_after=1)
+
+
+def engines_silent(failure: Failure, replicas: int) -> RequestError:
+    """Replicas took the request and sent nothing. No `retry_after`: the same request may silence the next replica."""
+    tried = "1 replica" if replicas == 1 else f"{replicas} replicas one after the other"
+    message = f"The request waited on {tried} ({failure.text}). No other replica gets it: it may be the cause."
+    return RequestError(502, message, code="upstream_silent")
+
+
+def engines_failed(failure: Failure, replicas: int) -> RequestError:
+    """Replicas failed after they got the request. No `retry_after`: the same request may fail the next replica."""
+    tried = "1 replica" if replicas == 1 else f"{replicas} replicas"
+    message = f"The request failed on {tried} ({failure.text}). No other replica gets it: it may be the cause."
+    return RequestError(502, message, code="engines_failed")
+
+
+def quarantined(seconds: float) -> RequestError:
+    """A 4xx status, because clients repeat a request on their own after a 5xx."""
+    wait = max(1, math.ceil(seconds))
+    message = f"Engines failed on this request body. It is refused for {wait} s; change it, or wait."
+    return RequestError(422, message, code="quarantined", retry_after=wait)

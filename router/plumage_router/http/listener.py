@@ -1,0 +1,201 @@
+"""What one port shares: its connections, authentication, admission, request ids, error headers, the access log.
+
+`PoolRouter` is the listener of one pool. `PoolDispatcher` (`multi_pool`) is a listener in front of several pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from plumage_router.clock import monotonic, wall
+from plumage_router.config import LimitsConfig, TimeoutsConfig
+from plumage_router.http.access_log import AccessLog
+from plumage_router.http.auth import Auth
+from plumage_router.http.body_memory import BodyMemory, BodyReservation
+from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.errors import RequestError, bad_request, overloaded, unauthorized
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH, PROBES, path_class
+from plumage_router.http.request import Request
+from plumage_router.http.time_slicing import TimeSlicer
+from plumage_router.http.wire import JSON, wall_date
+from plumage_router.metrics import Metrics
+from plumage_router.process.memory import MemoryTrimmer
+
+__all__ = ["NEEDS_KEY", "Listener", "is_completion"]
+
+NEEDS_KEY: Final = "A valid API key is needed: Authorization: Bearer KEY."
+_ANSWERED_OVER_LIMIT: Final = 128  # connections over the limit that get an error; then accepting is paused
+_ID_BYTES: Final = 12
+_ID_SAFE: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/=+"
+
+
+def is_completion(request: Request) -> bool:
+    """Whether an engine answers the request."""
+    return request.method == b"POST" and request.target.partition(b"?")[0] in (CHAT_PATH, COMPLETION_PATH)
+
+
+class Listener(ABC):
+    """The `DownstreamHost` of a port's connections; a subclass gives each request its handler.
+
+    `access_log`: None when it is switched off.
+    `serving`: False once the router shuts down. `leaving`: True before that, while it serves but is not ready.
+    `config_error`: why a changed configuration file is not in force; None while it is.
+    `config_ignored`: number of fields from a newer operator that are ignored.
+    pause_accepting: called when too many connections are open.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsConfig,
+        timeouts: TimeoutsConfig,
+        auth: Auth,
+        *,
+        access_log: bool,
+        pause_accepting: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.access_log = AccessLog() if access_log else None
+        self.limits = limits
+        self.timeouts = timeouts
+        self.auth = auth
+        self.metrics = Metrics()
+        self.pause_accepting = pause_accepting
+        self.connections: set[DownstreamConnection] = set()
+        self.serving = True
+        self.leaving = False
+        self.config_error: str | None = None
+        self.config_ignored = 0
+        self.started = wall()
+        self.tick = monotonic()
+        self.date = wall_date(wall())
+        self.body_memory = BodyMemory(limits.max_buffered_bytes, shared=auth.enabled)
+        self.time_slicer = TimeSlicer(loop)
+        self._loop = loop
+        self._trimmer = MemoryTrimmer()
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether a client may send its next request here."""
+        return self.serving and not self.leaving
+
+    # -- for connections ----------------------------------------------------------------------------------------------
+
+    def opened(self, connection: DownstreamConnection) -> RequestError | None:
+        self.connections.add(connection)
+        over = len(self.connections) - self.limits.max_connections
+        if over <= 0:
+            return None
+        if over == _ANSWERED_OVER_LIMIT:
+            self.pause_accepting()
+        return overloaded("Too many connections are open.")
+
+    @property
+    def can_accept(self) -> bool:
+        """Whether connections may be accepted again after a pause."""
+        return len(self.connections) < self.limits.max_connections + _ANSWERED_OVER_LIMIT // 2
+
+    def closed(self, connection: DownstreamConnection) -> None:
+        self.connections.discard(connection)
+
+    @abstractmethod
+    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        """The handler that answers the request."""
+
+    def admit(self, request: Request) -> RequestError | None:
+        completion = is_completion(request)
+        if self.auth.enabled and (completion or request.has_body):
+            request.tenant = tenant = self.auth.tenant(request.headers)
+            if tenant is None and (completion or not self.auth.is_admin(request.headers)):
+                self.metrics.requests += completion
+                return unauthorized(NEEDS_KEY)
+        if completion:
+            request.reservation = BodyReservation(request.tenant.name if request.tenant is not None else "")
+        return None
+
+    def refused(self, error: RequestError) -> bytes:
+        self.count_error(error)
+        request_id = secrets.token_hex(_ID_BYTES)
+        self.log_access(None, error.status, requestId=request_id, error=error.code or "other")
+        return self.error_headers(error, request_id)
+
+    # -- for requests -------------------------------------------------------------------------------------------------
+
+    def request_id(self, request: Request) -> str:
+        """The client's own id when it is short and plain, else a random one."""
+        given = request.headers.get(b"x-request-id")
+        if given and len(given) <= 128 and not given.translate(None, _ID_SAFE):
+            return given.decode("ascii")
+        return secrets.token_hex(_ID_BYTES)
+
+    def authenticate(self, request: Request) -> None:
+        """Sets the request's tenant. Raises RequestError without a valid key."""
+        if request.tenant is None:
+            request.tenant = self.auth.tenant(request.headers)
+            if request.tenant is None:
+                raise unauthorized(NEEDS_KEY)
+
+    def wants_explanation(self, request: Request) -> bool:
+        """Whether the client asked for X-Plumage-Explain. Raises RequestError without the admin key."""
+        if b"x-plumage-explain" not in request.headers:
+            return False
+        if not self.auth.is_admin(request.headers):
+            raise RequestError(403, f"X-Plumage-Explain: {self.auth.admin_refusal}", code="admin_key")
+        return request.headers[b"x-plumage-explain"].strip() not in (b"0", b"")
+
+    def check_media_type(self, request: Request) -> None:
+        headers = request.headers
+        kind = headers.get(b"content-type")
+        if kind is not None and kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+            raise RequestError(415, "The body must be application/json.", code="media_type")
+        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
+            raise RequestError(415, "Compressed bodies are not accepted.", code="content_encoding")
+        if not request.body:
+            raise bad_request("The body is empty.", code="invalid_json")
+
+    def log_access(self, request: Request | None, status: int, **more: Any) -> None:
+        """Writes a line to the access log, if there is one. Successful probes and scrapes are left out.
+
+        request: None when its head was not read completely.
+        """
+        if self.access_log is None:
+            return
+        path = path_class(request.target.partition(b"?")[0].decode("latin-1")) if request is not None else None
+        if status < 400 and path in PROBES:
+            return
+        method = request.method.decode("latin-1")[:16] if request is not None else None
+        at = datetime.fromtimestamp(wall(), UTC).isoformat(timespec="milliseconds")
+        self.access_log.add({"time": at, "method": method, "path": path, "status": status, **more})
+
+    def close_access_log(self) -> None:
+        """Writes the last lines."""
+        if self.access_log is not None:
+            self.access_log.close()
+
+    def count_error(self, error: RequestError) -> None:
+        self.metrics.errors[error.code or "other"] += 1
+        self.metrics.responses[error.status] += 1
+
+    def error_headers(self, error: RequestError, request_id: str) -> bytes:
+        """The header lines of an error's answer."""
+        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id.encode()
+        if error.status == 401:
+            lines += b"www-authenticate: Bearer\r\n"
+        if error.retry_after is not None:
+            lines += b"retry-after: %d\r\n" % error.retry_after
+        return lines
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Call with each tick: moves the coarse clock and expires connections."""
+        now = self.tick = monotonic()
+        self.date = wall_date(wall())
+        self.metrics.flush()
+        self._trimmer.check(self.body_memory.used)
+        for connection in [c for c in self.connections if c.deadline < now]:
+            connection.expire()

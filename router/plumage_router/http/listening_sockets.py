@@ -1,0 +1,180 @@
+"""The sockets on which a router listens. If one cannot be bound, the others are closed: ConfigurationError.
+
+To pause accepting, the event loop's handle on a listening socket is closed; the socket itself stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from plumage.errors import ConfigurationError
+from plumage_router.config import ListenConfig
+
+__all__ = ["ListeningSockets", "address", "bind", "unbind"]
+
+_CONNECT_TIMEOUT = 1.0  # seconds for another process that listens on a Unix socket
+
+
+class ListeningSockets:
+    """The sockets of one router. connection: makes the protocol of each accepted connection."""
+
+    def __init__(
+        self, config: ListenConfig, connection: Callable[[], asyncio.Protocol], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._config = config
+        self._connection = connection
+        self._loop = loop
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses: `HOST:PORT` or a path."""
+        return [address(sock) for sock in self._sockets]
+
+    @property
+    def accepting(self) -> bool:
+        return bool(self._servers)
+
+    async def start(self) -> None:
+        """Binds the sockets and accepts connections. Raises ConfigurationError if a socket cannot be bound."""
+        self._sockets = bind(self._config)
+        await self.accept()
+
+    async def accept(self) -> None:
+        for sock in self._sockets:
+            handle = sock.dup()
+            create = self._loop.create_unix_server if sock.family == socket.AF_UNIX else self._loop.create_server
+            kept: dict[str, Any] = {}
+            if "cleanup_socket" in inspect.signature(create).parameters:  # from 3.13 on: a pause would remove the path
+                kept["cleanup_socket"] = False
+            self._servers.append(await create(self._connection, sock=handle, backlog=self._config.backlog, **kept))
+
+    def pause(self) -> None:
+        """New connections wait in the system's queue."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def stop(self) -> None:
+        """Closes all sockets."""
+        self.pause()
+        while self._sockets:
+            unbind(self._sockets.pop())
+
+
+def bind(listen: ListenConfig) -> list[socket.socket]:
+    """The listening sockets, TCP first."""
+    with ExitStack() as bound:
+        sockets = [bound.enter_context(begin(listen)) for begin in _wanted(listen)]
+        if not sockets:
+            raise ConfigurationError("listen: give a port, a uds path, or both")
+        for sock in sockets:
+            _tune(sock)
+        bound.pop_all()
+    return sockets
+
+
+def _wanted(listen: ListenConfig) -> Iterator[Callable[[ListenConfig], socket.socket]]:
+    if listen.fd is not None:
+        yield _take_over
+    elif listen.port is not None:
+        yield _bind_port
+    if listen.uds is not None:
+        yield _bind_path
+
+
+def _take_over(listen: ListenConfig) -> socket.socket:
+    """Takes a socket from the parent process, where it stays open."""
+    assert listen.fd is not None, "the caller checks it"
+    try:
+        sock = socket.socket(fileno=os.dup(listen.fd))
+        if sock.family not in (socket.AF_INET, socket.AF_INET6) or not sock.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        ):
+            sock.close()
+            raise ConfigurationError(f"listen.fd {listen.fd} is not a listening TCP socket")
+    except OSError as error:
+        raise ConfigurationError(f"listen.fd {listen.fd} cannot be used: {error.strerror}") from error
+    return sock
+
+
+def _bind_port(listen: ListenConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    try:
+        return socket.create_server((listen.host, listen.port), family=family, backlog=listen.backlog)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror}; choose another port"
+        ) from error
+
+
+def _bind_path(listen: ListenConfig) -> socket.socket:
+    path = Path(listen.uds or "")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_abandoned(path)
+        sock.bind(str(path))
+        sock.listen(listen.backlog)
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or str(error)  # the error of a too long path has no errno
+        raise ConfigurationError(f"cannot listen on {path}: {reason}; choose another uds path") from error
+    except ConfigurationError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes the socket file that a killed process left behind; never anything else."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigurationError(f"cannot listen on {path}: it exists and is not a socket; choose another uds path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(_CONNECT_TIMEOUT)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise ConfigurationError(
+        f"cannot listen on {path}: another process listens there; stop it or choose another uds path"
+    )
+
+
+def _tune(sock: socket.socket) -> None:
+    """Sets options that accepted sockets inherit: no delay for small writes, and detection of vanished peers."""
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def unbind(sock: socket.socket) -> None:
+    """Closes a listening socket and removes its path."""
+    path = sock.getsockname() if sock.family == socket.AF_UNIX else None
+    sock.close()
+    if path:
+        Path(path).unlink(missing_ok=True)
+
+
+def address(sock: socket.socket) -> str:
+    """`HOST:PORT` or a path."""
+    name = sock.getsockname()
+    return name if isinstance(name, str) else f"{name[0]}:{name[1]}"

@@ -1,0 +1,51 @@
+"""The paths that are served, path classes for metric labels and logs, and answers for APIs that are not served.
+
+A label never contains a client's own text: otherwise any client could fill the metrics store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from plumage_router.http.errors import error_object
+
+__all__ = ["CHAT_PATH", "COMPLETION_PATH", "PROBES", "UNSERVED", "path_class", "unserved_body"]
+
+CHAT_PATH: Final = b"/v1/chat/completions"
+COMPLETION_PATH: Final = b"/v1/completions"
+
+PROBES: Final = frozenset(("/health", "/healthz", "/metrics"))
+
+_CHAT: Final = "Send POST /v1/chat/completions instead"
+UNSERVED: Final[Mapping[str, str]] = {
+    "/v1/responses": f"The Responses API is not served. {_CHAT}: most clients have a switch for it.",
+    "/v1/messages": f"The Anthropic Messages API is not served. {_CHAT}, with an OpenAI client.",
+    "/v1/messages/count_tokens": f"The Anthropic Messages API is not served. {_CHAT}: its usage counts the tokens.",
+    "/v1/embeddings": "Embeddings are not served. This router serves chat and text completions.",
+}
+"""What to use instead, by path; a path below one of these gets the same answer."""
+
+_CLASSES: Final = (
+    "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/responses", "/v1/messages", "/v1/embeddings",
+    "/v1/audio", "/v1/images", "/v1/files", "/v1/batches", "/v1/moderations", "/v1/rerank", "/v1/plumage",
+    "/plumage/v1", "/health", "/healthz", "/metrics", "/v1",
+)  # fmt: skip
+
+
+def path_class(path: str) -> str:
+    """Returns the longest known prefix of a path, `other` without one."""
+    found = (known for known in _CLASSES if path == known or path.startswith(f"{known}/"))
+    return max(found, key=len, default="other")
+
+
+def unserved_body(path: str) -> bytes | None:
+    """The 404 body for an API that is not served, in the format of its clients; None for any other path."""
+    known = max((api for api in UNSERVED if path == api or path.startswith(f"{api}/")), key=len, default=None)
+    if known is None:
+        return None
+    if known.startswith("/v1/messages"):
+        return orjson.dumps({"type": "error", "error": {"type": "not_found_error", "message": UNSERVED[known]}})
+    return error_object(404, UNSERVED[known], code="not_served")

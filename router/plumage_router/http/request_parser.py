@@ -1,0 +1,295 @@
+"""Parses the bytes of a client connection into whole requests.
+
+The callbacks of the C parser only collect. Once the headers are complete, the host admits or refuses the request; no
+byte of its body is kept before. After a refusal nothing more is parsed, because bytes behind a broken message cannot be
+trusted. Head and body are bounded, and so is a line without an end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import httptools
+
+from plumage_router.config import LimitsConfig
+from plumage_router.http.body_buffer import BodyBuffer
+from plumage_router.http.body_memory import BodyMemory
+from plumage_router.http.errors import RequestError, bad_request, overloaded
+from plumage_router.http.request import SINGLE_HEADERS, Request, body_too_large, check_head
+from plumage_router.http.wire import origin_form
+
+__all__ = ["Admission", "RequestParser", "RequestSink"]
+
+SLICE: Final = 16_384  # bytes per parser call, unless they belong to one body: bounds the requests in them
+
+
+class Admission(Protocol):
+    """What the parser needs of its host."""
+
+    limits: LimitsConfig
+    body_memory: BodyMemory
+
+    def admit(self, request: Request) -> RequestError | None:
+        """Called once the headers are complete. Returns an error to refuse the request, for example without a key.
+        Sets `tenant`, and `reservation` when a handler will read the body."""
+        ...
+
+
+class RequestSink(Protocol):
+    """The connection that gets the requests."""
+
+    def request_began(self) -> None: ...
+
+    def request_admitted(self, request: Request) -> None:
+        """The headers are complete, and the host admitted the request."""
+        ...
+
+    def request_complete(self, request: Request) -> None: ...
+
+    def refuse(self, error: RequestError) -> None:
+        """Answers with `error` and calls `RequestParser.stop`."""
+        ...
+
+    def is_full(self) -> bool:
+        """Whether so many requests or bytes wait that nothing more may be parsed."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Leaves further bytes in the system's buffer."""
+        ...
+
+
+class RequestParser:
+    """Call `feed` with each piece of data. httptools calls the `on_…` methods.
+
+    `request`: the request that is being received. `unparsed`: bytes received while the sink was full.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_head_bytes",
+        "_host",
+        "_in_head",
+        "_limits",
+        "_max_header_bytes",
+        "_max_headers",
+        "_parser",
+        "_sink",
+        "_stopped",
+        "_unfinished_line",
+        "_upgrade_request",
+        "request",
+        "unparsed",
+    )
+
+    def __init__(self, host: Admission, sink: RequestSink) -> None:
+        self._host = host
+        self._sink = sink
+        self._limits = limits = host.limits
+        self._max_header_bytes = limits.max_header_bytes
+        self._max_headers = limits.max_headers
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._upgrade_request: Request | None = None  # offers an upgrade; it is parsed again without the offer
+        self._buffer = BodyBuffer()
+        self._stopped = False
+        self._in_head = False
+        self._head_bytes = 0
+        self._unfinished_line = 0  # bytes that the parser holds back until their line ends
+        self.request: Request | None = None
+        self.unparsed = b""
+
+    def feed(self, data: bytes) -> None:
+        """Parses data from the socket."""
+        if len(data) > SLICE:
+            self._feed_slices(data)
+        elif self.request is None:
+            self._parse(data)
+        else:
+            self._parse_more(self.request, data)
+
+    def stop(self) -> None:
+        """Parses nothing more, and drops what was received of an incomplete request."""
+        self._stopped = True
+        self.discard()
+
+    def discard(self) -> None:
+        """Drops what was received of an incomplete request."""
+        request, self.request = self.request, None
+        if request is not None:
+            self.release(request)
+        self.unparsed = b""
+        self._in_head = False
+        self._buffer.clear()
+
+    def release(self, request: Request) -> None:
+        """Frees the memory of a request's body."""
+        request.body = b""
+        reservation, request.reservation = request.reservation, None
+        if reservation is not None:
+            self._host.body_memory.release(reservation)
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def _feed_slices(self, data: bytes) -> None:
+        """Parses slice by slice, until the sink is full. One body is parsed in one slice."""
+        start, end = 0, len(data)
+        while start < end and not self._stopped:
+            if self._sink.is_full():
+                self.unparsed = data[start:]
+                self._sink.pause_reading()
+                return
+            stop = start + max(SLICE, self._left_of_body())
+            part = data[start:stop]
+            if self.request is None:
+                self._parse(part)
+            else:
+                self._parse_more(self.request, part)
+            start = stop
+
+    def _left_of_body(self) -> int:
+        """Bytes of the current body that have not arrived yet; 0 when that is unknown."""
+        request = self.request
+        if request is None or self._in_head:
+            return 0
+        return int(request.headers.get(b"content-length", b"0")) - request.size
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                data = self._without_upgrade(data[stopped.args[0] :])
+            except httptools.HttpParserError as error:
+                self._sink.refuse(bad_request(f"Malformed HTTP request: {_reason(error)}.", code="malformed_http"))
+                return
+            else:
+                return
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Ignores an offer to upgrade the protocol (RFC 9110 §7.8).
+
+        The C parser treats the body as data of the other protocol. So the head is parsed again without the offer, by a
+        new parser: the old one accepts nothing more after a message that closes the connection.
+        """
+        request, self._upgrade_request = self._upgrade_request, None
+        self._parser = httptools.HttpRequestParser(self)
+        return b"" if request is None else request.head(without=b"upgrade") + rest  # None: it was refused
+
+    def _parse_more(self, request: Request, data: bytes) -> None:
+        """Continues a message. The C parser holds back a line without an end, so its bytes are counted here."""
+        known = self._head_bytes + request.size
+        self._parse(data)
+        if self.request is not request or self._head_bytes + request.size != known:
+            self._unfinished_line = 0
+            return
+        self._unfinished_line += len(data)
+        if self._head_bytes + self._unfinished_line > self._max_header_bytes:
+            self._refuse_head()
+
+    # -- callbacks of the C parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._stopped:
+            return
+        self.request = Request()
+        self._in_head = True
+        self._head_bytes = self._unfinished_line = 0
+        self._sink.request_began()
+
+    def on_url(self, part: bytes) -> None:
+        request = self.request
+        if request is not None:
+            request.target = request.target + part if request.target else part
+            self._head_bytes += len(part)
+            if self._head_bytes > self._max_header_bytes:
+                self._refuse_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        request = self.request
+        if request is None:
+            return
+        self._head_bytes += len(name) + len(value) + 4
+        headers = request.headers
+        if self._head_bytes > self._max_header_bytes or len(headers) >= self._max_headers:
+            self._refuse_head()
+            return
+        if not self._in_head:
+            return  # a trailer: it is counted and ignored
+        name = name.lower()
+        if name in headers:
+            self._repeat(request, name, value)
+        else:
+            headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        request = self.request
+        if request is None:
+            return
+        self._in_head = False
+        parser = self._parser
+        request.method = method = parser.get_method()
+        if method == b"CONNECT":
+            self._sink.refuse(bad_request("This server is not a proxy for other hosts.", code="connect"))
+            return
+        if request.target[:1] != b"/":
+            request.target = origin_form(request.target)
+        request.keep_alive = parser.should_keep_alive()
+        if parser.get_http_version() != "1.1":
+            request.http10 = True
+            request.keep_alive = False
+        if parser.should_upgrade():
+            self._upgrade_request, self.request = request, None
+        else:
+            self._check_head(request)
+
+    def on_body(self, data: bytes) -> None:
+        request = self.request
+        if request is None:
+            return
+        size, reservation = len(data), request.reservation
+        request.size += size
+        if request.size > self._limits.max_body_bytes:
+            self._sink.refuse(body_too_large(self._limits))
+        elif reservation is None:
+            return  # no handler reads the body
+        elif self._host.body_memory.reserve(reservation, size):
+            self._buffer.add(data)
+        else:
+            self._evict()
+
+    def on_message_complete(self) -> None:
+        request, self.request = self.request, None
+        if request is None:
+            return
+        request.body = self._buffer.take()
+        if request.reservation is not None:
+            self._host.body_memory.complete(request.reservation)
+        self._sink.request_complete(request)
+
+    def _repeat(self, request: Request, name: bytes, value: bytes) -> None:
+        if name in SINGLE_HEADERS:
+            message = f"The header {name.decode('latin-1')} is repeated."
+            self._sink.refuse(bad_request(message, code="repeated_header"))
+        else:
+            request.headers[name] += b", " + value
+
+    def _check_head(self, request: Request) -> None:
+        error = check_head(request, self._limits) or self._host.admit(request)
+        if error is not None:
+            self._sink.refuse(error)
+            return
+        if request.reservation is not None:
+            request.reservation.evict = self._evict
+        self._sink.request_admitted(request)
+
+    def _evict(self) -> None:
+        """Refuses the body that is arriving, because no memory is left for it."""
+        self._sink.refuse(overloaded("Too many request bodies are in memory."))
+
+    def _refuse_head(self) -> None:
+        self._sink.refuse(RequestError(431, "The request's headers are too large.", code="headers_too_large"))
+
+
+def _reason(error: Exception) -> str:
+    """The parser's message without the bytes that the client sent."""
+    return str(error).split(":", 1)[0] or "unreadable"

@@ -1,0 +1,254 @@
+"""The listener for several pools: finds the pool of each completion by the `model` in its body.
+
+A model name belongs to one pool. A request for an unknown name gets a 404 (`model_not_found`) with the known names. The
+body is parsed once, here. Everything else is the pool's: limits, timeouts, replicas, metrics. A failure before a pool
+is found is counted here. A removed pool finishes its requests in flight and gets no new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from plumage_router.http.asgi import Application, AsgiRequest
+from plumage_router.http.auth import Auth
+from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.errors import RequestError, bad_field, internal, overloaded
+from plumage_router.http.listener import Listener, is_completion
+from plumage_router.http.request import Request
+from plumage_router.http.time_slicing import LARGE, SlicedWork
+from plumage_router.multi_pool.config import MultiPoolConfig
+from plumage_router.pool_router import PoolRouter
+from plumage_router.request.body import parse_body, parse_steps
+
+__all__ = ["POOL_PATHS", "PoolDispatcher"]
+
+log = logging.getLogger(__name__)
+
+POOL_PATHS: Final = (b"/plumage/v1/", b"/v1/plumage/")
+"""Routes of one pool, which is named by `?pool=NAME`."""
+_MAX_NAMES: Final = 32  # in an error message
+
+
+class PoolDispatcher(Listener):
+    """`pools`: the routers that serve, by pool. `names`: pools by the model names that clients use.
+
+    `broken`: why a pool of the configuration is not served. `ending`: removed pools that finish their requests.
+    """
+
+    def __init__(
+        self,
+        config: MultiPoolConfig,
+        auth: Auth,
+        *,
+        name: str,
+        application: Callable[[PoolDispatcher], Application],
+        pause_accepting: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(
+            config.limits,
+            config.timeouts,
+            auth,
+            access_log=config.access_log,
+            pause_accepting=pause_accepting,
+            loop=loop,
+        )
+        self.title = config.gateway
+        self.name = name
+        self.pools: dict[str, PoolRouter] = {}
+        self.names: dict[str, str] = {}
+        self.broken: dict[str, str] = {}
+        self.ending: set[PoolRouter] = set()
+        self._listed = False
+        self._application = application(self)
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients may send requests here: all pools' members were listed once.
+
+        Later a new pool, or one without replicas, does not make the others unavailable.
+        """
+        if not self._listed:
+            self._listed = all(pool.membership.listed for pool in self.pools.values())
+        return self.keeps_alive and self._listed
+
+    @property
+    def served(self) -> list[str]:
+        """The model names that clients may use."""
+        return sorted(name for name, pool in self.names.items() if pool in self.pools)
+
+    def unknown(self, name: str) -> RequestError:
+        """The error for a model name without a pool that serves it."""
+        if (pool := self.names.get(name)) is not None:
+            why = "the router's log has the reason" if pool in self.broken else "it is new"
+            message = f"The pool {pool} of the model {name!r} is not available yet: {why}."
+            return RequestError(503, message, code="pool_unavailable", retry_after=10)
+        served = [repr(known) for known in self.served]
+        more = f" and {len(served) - _MAX_NAMES} more (GET /v1/models)" if len(served) > _MAX_NAMES else ""
+        known = (
+            f"this gateway serves {', '.join(served[:_MAX_NAMES])}{more}" if served else "this gateway serves no pool"
+        )
+        message = f"The model {name[:128]!r} does not exist here; {known}."
+        return RequestError(404, message, code="model_not_found", param="model")
+
+    # -- start and end ------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Still serves requests, but is not ready."""
+        self.leaving = True
+        for pool in self.pools.values():
+            pool.leaving = True
+
+    def close(self) -> None:
+        """Takes no further request."""
+        self.serving = False
+        for pool in self.pools.values():
+            pool.serving = False
+
+    def turn_away(self) -> None:
+        """Ends the requests that wait for a replica."""
+        for pool in (*self.pools.values(), *self.ending):
+            pool.wait_queue.close()
+
+    def sweep(self) -> None:
+        super().sweep()
+        for pool in (*self.pools.values(), *self.ending):
+            pool.sweep()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        if not is_completion(request):
+            return self._control_handler(request, connection)
+        try:
+            return self._dispatch(request, connection)
+        except RequestError as error:
+            return _Refused(self, request, connection, error)
+        except Exception:
+            log.exception("finding a request's pool failed")
+            return _Refused(self, request, connection, internal())
+
+    def _control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        path, _, query = request.target.partition(b"?")
+        if query and path.startswith(POOL_PATHS):
+            name = parse_qs(query.decode("latin-1")).get("pool", [""])[-1]
+            if name in self.pools:
+                return self.pools[name].control_handler(request, connection)
+        return AsgiRequest(self._application, request, connection, self._loop, self.log_access)
+
+    def _dispatch(self, request: Request, connection: DownstreamConnection) -> Handler:
+        self.authenticate(request)
+        if not self.serving:
+            raise overloaded("The router is shutting down.")
+        if sum(len(pool.in_flight) for pool in self.pools.values()) >= self.limits.max_in_flight:
+            raise overloaded("Too many requests are in flight.")
+        self.check_media_type(request)
+        if len(request.body) > LARGE:
+            return _FindPool(self, request, connection)
+        return self.pool_handler(request, connection, parse_body(request.body))
+
+    def pool_handler(self, request: Request, connection: DownstreamConnection, body: Mapping[str, Any]) -> Handler:
+        """The handler of the pool that serves the request's model. Raises RequestError without such a pool."""
+        name = body.get("model")
+        if name is None:
+            raise bad_field("model", "it is missing.", code="missing_field")
+        if not isinstance(name, str):
+            raise bad_field("model", "it must be a string.", code="invalid_type")
+        pool = self.pools.get(self.names.get(name, ""))
+        if pool is None:
+            raise self.unknown(name)
+        request.parsed = body
+        return pool.handler(request, connection)
+
+
+class _FindPool:
+    """A `Handler` of a large completion: parses its body in slices, then hands it to its pool's handler."""
+
+    def __init__(self, dispatcher: PoolDispatcher, request: Request, client: DownstreamConnection) -> None:
+        self._dispatcher = dispatcher
+        self._request = request
+        self._client = client
+        self._work: SlicedWork | None = None
+        self._handler: Handler | None = None
+        self._paused = False
+
+    @property
+    def answering(self) -> bool:
+        return self._handler is not None and self._handler.answering
+
+    def start(self) -> None:
+        body = self._request.body
+        self._work = self._dispatcher.time_slicer.add(len(body), parse_steps(body), self._parsed)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._handler is not None:
+            self._handler.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._handler is not None:
+            self._handler.resume()
+
+    def abort(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+        if self._handler is not None:
+            self._handler.abort()
+
+    def _parsed(self, body: dict[str, Any] | None, error: Exception | None) -> None:
+        self._work = None
+        handler = self._handler = self._find(body, error)
+        handler.start()
+        if self._paused:
+            handler.pause()
+
+    def _find(self, body: dict[str, Any] | None, error: Exception | None) -> Handler:
+        dispatcher, request, client = self._dispatcher, self._request, self._client
+        try:
+            if error is not None:
+                raise error
+            return dispatcher.pool_handler(request, client, body or {})
+        except RequestError as wrong:
+            return _Refused(dispatcher, request, client, wrong)
+        except Exception:
+            log.exception("finding a request's pool failed")
+            return _Refused(dispatcher, request, client, internal())
+
+
+class _Refused:
+    """A `Handler` that refuses a completion without a pool."""
+
+    def __init__(
+        self, dispatcher: PoolDispatcher, request: Request, client: DownstreamConnection, error: RequestError
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._request = request
+        self._client = client
+        self._error = error
+
+    @property
+    def answering(self) -> bool:
+        return False  # the answer is written at once
+
+    def start(self) -> None:
+        port, request, error = self._dispatcher, self._request, self._error
+        port.metrics.requests += 1
+        port.count_error(error)
+        request_id = port.request_id(request)
+        port.log_access(request, error.status, requestId=request_id, error=error.code or "other", outcome="Failed")
+        headers = port.error_headers(error, request_id)
+        self._client.respond(error.status, headers, error.body(), keep_alive=request.keep_alive and port.keeps_alive)
+
+    def pause(self) -> None:
+        return  # the answer is complete and small
+
+    def resume(self) -> None:
+        return
+
+    def abort(self) -> None:
+        return

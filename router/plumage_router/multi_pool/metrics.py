@@ -1,0 +1,70 @@
+"""The metrics of several pools: those of each pool with the label `pool`, those of the port without.
+
+Each pool's families are written as by a router of its own. Then they are merged, because the text format needs all
+samples of a family together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from plumage import exposition
+from plumage_router.admin.process_metrics import process_lines
+from plumage_router.admin.status import metric_lines
+from plumage_router.multi_pool.dispatcher import PoolDispatcher
+
+__all__ = ["merge_families", "multi_pool_metrics"]
+
+_PREFIX = "plumage_router_"
+_PORT_FAMILIES = frozenset(f"{_PREFIX}{name}" for name in ("connections", "buffered_bytes"))
+"""Families that belong to the port, so the pools' are left out."""
+
+
+def multi_pool_metrics(dispatcher: PoolDispatcher, accept: str) -> tuple[str, str]:
+    """All metrics in a format that the scraper accepts, and the content type."""
+    pages = [("", [*dispatcher.metrics.lines(), *_port(dispatcher), *process_lines()])]
+    pages += [(name, [*metric_lines(pool)]) for name, pool in dispatcher.pools.items()]
+    return exposition.wanted_page(accept, merge_families(pages))
+
+
+def merge_families(pages: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """Merges pages of (pool, lines), each family once. A page with the pool "" gets no label."""
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for pool, lines in pages:
+        name = ""
+        for line in lines:
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+            if pool and name in _PORT_FAMILIES:
+                continue
+            head, samples = families.setdefault(name, ([], []))
+            if not line.startswith("#"):
+                samples.append(_labelled(line, pool) if pool else line)
+            elif len(head) < 2:
+                head.append(line)
+    for head, samples in families.values():
+        yield from head
+        yield from samples
+
+
+def _labelled(sample: str, pool: str) -> str:
+    name, brace, rest = sample.partition("{")
+    label = f'pool="{exposition.label_value(pool)}"'
+    if brace:
+        return f"{name}{{{label},{rest}"
+    name, _, value = sample.partition(" ")
+    return f"{name}{{{label}}} {value}"
+
+
+def _port(dispatcher: PoolDispatcher) -> Iterator[str]:
+    single = (
+        ("connections", "Client connections.", len(dispatcher.connections)),
+        ("buffered_bytes", "Bytes of request bodies in memory.", dispatcher.body_memory.used),
+        ("pools", "Pools that are served.", len(dispatcher.pools)),
+        ("pools_broken", "Pools of the configuration that cannot be served.", len(dispatcher.broken)),
+        ("config_stale", "1 while a part of the configuration file is not in force.", bool(dispatcher.config_error)),
+        ("keys_stale", "1 while a changed key file cannot be used.", dispatcher.auth.error is not None),
+        ("config_ignored_fields", "Ignored settings of a newer operator.", dispatcher.config_ignored),
+    )
+    for name, text, value in single:
+        yield from exposition.gauge(_PREFIX + name, text, value)

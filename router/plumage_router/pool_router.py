@@ -1,0 +1,172 @@
+"""The router of one pool: gives each request its handler, follows the replicas, and checks time limits with each tick.
+
+A completion becomes a `ProxiedRequest`; the control surface answers everything else. Behind several pools
+(`multi_pool`) a pool has no connections of its own: the dispatcher finds the pool and asks it for the handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from plumage.errors import ConfigurationError
+from plumage.options import refuse_given
+from plumage.routing import make_policy
+from plumage.routing.interface import RoutingPolicy
+from plumage_router.config import PolicyConfig, PoolConfig
+from plumage_router.fleet.engine_keys import SecretLine
+from plumage_router.fleet.in_cluster import find_members
+from plumage_router.fleet.probe import Prober
+from plumage_router.fleet.replicas import Replica
+from plumage_router.http.asgi import Application, AsgiRequest
+from plumage_router.http.auth import Auth
+from plumage_router.http.downstream import DownstreamConnection, Handler
+from plumage_router.http.listener import is_completion
+from plumage_router.http.request import Request
+from plumage_router.process.background import Background
+from plumage_router.proxy.pool_state import PoolState
+from plumage_router.proxy.proxied_request import ProxiedRequest
+from plumage_router.request.model import Model
+
+__all__ = ["TICK", "PoolRouter"]
+
+log = logging.getLogger(__name__)
+
+TICK: Final = 0.1  # seconds
+
+
+class PoolRouter(PoolState):
+    """`prepare()`, then `start()`, then `await close()`.
+
+    name: of this router among its peers. application: makes the control surface.
+    Raises ConfigurationError when the routing policy is invalid.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        model: Model,
+        *,
+        name: str,
+        auth: Auth,
+        application: Callable[[PoolRouter], Application],
+        pause_accepting: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(
+            config, model, _make_policy(config), name=name, auth=auth, pause_accepting=pause_accepting, loop=loop
+        )
+        if auth.enabled and config.salt_key_file is None:
+            raise ConfigurationError(
+                f"pool {config.pool}: auth.apiKeysFile needs saltKeyFile, which keeps tenants apart"
+            )
+        self.membership = find_members(config, self.fleet, random.Random())
+        self.fleet.listen(self._replica_changed)
+        self.application = application(self)
+        self._prober = Prober(self.fleet, interval=config.timeouts.probe_interval, timeout=config.timeouts.probe)
+        self._background = Background(self.metrics)
+        self._engine_key = SecretLine(config.engine_api_key_file, "the engines' API key")
+        self._previous_key = SecretLine(
+            config.previous_engine_api_key_file, "the engines' previous API key", needed=False
+        )
+        self._salt_key = SecretLine(config.salt_key_file, "the pool's salt key")
+
+    # -- start, change, end -------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Reads secrets and the membership file. Raises ConfigurationError without a needed secret."""
+        for secret in (self._engine_key, self._previous_key, self._salt_key):
+            secret.read()
+        self._use_secrets()
+        self.directory.start()
+        self.membership.poll()
+
+    def start(self) -> None:
+        """Starts to follow the replicas and the directory."""
+        self._background.start(self.membership.run, self.directory.run, self._prober.run)
+
+    def reconfigure(self, config: PoolConfig) -> None:
+        """Applies the settings that may change at runtime. Raises ConfigurationError when the policy is invalid."""
+        policy = self.policy if config.policy == self.config.policy else _make_policy(config)
+        self.configure(config, policy)
+        self._prober.interval, self._prober.timeout = config.timeouts.probe_interval, config.timeouts.probe
+
+    def reload_secrets(self) -> None:
+        """Reads the pool's secret files again."""
+        files = (self._engine_key, self._previous_key, self._salt_key)
+        changed = [secret.refresh() for secret in files]
+        if any(changed):
+            log.info("pool %s: keys reloaded", self.config.pool)
+            self._use_secrets()
+        self.secret_error = "; ".join(secret.error for secret in files if secret.error) or None
+
+    async def close(self) -> None:
+        """Stops the background tasks and closes the connections to replicas."""
+        await self._background.stop()
+        await self.directory.close()
+        self.fleet.close()
+        await asyncio.sleep(0)  # lets the aborted transports call their protocols
+        self.close_access_log()
+
+    def _use_secrets(self) -> None:
+        self.use_engine_keys(self._engine_key.value, self._previous_key.value)
+        self.salts.use(self._salt_key.value)
+
+    def _replica_changed(self, replica: Replica, added: bool) -> None:
+        if not added:
+            self.policy.forget(replica.slot)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients may send requests here: a replica is available, or requests may wait for one."""
+        able = self.wait_queue.enabled or bool(self.fleet.candidates(self.tick))
+        return self.keeps_alive and self.membership.listed and able
+
+    def handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        if is_completion(request):
+            return ProxiedRequest(self, request, connection)
+        return self.control_handler(request, connection)
+
+    def control_handler(self, request: Request, connection: DownstreamConnection) -> Handler:
+        """The handler of a request that is not a completion."""
+        return AsgiRequest(self.application, request, connection, self._loop, self.log_access)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        super().sweep()
+        now = self.tick
+        self.wait_queue.wait.flush()
+        self.cache_curve.age(now)
+        if len(self.wait_queue):
+            if self.fleet.candidates(now):
+                self.wait_queue.resume(now)
+            self.wait_queue.expire(now, self.fleet.why_none(now))
+        self._sweep_in_flight(now)
+
+    def _sweep_in_flight(self, now: float) -> None:
+        """Ends requests past their limit. Moves requests without a first byte away from silent replicas."""
+        silent = any(replica.silent for replica in self.fleet) and bool(self.fleet.candidates(now))
+        bound = now - self.timeouts.request
+        for request in tuple(self.in_flight):
+            if request.arrived < bound:
+                request.expire()
+            elif silent and not request.answering and request.replica is not None and request.replica.silent:
+                request.leave_silent_replica()
+            else:
+                request.check_timeouts(now)
+
+
+def _make_policy(config: PoolConfig) -> RoutingPolicy:
+    return make_policy(config.policy.name, rng=random.Random(config.seed), **_policy_options(config.policy))
+
+
+def _policy_options(policy: PolicyConfig) -> dict[str, Any]:
+    options = {**policy.options, **(policy.lbgr if policy.name.startswith("Lbgr") else {})}
+    refuse_given(f"routing policy {policy.name}", options, ("name", "rng"))
+    return options

@@ -1,0 +1,1 @@
+"""The process around the requests: memory, background tasks, files that are read again."""

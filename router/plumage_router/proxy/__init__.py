@@ -1,0 +1,1 @@
+"""One completion request on its way to an engine and back: attempts, retries, waiting."""

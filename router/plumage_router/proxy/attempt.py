@@ -1,0 +1,257 @@
+"""One attempt of a request on one replica: its connection, its times, what it costs the replica's account.
+
+Status and headers are held back until the first body byte that is not a comment. Until then a failure costs the client
+nothing, and the request may be tried on another replica. From then on bytes pass through, and a failure ends the
+answer. An engine may close a kept connection at the moment of a send. That says nothing about the engine, so the
+attempt sends the request again over a fresh connection, once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Protocol
+
+from plumage_router.clock import monotonic
+from plumage_router.fleet.replicas import Replica
+from plumage_router.http.errors import Failure
+from plumage_router.http.upstream import UpstreamConnection
+from plumage_router.proxy.pool_state import PoolState
+from plumage_router.request.usage import JsonTail, StreamFilter
+from plumage_router.routing.decider import Decision
+
+__all__ = ["Attempt", "AttemptOwner", "Cause"]
+
+_EVENTS: Final = b"text/event-stream"
+_MAX_KEYS: Final = 3  # tried on one engine for one request
+_BY_STATUS: Final = {
+    500: Failure.HTTP_500, 502: Failure.HTTP_502, 503: Failure.HTTP_503, 504: Failure.HTTP_504,
+}  # fmt: skip
+
+
+class Cause(Enum):
+    """Whether the replica or the request may have caused a failure."""
+
+    REPLICA = "replica"  # unreachable, or it refuses the router's key: the request is not the cause
+    BUSY = "busy"  # 503: it did not take the request
+    UNKNOWN = "unknown"  # it got the request, then lost the connection or answered 5xx
+    SILENT = "silent"  # it got the request, then sent nothing
+
+
+class _Outcome(Enum):
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+
+
+class AttemptOwner(Protocol):
+    """The request that an attempt belongs to."""
+
+    def upstream_request(self, replica: Replica) -> tuple[bytes, bytes, bytes | None]:
+        """Head and body to send, and the engine key in the head."""
+        ...
+
+    def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
+        """The first body bytes came, with the head before them."""
+        ...
+
+    def more(self, data: bytes) -> None: ...
+
+    def complete(self, attempt: Attempt) -> None: ...
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
+        """Unless `attempt.charged`, the replica's breaker has not counted the failure yet. The owner reports it once it
+        is known whether the request is the cause."""
+        ...
+
+
+class Attempt:
+    """The `Receiver` of one upstream connection. Ends in `complete` or `attempt_failed`, unless it was abandoned.
+
+    `charged`: the replica's breaker has counted the failure.
+    `started`: the first body byte came. `streams`: the answer is a stream, so its first byte is its first token.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_fresh",
+        "_headers",
+        "_key",
+        "_over",
+        "_owner",
+        "_paused",
+        "_pool",
+        "_refused_keys",
+        "_status",
+        "charged",
+        "decision",
+        "first_at",
+        "last_at",
+        "reader",
+        "replica",
+        "sent_at",
+        "started",
+        "streams",
+    )
+
+    reader: StreamFilter | JsonTail
+    """Reads the usage in the answer; set with the head."""
+
+    def __init__(self, pool: PoolState, owner: AttemptOwner, decision: Decision, replica: Replica) -> None:
+        self._pool = pool
+        self._owner = owner
+        self._connection: UpstreamConnection | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._status = 0
+        self._key: bytes | None = None
+        self._refused_keys: tuple[bytes, ...] = ()
+        self._fresh = False
+        self._over = False
+        self._paused = False
+        self.charged = False
+        self.decision = decision
+        self.replica = replica
+        self.started = False
+        self.streams = False
+        self.sent_at = decision.ticket.routed_at
+        self.first_at = 0.0
+        self.last_at = 0.0
+
+    def start(self) -> None:
+        replica = self.replica
+        replica.breaker.started()
+        replica.totals.routed += 1
+        replica.connections.send(self)
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    def abandon(self) -> None:
+        """Drops the answer without blaming the replica. The closed connection tells the engine to stop."""
+        if not self._over:
+            self.replica.breaker.abandoned()
+            self._end(_Outcome.ABANDONED)
+
+    def give_up(self, failure: Failure) -> None:
+        """The owner knows that no answer will come, for example after a timeout."""
+        self._fail(failure, Cause.SILENT)
+
+    # -- callbacks of the connection ----------------------------------------------------------------------------------
+
+    def connected(self, connection: UpstreamConnection) -> None:
+        if self._over:
+            self.replica.connections.release(connection)
+            return
+        self._connection = connection
+        head, body, self._key = self._owner.upstream_request(self.replica)
+        connection.send(self, head, body)
+
+    def unreachable(self, failure: Failure) -> None:
+        if self._fresh:  # a kept connection took the request and broke, and now the port refuses: the engine died of it
+            self._fail(Failure.CONNECTION_LOST, Cause.UNKNOWN, certain=True)
+        else:
+            self._fail(failure, Cause.REPLICA, certain=True)
+
+    def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        if status >= 500:
+            failure = _BY_STATUS.get(status, Failure.HTTP_5XX)
+            self._fail(failure, Cause.BUSY if status == 503 else Cause.UNKNOWN)
+        elif status == 401 and self._try_other_key():
+            return
+        elif status in (401, 403):
+            self._fail(Failure.KEY_REFUSED, Cause.REPLICA)
+        else:
+            self._status, self._headers = status, headers
+            self.streams = headers.get(b"content-type", b"").startswith(_EVENTS)
+            self.reader = StreamFilter(self.decision.prompt.wanted_usage) if self.streams else JsonTail()
+
+    def body(self, data: bytes) -> None:
+        if self._over:
+            return
+        data = self.reader.feed(data)
+        if data:
+            if self.started:
+                self._owner.more(data)
+            else:
+                self._begin(data)
+
+    def answered(self) -> None:
+        if self._over:
+            return
+        rest = self.reader.end()
+        if not self.started:
+            self._begin(rest)
+        elif rest:
+            self._owner.more(rest)
+        self._connection = None
+        self.last_at = monotonic()
+        self._end(_Outcome.FINISHED)
+        self._owner.complete(self)
+
+    def lost(self, failure: Failure) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.reused and not connection.heard and not self._fresh:
+            self._fresh = True
+            self.replica.connections.send(self, fresh=True)
+            return
+        self._fail(failure, Cause.UNKNOWN)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _try_other_key(self) -> bool:
+        """Sends the request again with another engine key, if there is one. Engines may differ while keys change."""
+        if self._key is None or len(self._refused_keys) + 1 >= _MAX_KEYS:
+            return False
+        self._refused_keys += (self._key,)
+        if self._pool.engine_keys.refused(self.replica.member.url, self._refused_keys) is None:
+            return False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+        self.replica.connections.send(self, fresh=True)
+        return True
+
+    def _begin(self, data: bytes) -> None:
+        self.started = True
+        self.first_at = monotonic()
+        self.replica.breaker.succeeded()
+        if self.streams:
+            self._pool.decider.first_token(self.decision, self.first_at)
+        self._owner.begin(self, self._status, self._headers, data)
+
+    def _fail(self, failure: Failure, cause: Cause, *, certain: bool = False) -> None:
+        if self._over:
+            return
+        if cause is Cause.UNKNOWN and self.replica.leaving:
+            cause = Cause.REPLICA
+        if certain or self.started or cause in (Cause.REPLICA, Cause.SILENT):
+            self.charged = True
+            self.replica.breaker.failed(monotonic(), certain=certain)
+            self._pool.fleet.changed()
+        self._end(_Outcome.FAILED)
+        self._owner.attempt_failed(self, failure, cause)
+
+    def _end(self, outcome: _Outcome) -> None:
+        """Closes the account of the attempt, once."""
+        self._over = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abandon()
+        now, decider, totals = monotonic(), self._pool.decider, self.replica.totals
+        if outcome is _Outcome.FINISHED:
+            totals.finished += 1
+            if self._status < 400:
+                decider.finished(self.decision, now, self.reader.usage)
+            else:  # an engine refuses at once, which says nothing about its speed
+                decider.failed(self.decision, now)
+        else:
+            totals.failed += outcome is _Outcome.FAILED
+            totals.abandoned += outcome is _Outcome.ABANDONED
+            decider.failed(self.decision, now, computed=self.started)
+        self._pool.fleet.release(self.replica)

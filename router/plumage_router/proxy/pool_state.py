@@ -1,0 +1,206 @@
+"""What all requests of one pool share: its settings, replicas, decisions, limits and books."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import xxhash
+
+from plumage.directory.mirror import Mirror
+from plumage.routing.interface import RoutingPolicy
+from plumage_router.clock import monotonic, wall
+from plumage_router.config import PoolConfig
+from plumage_router.directory.link import DirectoryLink
+from plumage_router.fleet.breaker import Breaker
+from plumage_router.fleet.engine_keys import EngineKeys, Salts
+from plumage_router.fleet.replicas import Fleet, Replica
+from plumage_router.http.auth import Auth, Tenant
+from plumage_router.http.errors import overloaded, quarantined
+from plumage_router.http.listener import Listener
+from plumage_router.http.upstream import ConnectionPool
+from plumage_router.proxy.wait_queue import WaitingRequest, WaitQueue
+from plumage_router.request.model import Model
+from plumage_router.request.prompt import Prompt
+from plumage_router.request.quarantine import Quarantine
+from plumage_router.routing.audit import Audit, Record
+from plumage_router.routing.cache_curve import CacheCurve
+from plumage_router.routing.decider import Decider, Decision
+from plumage_router.routing.hot_prefixes import HotPrefixes
+
+__all__ = ["InFlightRequest", "PoolState"]
+
+
+class InFlightRequest(WaitingRequest, Protocol):
+    """A request as the pool's tick sees it. `arrived`: seconds of the router's clock."""
+
+    arrived: float
+
+    @property
+    def answering(self) -> bool: ...
+
+    @property
+    def replica(self) -> Replica | None: ...
+
+    def expire(self) -> None: ...
+
+    def leave_silent_replica(self) -> None: ...
+
+    def check_timeouts(self, now: float) -> None: ...
+
+
+class PoolState(Listener):
+    """`name`: of this router, for people. `in_flight`: the requests that are being served.
+
+    `secret_error`: why a secret file is not in force; None while all are.
+    """
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        model: Model,
+        policy: RoutingPolicy,
+        *,
+        name: str,
+        auth: Auth,
+        pause_accepting: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(
+            config.limits,
+            config.timeouts,
+            auth,
+            access_log=config.access_log,
+            pause_accepting=pause_accepting,
+            loop=loop,
+        )
+        self.config = config
+        self.name = name
+        self.policy = policy
+        self.reader = model.reader
+        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self.fleet = Fleet(self._connections_to, lambda: Breaker(self.config.breaker))
+        self.decider = Decider(
+            Mirror(config.limits.max_directory_chunks),
+            policy,
+            self.fleet.load_of,
+            pending_seconds=config.timeouts.pending_owner,
+        )
+        self.hot_prefixes = HotPrefixes()
+        self.directory = DirectoryLink(
+            config.directory,
+            pool=config.pool,
+            router=name,
+            fleet=self.fleet,
+            decider=self.decider,
+            hot_prefixes=self.hot_prefixes,
+            engine=model.engine,
+        )
+        self.audit = Audit(config.audit_size)
+        self.cache_curve = CacheCurve()
+        self.wait_queue = WaitQueue(config.hold)
+        self.quarantine = Quarantine(config.quarantine)
+        self.in_flight: set[InFlightRequest] = set()
+        self.engine_keys = EngineKeys()
+        self.salts = Salts()
+        self.secret_error: str | None = None
+        self._digest_seed = secrets.randbits(64)  # so that no client can make another body with the same digest
+        self._heads: dict[tuple[bytes, str, bytes | None], bytes] = {}
+
+    def _connections_to(self, host: str, port: int) -> ConnectionPool:
+        limits, timeouts = self.config.limits, self.config.timeouts
+        return ConnectionPool(
+            host, port, self._loop, max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect
+        )
+
+    def configure(self, config: PoolConfig, policy: RoutingPolicy) -> None:
+        """Uses another configuration. Connections that are open keep their limits and timeouts."""
+        self.config, self.policy = config, policy
+        self.limits, self.timeouts = config.limits, config.timeouts
+        self.wait_queue.config, self.quarantine.config = config.hold, config.quarantine
+        self.body_memory.resize(config.limits.max_buffered_bytes)
+        self.reader.allowed_fields = frozenset(config.allowed_request_fields)
+        self.decider.policy = policy
+        self.directory.configure(policy, config.timeouts.pending_owner)
+        for replica in self.fleet:
+            limits, timeouts = config.limits, config.timeouts
+            replica.connections.configure(max_idle=limits.max_idle_per_replica, connect_timeout=timeouts.connect)
+            replica.breaker.configure(config.breaker)
+
+    def check_load(self) -> None:
+        """Raises RequestError when the router takes no further request."""
+        if not self.serving:
+            raise overloaded("The router is shutting down.")
+        if len(self.in_flight) >= self.limits.max_in_flight:
+            raise overloaded("Too many requests are in flight.")
+
+    # -- quarantine ---------------------------------------------------------------------------------------------------
+
+    def check_quarantine(self, prompt: Prompt) -> None:
+        """Raises RequestError while the body is refused because engines failed on it."""
+        if self.quarantine and (left := self.quarantine.left(self._digest(prompt), monotonic())):
+            raise quarantined(left)
+
+    def strike(self, prompt: Prompt, replica: Replica) -> bool:
+        """A replica failed on the body. Returns True if the body is refused from now on."""
+        return self.quarantine.strike(self._digest(prompt), replica.id, monotonic())
+
+    def clear_quarantine(self, prompt: Prompt) -> None:
+        """The body got a complete answer."""
+        if self.quarantine:
+            self.quarantine.clear(self._digest(prompt))
+
+    def free(self, prompt: Prompt) -> None:
+        """No other replica will be tried: frees the payload, after its digest is known."""
+        self._digest(prompt)
+        prompt.forget()
+
+    def _digest(self, prompt: Prompt) -> bytes:
+        """The digest of the bytes that engines get."""
+        if prompt.digest is None:
+            prompt.digest = xxhash.xxh3_128_digest(prompt.payload, seed=self._digest_seed)
+        return prompt.digest
+
+    # -- engines ------------------------------------------------------------------------------------------------------
+
+    def upstream_head(self, path: bytes, replica: Replica) -> tuple[bytes, bytes | None]:
+        """The header lines that all requests to this replica share, and the engine key in them."""
+        url = replica.member.url
+        secret = self.engine_keys.of(url)
+        key = (path, url, secret)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) > 4 * max(64, len(self.fleet)):
+                self._heads.clear()
+            head = self._heads[key] = _make_head(path, replica, secret)
+        return head, secret
+
+    def use_engine_keys(self, current: bytes | None, previous: bytes | None) -> None:
+        """The engines' keys changed."""
+        self.engine_keys.use(current, previous)
+        self._heads.clear()
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def record_decision(self, decision: Decision, request_id: str, tenant: Tenant | None) -> Record:
+        if decision.depth:
+            self.hot_prefixes.count(decision.prompt.chunks[decision.depth - 1], decision.ticket.hit_tokens)
+        return self.audit.add(
+            decision,
+            request_id=request_id,
+            at=wall(),
+            tenant=tenant.name if tenant is not None else "",
+            policy=self.policy.name,
+            degraded=self.directory.degraded,
+        )
+
+
+def _make_head(path: bytes, replica: Replica, secret: bytes | None) -> bytes:
+    host, port = replica.member.address()
+    name = f"[{host}]" if ":" in host else host
+    authorization = b"authorization: Bearer %b\r\n" % secret if secret else b""
+    return b"POST %b HTTP/1.1\r\nhost: %b:%d\r\ncontent-type: application/json\r\n%b" % (
+        path, name.encode(), port, authorization,
+    )  # fmt: skip

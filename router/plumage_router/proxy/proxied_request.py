@@ -1,0 +1,344 @@
+"""One completion request, from its last byte in to its last byte out.
+
+authenticate → read → choose a replica → send. If the attempt fails before the first body byte, another replica is
+chosen. Each attempt on a replica is an `Attempt`; `Retries` decides whether another one follows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from plumage_router.clock import monotonic
+from plumage_router.fleet.replicas import Load, Replica
+from plumage_router.http.downstream import DownstreamConnection
+from plumage_router.http.errors import Failure, RequestError, internal, no_replica, upstream_failed
+from plumage_router.http.request import Request
+from plumage_router.http.time_slicing import LARGE, SlicedWork, Steps, run_now
+from plumage_router.http.wire import chunk
+from plumage_router.proxy.accounting import access_fields, account
+from plumage_router.proxy.attempt import Attempt, Cause
+from plumage_router.proxy.client_response import ClientResponse, explanation_line, header_lines
+from plumage_router.proxy.pool_state import PoolState
+from plumage_router.proxy.retries import Retries
+from plumage_router.proxy.wait_queue import no_replica_yet
+from plumage_router.request.prompt import Prompt
+from plumage_router.routing.audit import Record
+
+__all__ = ["ProxiedRequest"]
+
+log = logging.getLogger(__name__)
+
+_CLIENT_LEFT: Final = 499  # only in the access log: the client left before an answer began (nginx' number)
+_FORWARDED: Final = frozenset((b"traceparent", b"tracestate", b"accept"))
+
+
+class ProxiedRequest:
+    """A `Handler` of one client connection, and the `AttemptOwner` of its attempts.
+
+    `arrived`: when its last byte came, in seconds of the router's clock.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_explain",
+        "_last_byte_at",
+        "_paused",
+        "_pool",
+        "_prompt",
+        "_reading",
+        "_record",
+        "_request",
+        "_request_id",
+        "_response",
+        "_retries",
+        "_waited",
+        "arrived",
+    )
+
+    def __init__(self, pool: PoolState, request: Request, client: DownstreamConnection) -> None:
+        self._pool = pool
+        self._request = request
+        self._request_id = ""
+        self._response = ClientResponse(client, request)
+        self._retries = Retries()
+        self._attempt: Attempt | None = None
+        self._record: Record | None = None
+        self._prompt: Prompt | None = None
+        self._reading: SlicedWork | None = None
+        self._explain = False
+        self._waited = False  # in the wait queue
+        self._paused = False
+        self.arrived = self._last_byte_at = monotonic()
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica that has the request now."""
+        return self._attempt.replica if self._attempt is not None else None
+
+    @property
+    def answering(self) -> bool:
+        """Whether the client got its first byte."""
+        return self._attempt is not None and self._attempt.started
+
+    # -- for the client's connection ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        pool = self._pool
+        pool.metrics.requests += 1
+        try:
+            self._request_id = pool.request_id(self._request)
+            steps = self._admit()
+            size = len(self._request.body)
+            if size > LARGE:
+                pool.in_flight.add(self)
+                self._reading = pool.time_slicer.add(size, steps, self._read_done)
+                return
+            self._prompt = prompt = run_now(steps)
+            pool.check_quarantine(prompt)
+        except RequestError as error:
+            self._refuse(error)
+        except Exception:
+            log.exception("request %s: reading it failed", self._request_id)
+            self._refuse(internal())
+        else:
+            pool.in_flight.add(self)
+            self._route()
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._attempt is not None:
+            self._attempt.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._attempt is not None:
+            self._attempt.resume()
+
+    def abort(self) -> None:
+        self._retries.settle(self._pool.fleet, monotonic(), request_is_cause=True)  # nothing points to the replicas
+        self._pool.metrics.aborted += 1
+        self._end("Aborted")
+
+    # -- for the pool's tick ------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """The request took longer than any request may."""
+        if self.answering:
+            self._truncate("the request took too long")
+        else:
+            self._fail(RequestError(504, "The request took too long.", code="timeout"))
+
+    def leave_silent_replica(self) -> None:
+        """The replica will send no first byte: the request is tried on another one."""
+        attempt = self._attempt
+        if attempt is not None:
+            stalled = attempt.replica.stalled
+            attempt.give_up(Failure.ENGINE_STALLED if stalled else Failure.HEALTH_CHECK_FAILED)
+
+    def check_timeouts(self, now: float) -> None:
+        """A stream must begin and continue in time. While the client does not read, the engine is not to blame."""
+        attempt, timeouts = self._attempt, self._pool.timeouts
+        if attempt is None or self._paused:
+            self._last_byte_at = now
+        elif attempt.started:
+            if self._response.events and now - self._last_byte_at > timeouts.idle:
+                attempt.give_up(Failure.STREAM_TIMEOUT)
+        elif attempt.decision.prompt.stream and now - attempt.sent_at > timeouts.first_byte:
+            attempt.give_up(Failure.FIRST_BYTE_TIMEOUT)
+
+    # -- for the wait queue -------------------------------------------------------------------------------------------
+
+    def can_resume(self, now: float) -> bool:
+        return bool(self._pool.fleet.candidates(now, self._retries.tried))
+
+    def resume_routing(self) -> None:
+        self._route()
+
+    def turn_away(self, error: RequestError) -> None:
+        self._fail(error)
+
+    # -- for the attempts ---------------------------------------------------------------------------------------------
+
+    def upstream_request(self, replica: Replica) -> tuple[bytes, bytes, bytes | None]:
+        prompt = self._prompt
+        assert prompt is not None
+        head, key = self._pool.upstream_head(prompt.path, replica)
+        forwarded = header_lines(_FORWARDED, self._request.headers)
+        lines = b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n"
+        return lines % (head, self._request_id.encode(), forwarded, len(prompt.payload)), prompt.payload, key
+
+    def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
+        pool, response = self._pool, self._response
+        self._last_byte_at = attempt.first_at
+        if self._retries.failures:
+            self._retries.settle(pool.fleet, attempt.first_at, request_is_cause=False)
+        extra = explanation_line(self._record.document()) if self._explain and self._record is not None else b""
+        response.keep_alive = response.keep_alive and pool.keeps_alive
+        response.begin(status, headers, data, date=pool.date, request_id=self._request_id, extra=extra)
+        pool.metrics.responses[status] += 1
+        if attempt.streams:
+            pool.metrics.ttft.observe(attempt.first_at - self.arrived)
+        response.client.free_body()
+        pool.free(attempt.decision.prompt)
+
+    def more(self, data: bytes) -> None:
+        response = self._response
+        self._last_byte_at = self._pool.tick
+        response.client.transport.write(chunk(data) if response.chunked else data)
+
+    def complete(self, attempt: Attempt) -> None:
+        self._pool.clear_quarantine(attempt.decision.prompt)
+        assert self._record is not None
+        account(self._pool.metrics, attempt, self.arrived, self._record)
+        self._end("Finished")
+        self._response.end()
+
+    def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
+        pool, retries = self._pool, self._retries
+        retries.add(attempt, failure, cause)
+        quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
+        if attempt.started:
+            self._truncate(failure.text)
+            return
+        error = retries.give_up(failure, cause, pool.limits, pool.fleet, monotonic(), quarantined=quarantined)
+        if error is not None:
+            self._fail(error)
+        else:
+            pool.metrics.retries[failure] += 1
+            self._route()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> Steps[Prompt]:
+        """Checks the client and the router's load. Returns the steps that read the body."""
+        pool, request = self._pool, self._request
+        pool.authenticate(request)
+        self._explain = pool.wants_explanation(request)
+        pool.check_load()
+        pool.check_media_type(request)
+        parsed, request.parsed = request.parsed, None
+        salt = pool.salts.of(request.tenant)
+        path = request.target.partition(b"?")[0]
+        return pool.reader.steps(path, request.body, parsed, salt=salt, tenant=pool.auth.enabled)
+
+    def _read_done(self, prompt: Prompt | None, error: Exception | None) -> None:
+        """The body was read in slices."""
+        self._reading = None
+        try:
+            if error is not None:
+                raise error
+            assert prompt is not None
+            self._prompt = prompt
+            self._pool.check_quarantine(prompt)
+        except RequestError as wrong:
+            self._pool.in_flight.discard(self)
+            self._refuse(wrong)
+        except Exception:
+            log.exception("request %s: reading it failed", self._request_id)
+            self._pool.in_flight.discard(self)
+            self._refuse(internal())
+        else:
+            self._route()
+
+    def _route(self) -> None:
+        """Chooses a replica and starts an attempt there."""
+        try:
+            now = monotonic()
+            candidates = self._pool.fleet.candidates(now, self._retries.tried)
+            if candidates:
+                self._attempt_on(candidates, now)
+            else:
+                self._without_replica(now)
+        except Exception:
+            log.exception("request %s: routing it failed", self._request_id)
+            self._fail(internal())
+
+    def _attempt_on(self, candidates: Sequence[Load], now: float) -> None:
+        pool, prompt, first = self._pool, self._prompt, self._record is None
+        assert prompt is not None
+        decision = pool.decider.decide(prompt, candidates, now, len(self._retries) + 1)
+        attempt = self._attempt = Attempt(pool, self, decision, pool.fleet.at(decision.ticket.slot))
+        decided = monotonic()
+        began = now if self._waited else self.arrived
+        pool.metrics.decision.observe(decided - (began if first else now))
+        if self._record is not None:
+            self._record.outcome = "Retried"
+        else:
+            pool.cache_curve.add(prompt.chunks)
+        record = self._record = pool.record_decision(decision, self._request_id, self._request.tenant)
+        record.decision_seconds = decided - began
+        record.failures = self._retries.failures
+        if self._paused:
+            attempt.pause()
+        attempt.start()
+
+    def _without_replica(self, now: float) -> None:
+        """Waits if possible, unless an available replica has failed on this request."""
+        pool, retries = self._pool, self._retries
+        if not pool.fleet.candidates(now) and pool.wait_queue.add(self, now):
+            self._waited, self._attempt = True, None
+            return
+        # No other replica could serve the request, so the breakers would not protect it.
+        retries.settle(pool.fleet, now, request_is_cause=True)
+        if retries.failures:
+            self._fail(upstream_failed(retries.failures[-1][1], len(retries)))
+        else:
+            why = pool.fleet.why_none(now)
+            self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))
+
+    def _end(self, outcome: str) -> None:
+        """Removes the request from the pool's books and abandons an open attempt."""
+        pool, attempt, record = self._pool, self._attempt, self._record
+        pool.in_flight.discard(self)
+        if self._waited:
+            pool.wait_queue.remove(self)
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        self._attempt = None
+        if attempt is not None:
+            attempt.abandon()
+        if record is not None:
+            record.outcome = outcome
+            if attempt is not None and attempt.started:
+                record.ttft = attempt.first_at - self.arrived if attempt.streams else None
+                record.latency = monotonic() - self.arrived
+        if outcome != "Failed" and pool.access_log is not None:
+            self._log(self._response.status or _CLIENT_LEFT, outcome)
+
+    def _truncate(self, reason: str) -> None:
+        """The client has a part of the answer, and the rest will not come."""
+        self._pool.metrics.truncated += 1
+        log.warning("request %s: answer truncated, %s", self._request_id, reason)
+        self._end("Truncated")
+        self._response.truncate()
+
+    def _fail(self, error: RequestError) -> None:
+        self._retries.end(self._pool.fleet, monotonic())
+        self._end("Failed")
+        self._refuse(error)
+
+    def _refuse(self, error: RequestError) -> None:
+        pool, response = self._pool, self._response
+        if pool.access_log is not None:
+            self._log(error.status, "Failed", error.code or "other")
+        pool.count_error(error)
+        keep_alive = response.keep_alive and pool.keeps_alive
+        headers = pool.error_headers(error, self._request_id)
+        response.client.respond(error.status, headers, error.body(), keep_alive=keep_alive)
+
+    def _log(self, status: int, outcome: str, error: str | None = None) -> None:
+        """Writes the line of the access log."""
+        tenant = self._request.tenant
+        self._pool.log_access(
+            self._request,
+            status,
+            requestId=self._request_id,
+            outcome=outcome,
+            error=error,
+            tenant=tenant.name if tenant is not None and tenant.name else None,
+            failed=[replica for replica, _ in self._retries.failures] or None,
+            **access_fields(self._prompt, self._record, monotonic() - self.arrived),
+        )

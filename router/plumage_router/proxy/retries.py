@@ -1,0 +1,69 @@
+"""Decides whether a failed request is tried on another replica, and whose failure it was.
+
+- Without a first byte, a request may be tried on other replicas: `max_attempts` in all.
+- A request that replicas got and failed on may be the cause. It goes to `max_failed_replicas` of them at most.
+- A breaker counts such a failure only once the request is known not to be the cause.
+"""
+
+from __future__ import annotations
+
+from plumage_router.config import LimitsConfig
+from plumage_router.fleet.replicas import Fleet, Replica
+from plumage_router.http.errors import Failure, RequestError, engines_failed, engines_silent, upstream_failed
+from plumage_router.proxy.attempt import Attempt, Cause
+
+__all__ = ["Retries"]
+
+
+class Retries:
+    """The failed attempts of one request. `failures`: (replica id, reason). `tried`: not to be chosen again."""
+
+    __slots__ = ("_failed_after_send", "_uncharged", "failures", "tried")
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[str, Failure]] = []
+        self.tried: list[Replica] = []
+        self._failed_after_send = 0
+        self._uncharged: list[Replica] = []  # their breakers count the failure unless the request is the cause
+
+    def __len__(self) -> int:
+        return len(self.failures)
+
+    def add(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
+        """Records a failed attempt."""
+        self.failures.append((attempt.replica.id, failure))
+        self.tried.append(attempt.replica)
+        if not attempt.charged:
+            self._uncharged.append(attempt.replica)
+        self._failed_after_send += cause in (Cause.UNKNOWN, Cause.SILENT)
+
+    def give_up(
+        self, failure: Failure, cause: Cause, limits: LimitsConfig, fleet: Fleet, now: float, *, quarantined: bool
+    ) -> RequestError | None:
+        """Returns the error for the client; None when the request may be tried on another replica.
+
+        quarantined: the request's body is refused from now on.
+        """
+        if quarantined or self._failed_after_send >= limits.max_failed_replicas:
+            self.settle(fleet, now, request_is_cause=True)
+            error = engines_silent if cause is Cause.SILENT else engines_failed
+            return error(failure, len(self.failures))
+        if len(self.failures) >= limits.max_attempts:
+            return upstream_failed(failure, len(self.failures))
+        return None
+
+    def end(self, fleet: Fleet, now: float) -> None:
+        """The request fails: several replicas that failed after they got it point to the request."""
+        self.settle(fleet, now, request_is_cause=len(self._uncharged) > 1)
+
+    def settle(self, fleet: Fleet, now: float, *, request_is_cause: bool) -> None:
+        """The cause of the failures is known: the breakers of the replicas count them, or not."""
+        if not self._uncharged:
+            return
+        for replica in self._uncharged:
+            if request_is_cause:
+                replica.breaker.abandoned()
+            else:
+                replica.breaker.failed(now)
+        self._uncharged = []
+        fleet.changed()

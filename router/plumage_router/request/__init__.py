@@ -1,0 +1,1 @@
+"""What one request says: JSON, allowed fields, rendered prompt, token usage, quarantine. No sockets."""

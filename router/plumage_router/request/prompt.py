@@ -1,0 +1,303 @@
+"""Reads a completion request: parse → check → render → hash.
+
+The result depends on the request alone, so a retry does not read it again. Nothing is tokenized: the prompt stays
+bytes, and the router looks up its chain of byte chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from plumage.hashing.chunks import ChainMemory, seed
+from plumage.rendering.errors import RenderLimitError, TemplateError
+from plumage_router.http.errors import bad_field, bad_request, unknown_model
+from plumage_router.http.paths import CHAT_PATH
+from plumage_router.http.time_slicing import Steps, run_now
+from plumage_router.request.body import parse_steps, splice
+from plumage_router.request.fields import (
+    CHAT,
+    COMPLETION,
+    Check,
+    Messages,
+    check_fields,
+    check_messages,
+    check_prompt,
+    check_stream_options,
+    check_template_options,
+    is_predictable,
+)
+from plumage_router.request.text_sizes import MAX_RENDERED, printable_bytes, text_lengths
+from plumage_router.request.token_rate import SAMPLE
+from plumage_router.request.usage import WantedUsage
+
+__all__ = ["Prompt", "PromptReader", "Renderer"]
+
+_MAX_SEEDS = 4096  # one for each adapter and tenant
+_DEFAULT_ANSWER = 16  # tokens of an answer without max_tokens, at least
+_TOKEN_BYTES = 4  # bytes of a typical token
+_MAX_TOKEN_CHARACTERS = 8  # per token of the context, of a prompt that the engine truncates: twice a typical token
+_DEFAULT_CONTEXT = 131_072  # tokens, if the model does not say
+
+
+class Renderer(Protocol):
+    """Renders a request to the bytes that the engine will tokenize (`plumage.rendering.ChatRenderer`)."""
+
+    def render_chat(self, body: Mapping[str, Any]) -> bytes: ...
+
+    def render_completion(self, prompt: str | Sequence[int], add_special_tokens: bool = True) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A valid request.
+
+    `payload`: the body for the engine. `stream`, `wanted_usage`: what the client asked for.
+    `text`: the rendered prompt. `chunks`: its chain, empty if the engine truncates the prompt.
+    `plain`: one prompt, all of it text, so the engine counts the tokens of `text` and no others.
+    `size`: bytes of `text` before `forget` cut it. `digest`: of `payload`, once it was computed.
+    """
+
+    path: bytes
+    model: str
+    payload: bytes
+    stream: bool
+    wanted_usage: WantedUsage
+    text: bytes
+    chunks: Sequence[int]
+    plain: bool = True
+    digest: bytes | None = None
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text)
+
+    def forget(self) -> None:
+        """No other replica will be tried: keeps only what accounting needs."""
+        self.payload, self.text = b"", self.text[-SAMPLE:]
+
+
+class PromptReader:
+    """Reads requests for the model of this pool.
+
+    context: the longest prompt in tokens.
+    longest_token: bytes of the model's longest token; it makes a refusal by size certain.
+    fallbacks: the renderer's count of conversations that it had to render from the start, by error.
+    `allowed_fields`: fields that the pool allows although they are forbidden or unknown.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        model: str,
+        *,
+        aliases: Sequence[str] = (),
+        adapters: Sequence[str] = (),
+        context: int | None = None,
+        longest_token: int = 0,
+        allow_media: bool = False,
+        fallbacks: Mapping[str, int] | None = None,
+    ) -> None:
+        self.fallbacks: Mapping[str, int] = {} if fallbacks is None else fallbacks
+        self.allowed_fields: frozenset[str] = frozenset()
+        self._renderer = renderer
+        self._model = model
+        self._served = {model: "", **dict.fromkeys(aliases, ""), **{name: name for name in adapters}}
+        self._aliases = frozenset(aliases)
+        self._context = context
+        self._longest_token = longest_token
+        self._allow_media = allow_media
+        self._seeds: dict[tuple[str, str], int] = {}
+        self._chains = ChainMemory()
+
+    def read(
+        self,
+        path: bytes,
+        raw: bytes,
+        body: Mapping[str, Any] | None = None,
+        *,
+        salt: str = "",
+        tenant: bool = False,
+    ) -> Prompt:
+        """Returns the request in `raw`, or raises RequestError.
+
+        body: the parsed `raw`, if it was parsed already. tenant: API keys are used, so the router sets `salt`.
+        """
+        return run_now(self.steps(path, raw, body, salt=salt, tenant=tenant))
+
+    def steps(
+        self,
+        path: bytes,
+        raw: bytes,
+        body: Mapping[str, Any] | None = None,
+        *,
+        salt: str = "",
+        tenant: bool = False,
+    ) -> Steps[Prompt]:
+        """`read` in slices."""
+        if body is None:
+            body = yield from parse_steps(raw)
+            yield
+        plain, predictable = self._checked(path, body, tenant)
+        yield
+        text = self.render(path, body, len(raw))
+        yield
+        own_salt = salt or body.get("cache_salt") or ""
+        kept = self._kept(body) if _is_truncated(body) else None
+        if not predictable or (kept is not None and _size(body, text) > kept):
+            chunks = []
+        else:
+            chunks = self.chain(text, body["model"], own_salt)
+        if kept is not None:
+            text = text[-_TOKEN_BYTES * max(1, kept) :]
+        yield
+        return Prompt(
+            path,
+            body["model"],
+            self._payload(raw, body, salt),
+            body.get("stream") is True,
+            _wanted_usage(body.get("stream_options")),
+            text,
+            chunks,
+            plain and predictable,
+        )
+
+    def check(self, path: bytes, body: Mapping[str, Any], *, tenant: bool = False) -> bool:
+        """Checks all rules that need no rendering. Returns whether it is one plain prompt."""
+        return self._checked(path, body, tenant)[0]
+
+    def _checked(self, path: bytes, body: Mapping[str, Any], tenant: bool) -> tuple[bool, bool]:
+        """`check`, and whether the router can predict which bytes the engine computes."""
+        known: Mapping[str, Check] = CHAT if path == CHAT_PATH else COMPLETION
+        check_fields(body, known, self.allowed_fields)
+        name = body.get("model")
+        if name is None:
+            raise bad_field("model", "it is missing.", code="missing_field")
+        if name not in self._served:
+            raise unknown_model(name[:128], self._model)
+        if tenant and body.get("cache_salt") is not None:
+            raise bad_field("cache_salt", "the router sets it for each tenant.", code="field_not_allowed")
+        check_stream_options(body.get("stream_options"))
+        if path == CHAT_PATH:
+            check_template_options(body.get("chat_template_kwargs"))
+            messages = check_messages(body.get("messages"), allow_media=self._allow_media)
+        else:
+            check_prompt(body.get("prompt"))
+            messages = Messages(plain=isinstance(body["prompt"], str), known=True)
+        plain = messages.plain and not _is_truncated(body)
+        return plain, messages.known and is_predictable(body, known)
+
+    def render(self, path: bytes, body: Mapping[str, Any], size: int = 0) -> bytes:
+        """Returns the prompt's bytes as the engine sees them; of several prompts the first.
+
+        Returns b"" if rendering costs too much: the request is then routed without knowledge of caches.
+        size: bytes of the whole body.
+        """
+        self._check_length(body, size)
+        if size > MAX_RENDERED and printable_bytes(body, size) > MAX_RENDERED:
+            return b""
+        try:
+            text = self._renderer.render_chat(body) if path == CHAT_PATH else self._render_prompt(body)
+        except TemplateError as error:
+            raise bad_request(f"The model's chat template refuses these messages: {_brief(error)}.") from None
+        except RenderLimitError:
+            return b""
+        most = (self._context or 0) * self._longest_token
+        if most and len(text) > most and not _is_truncated(body):
+            self._refuse_length()
+        return text if len(text) <= MAX_RENDERED else b""
+
+    def _check_length(self, body: Mapping[str, Any], size: int) -> None:
+        """Refuses a prompt that is too long before it is rendered.
+
+        An engine tokenizes all of a prompt that it truncates, so such a prompt is bounded as well.
+        """
+        truncated = _is_truncated(body)
+        if not truncated and size <= MAX_RENDERED:
+            return  # `render` checks the rendered prompt
+        most = (self._context or _DEFAULT_CONTEXT) * (_MAX_TOKEN_CHARACTERS if truncated else self._longest_token)
+        if most and any(length > most for length in text_lengths(body)):
+            self._refuse_length()
+
+    def _kept(self, body: Mapping[str, Any]) -> int:
+        """The tokens at the end of a truncated prompt that the engine keeps, at least. −1: what fits beside the
+        answer."""
+        asked: int = body["truncate_prompt_tokens"]
+        if asked >= 0:
+            return asked
+        answer = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_ANSWER
+        return max(0, (self._context or 0) - answer)
+
+    def chain(self, text: bytes, model: str, salt: str) -> list[int]:
+        """Returns the byte-chunk chain of a rendered prompt."""
+        adapter = self._served[model]
+        start = self._seeds.get((adapter, salt))
+        if start is None:
+            start = seed(self._model, adapter, salt)
+            if len(self._seeds) < _MAX_SEEDS:
+                self._seeds[adapter, salt] = start
+        return self._chains.chain(text, start)
+
+    def _render_prompt(self, body: Mapping[str, Any]) -> bytes:
+        prompt = body["prompt"]
+        if isinstance(prompt, list) and not isinstance(prompt[0], int):
+            prompt = prompt[0]
+        if self._context and isinstance(prompt, list) and len(prompt) > self._context and not _is_truncated(body):
+            self._refuse_length()
+        return self._renderer.render_completion(prompt, body.get("add_special_tokens") is not False)
+
+    def _refuse_length(self) -> None:
+        message = f"The prompt is longer than this pool's context of {self._context} tokens."
+        if self._context is None:
+            message = "The prompt is too long."
+        raise bad_request(message, code="context_length_exceeded")
+
+    def _payload(self, raw: bytes, body: Mapping[str, Any], salt: str) -> bytes:
+        """The body for the engine: the base model instead of an alias, the tenant's salt, and usage in streams."""
+        changes: dict[str, Any] = {}
+        if body["model"] in self._aliases:
+            changes["model"] = self._model
+        if salt:
+            changes["cache_salt"] = salt
+        if body.get("stream") is True and (options := _stream_options(body.get("stream_options"))) is not None:
+            changes["stream_options"] = options
+        if not changes:
+            return raw
+        return splice(raw, changes) if changes.keys().isdisjoint(body) else orjson.dumps({**body, **changes})
+
+
+def _is_truncated(body: Mapping[str, Any]) -> bool:
+    """Whether the client asks the engine to truncate the prompt."""
+    return body.get("truncate_prompt_tokens") is not None
+
+
+def _wanted_usage(options: Mapping[str, Any] | None) -> WantedUsage:
+    if not options or options.get("include_usage") is not True:
+        return WantedUsage.NONE
+    return WantedUsage.EVERY if options.get("continuous_usage_stats") is True else WantedUsage.LAST
+
+
+def _stream_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The client's options plus `include_usage`; None if the client set it.
+
+    Without `include_usage` an engine ignores `continuous_usage_stats`, so that option is removed.
+    """
+    if _wanted_usage(options) is not WantedUsage.NONE:
+        return None
+    kept = {name: value for name, value in (options or {}).items() if name != "continuous_usage_stats"}
+    return {**kept, "include_usage": True}
+
+
+def _size(body: Mapping[str, Any], text: bytes) -> int:
+    """The most tokens that the prompt can have. A token is a byte or more; some tokenizers add a space in front."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    return len(prompt) if isinstance(prompt, list) else len(text) + 1
+
+
+def _brief(error: Exception) -> str:
+    return str(error).split("\n", 1)[0][:200] or type(error).__name__

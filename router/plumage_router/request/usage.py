@@ -1,0 +1,166 @@
+"""Reads the token usage that an engine reports, while its answer passes through.
+
+Engines report token counts in the `usage` object: at the end of a JSON body, or in the last event of a stream. The
+router asks for that event in every stream (`stream_options.include_usage`). It removes what the client did not ask for:
+the last event, and the `usage` of events with choices (`continuous_usage_stats`). Patterns find the numbers without
+parsing whole answers. Every quote inside a JSON string is escaped, so the patterns cannot match a model's own text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+
+__all__ = ["JsonTail", "StreamFilter", "Usage", "WantedUsage"]
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,9})')
+_OUTPUT = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d{1,9})')
+_EVENT_BOUND = 1 << 20  # bytes; a longer event passes through without being read
+_TAIL = 4096
+
+
+class WantedUsage(Enum):
+    """The usage that a client asked for in a stream."""
+
+    NONE = "none"
+    LAST = "last"  # include_usage: a separate event at the end
+    EVERY = "every"  # continuous_usage_stats as well: in each event too
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of the engine; None for those that it did not report."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def read(self, data: bytes) -> None:
+        """Reads the counts in `data`."""
+        self.prompt_tokens = _last(_PROMPT, b'"prompt_tokens"', data, self.prompt_tokens)
+        self.cached_tokens = _last(_CACHED, b'"cached_tokens"', data, self.cached_tokens)
+        self.output_tokens = _last(_OUTPUT, b'"completion_tokens"', data, self.output_tokens)
+
+
+def _last(pattern: re.Pattern[bytes], name: bytes, data: bytes, known: int | None) -> int | None:
+    """The number of the last match. A search from the end is faster than one from the start."""
+    at = data.rfind(name)
+    if at < 0:
+        return known
+    found = pattern.match(data, at)
+    if found is not None:
+        return int(found[1])
+    earlier = pattern.findall(data)  # the last one is not a number
+    return int(earlier[-1]) if earlier else known
+
+
+class JsonTail:
+    """Passes a JSON body through, and reads the usage from its last bytes."""
+
+    __slots__ = ("_tail", "usage")
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes:
+        tail = self._tail
+        self._tail = (tail + data)[-_TAIL:] if tail and len(data) < _TAIL else data
+        return data
+
+    def end(self) -> bytes:
+        self.usage.read(self._tail[-_TAIL:])
+        self._tail = b""
+        return b""
+
+
+class StreamFilter:
+    """Filters server-sent events that arrive in pieces of any size.
+
+    `feed` returns the bytes for the client: nothing until the first event that is not a comment, then whole events with
+    the usage that is `wanted`.
+    """
+
+    __slots__ = ("_rest", "_started", "_wanted", "usage")
+
+    def __init__(self, wanted: WantedUsage) -> None:
+        self.usage = Usage()
+        self._wanted = wanted
+        self._rest = b""
+        self._started = False
+
+    def feed(self, data: bytes) -> bytes:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if not self._started:
+            data = self._skip_comments(data)
+            if not data:
+                return data
+        if data.endswith(b"\n\n"):
+            return data if b'"usage"' not in data else self._events(data)
+        end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
+        if end < 4:
+            end = 0
+        if len(data) - end > _EVENT_BOUND:
+            return data
+        self._rest = data[end:]
+        return self._events(data[:end])
+
+    def end(self) -> bytes:
+        """Returns the rest, if the stream ends inside an event."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _skip_comments(self, data: bytes) -> bytes:
+        """Removes leading comments and empty lines. An incomplete line is kept as the rest."""
+        while data:
+            line_end = data.find(b"\n")
+            if line_end < 0 and (data[:1] == b":" or data == b"\r"):
+                self._rest = data[:1]  # one byte is enough to recognize the comment
+                return b""
+            if data[:1] != b":" and data[:line_end].strip() != b"":
+                self._started = True
+                return data
+            if line_end < 0:
+                self._started = True
+                return data
+            data = data[line_end + 1 :]
+        return data
+
+    def _events(self, data: bytes) -> bytes:
+        """Reads the usage of whole events, and removes what is not wanted."""
+        if _USAGE.search(data) is None:
+            return data
+        separator = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
+        kept = (self._filtered(event) for event in data.split(separator))
+        return separator.join([event for event in kept if event is not None])
+
+    def _filtered(self, event: bytes) -> bytes | None:
+        """Reads an event's usage. Returns the event for the client; None to drop it."""
+        if _USAGE.search(event) is None:
+            return event
+        payload = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
+        try:
+            message = orjson.loads(payload)
+        except orjson.JSONDecodeError:
+            return event
+        if not isinstance(message, dict) or not isinstance(message.get("usage"), dict):
+            return event
+        self.usage.read(payload[payload.rfind(b'"usage"') :])
+        if message.get("choices") == []:
+            return None if self._wanted is WantedUsage.NONE else event
+        return event if self._wanted is WantedUsage.EVERY else _without_usage(event, message)
+
+
+def _without_usage(event: bytes, message: dict[str, Any]) -> bytes:
+    """The event without its usage; its other lines stay."""
+    del message["usage"]
+    lines = [line for line in event.splitlines() if not line.startswith(b"data:")]
+    return (b"\r\n" if b"\r\n" in event else b"\n").join([*lines, b"data: " + orjson.dumps(message)])

@@ -1,0 +1,218 @@
+"""Chooses the replica of a request, in microseconds and without a round trip.
+
+parse → check → render → hash (`request/prompt.py`) → look up → choose (here). The directory's mirror knows the tokens
+of chunks that it has; the rest is estimated from the learned bytes per token.
+
+The chosen replica becomes a pending owner of the prompt's chain at once. So a burst on a new prefix follows its first
+request instead of scattering during its prefill. Every decision ends in `finished` or `failed`, once. Both teach the
+policy, and update the work in flight of the replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from plumage.directory.mirror import Mirror
+from plumage.hashing.chunks import CHUNK
+from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
+from plumage_router.request.prompt import Prompt
+from plumage_router.request.token_rate import TokenRate
+from plumage_router.request.usage import Usage
+
+__all__ = ["Decider", "Decision", "PrefillWork"]
+
+_NO_MATCH = (0, 0)
+_MAX_WATCHED = 1024  # watched prefills before the ended ones are removed
+KV_BLOCK = 16  # tokens; only compares replicas with each other, so the engines' real size does not matter
+
+
+@dataclass(slots=True)
+class PrefillWork:
+    """Prompt tokens that a replica has to compute for one request.
+
+    `queued`: all prompt tokens that it had to compute when this request was routed, including these.
+    `since`: when it was routed. `counted`: the tokens are still part of the replica's load.
+    """
+
+    load: ReplicaState
+    tokens: float
+    queued: float
+    since: float
+    counted: bool = True
+
+    def end(self) -> None:
+        if self.counted:
+            self.counted = False
+            self.load.prefill_tokens -= self.tokens
+
+
+@dataclass(slots=True)
+class Decision:
+    """One decision and its inputs.
+
+    `policy`: it made the decision and gets the outcome, even if another policy is in use by then.
+    `considered`: the replicas that were scored, of `candidates` available ones.
+    `hits`: prompt tokens in the cache of each slot. `depth`: chunks of the longest match.
+    `tokens`: estimate for the whole prompt. `prefill`: the tokens that the replica has to compute.
+    `attempt`: 1, or more for a retry.
+    """
+
+    policy: RoutingPolicy
+    prompt: Prompt
+    ticket: Ticket
+    load: ReplicaState
+    considered: Sequence[ReplicaState]
+    candidates: int
+    scores: Sequence[float]
+    hits: Mapping[int, float]
+    depth: int
+    tokens: float
+    attempt: int
+    prefill: PrefillWork
+
+
+class Decider:
+    """Chooses among candidates, and keeps account of each request until its end.
+
+    load_of: the load of a slot, the same object as among the candidates.
+    `pending_seconds`: time until a pending owner expires without an event that confirms it.
+    `share`: tells other routers of new chains. `seconds_per_token`: from routing to first token, for each prompt token
+    that waits at the replica.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        policy: RoutingPolicy,
+        load_of: Callable[[int], ReplicaState],
+        *,
+        rate: TokenRate | None = None,
+        pending_seconds: float = 10.0,
+    ) -> None:
+        self.mirror = mirror
+        self.policy = policy
+        self.rate = rate or TokenRate()
+        self.pending_seconds = pending_seconds
+        self.share: Callable[[Sequence[int], int, float], None] | None = None
+        self.seconds_per_token = 0.0
+        self._load_of = load_of
+        # The prefills of requests that do not stream, by their predicted end.
+        self._watched: list[tuple[float, int, PrefillWork]] = []
+        self._max_watched = _MAX_WATCHED
+        self._decided = 0
+
+    def decide(self, prompt: Prompt, candidates: Sequence[ReplicaState], now: float, attempt: int = 1) -> Decision:
+        """Chooses one of `candidates`, which must not be empty."""
+        policy, chunks = self.policy, prompt.chunks
+        self._end_prefills(now)
+        found = self.mirror.match(chunks)
+        hits, depth, tokens = self.measure(prompt, found)
+        query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream)
+        choice = policy.choose(query, candidates)
+        slot = choice.slot
+        ticket = policy.routed(query, choice)
+        self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now)
+        load = self._load_of(slot)
+        miss = max(0.0, tokens - ticket.hit_tokens)
+        load.routed += 1
+        load.prefill_tokens += miss
+        load.decode_blocks += tokens / KV_BLOCK
+        prefill = PrefillWork(load, miss, load.prefill_tokens, now)
+        if not prompt.stream and ticket.predicted_ttft is not None:
+            self._watch_prefill(prefill, now + ticket.predicted_ttft)
+        return Decision(
+            policy, prompt, ticket, load, choice.considered or candidates, len(candidates), choice.scores, hits, depth,
+            tokens, attempt, prefill,
+        )  # fmt: skip
+
+    def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
+        """The first step of `decide`; for benchmarks."""
+        return self.measure(prompt, self.mirror.match(prompt.chunks))
+
+    def measure(self, prompt: Prompt, found: Mapping[int, tuple[int, int]]) -> tuple[dict[int, float], int, float]:
+        """From a match in the mirror: cached tokens by slot, chunks of the longest match, tokens of the whole
+        prompt."""
+        depth = known = 0
+        hits: dict[int, float] = {}
+        for slot, (chunks, tokens) in found.items():
+            hits[slot] = tokens
+            if chunks > depth:
+                depth, known = chunks, tokens
+        rest = max(0, prompt.size - depth * CHUNK)
+        return hits, depth, known + rest / self.rate.of(prompt.text)
+
+    def _add_pending_owner(self, prompt: Prompt, ticket: Ticket, known: int, now: float) -> None:
+        """Adds the pending owner, and shares a new prefix with other routers.
+
+        An event can confirm it only after the prefill, so the predicted time for that is added to the expiry.
+        """
+        if chunks := prompt.chunks:
+            ttl = self.pending_seconds + (ticket.predicted_ttft or 0.0)
+            self.mirror.guess_tokens(CHUNK / self.rate.of(prompt.text))
+            self.mirror.hold_pending(chunks, ticket.slot, now, ttl)
+            if self.share is not None and 2 * known < len(chunks):
+                self.share(chunks, ticket.slot, ttl)
+
+    def first_token(self, decision: Decision, now: float) -> None:
+        """The first token of a stream came. Other answers only call `finished`."""
+        self._prefill_ended(decision.prefill, now)
+        decision.policy.first_token(decision.ticket, now)
+
+    def work(self, load: ReplicaState) -> float:
+        """Seconds of this router's prefill work on a replica, for the other routers."""
+        return max(0.0, load.prefill_tokens) * self.seconds_per_token
+
+    def _watch_prefill(self, prefill: PrefillWork, due: float) -> None:
+        """Watches a prefill until its predicted end. Ended ones are removed, so the list stays below twice the number
+        of requests in flight."""
+        if len(self._watched) >= self._max_watched:
+            self._watched = [entry for entry in self._watched if entry[2].counted]
+            heapify(self._watched)
+            self._max_watched = max(_MAX_WATCHED, 2 * len(self._watched))
+        self._decided += 1
+        heappush(self._watched, (due, self._decided, prefill))
+
+    def _end_prefills(self, now: float) -> None:
+        """Ends prefills by their predicted time, because an answer that does not stream has no first token."""
+        watched = self._watched
+        while watched and watched[0][0] <= now:
+            due, _, prefill = heappop(watched)
+            if prefill.counted:
+                self._prefill_ended(prefill, due)
+
+    def _prefill_ended(self, prefill: PrefillWork, now: float) -> None:
+        prefill.end()
+        if prefill.queued >= KV_BLOCK:
+            seconds = (now - prefill.since) / prefill.queued
+            self.seconds_per_token += 0.05 * (seconds - self.seconds_per_token)
+
+    def finished(self, decision: Decision, now: float, usage: Usage) -> None:
+        """The answer is complete. The engine's counts of a plain prompt teach the policy and the token rate."""
+        self._end(decision)
+        plain = decision.prompt.plain
+        decision.policy.finished(decision.ticket, now, usage.cached_tokens if plain else None)
+        if plain and usage.prompt_tokens:
+            self._learn_tokens(decision, usage.prompt_tokens)
+
+    def _learn_tokens(self, decision: Decision, tokens: int) -> None:
+        """An engine counted the prompt's tokens. Its events will report the tokens of each chunk. The next turn of a
+        conversation may come before them, so the mirror gets an estimate."""
+        prompt = decision.prompt
+        self.rate.learn(prompt.text, tokens, prompt.size)
+        rest = (prompt.size - CHUNK * len(prompt.chunks)) / self.rate.of(prompt.text)
+        self.mirror.count_pending(prompt.chunks, decision.ticket.slot, max(1.0, tokens - rest))
+
+    def failed(self, decision: Decision, now: float, *, computed: bool = False) -> None:
+        """No complete answer came. Unless the prompt was `computed`, the replica does not have it in its cache."""
+        self._end(decision)
+        decision.policy.failed(decision.ticket, now)
+        if not computed:
+            self.mirror.drop_pending(decision.prompt.chunks, decision.ticket.slot)
+
+    def _end(self, decision: Decision) -> None:
+        decision.prefill.end()
+        load = decision.load
+        load.routed -= 1
+        load.decode_blocks -= decision.tokens / KV_BLOCK

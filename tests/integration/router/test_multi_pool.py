@@ -1,0 +1,372 @@
+"""A router of several pools: real simulated engines, a real directory, and small engines where an answer is set."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.ports import free_port
+from support.scrapes import families
+
+from plumage.directory.schema import Change, Load, State
+from plumage.directory.server import LocalServer
+from plumage.directory.writer import DirectoryWriter
+from plumage.fleet_report import FLEET_PATH, read_router_report
+from plumage.models import resolve
+from plumage_router.multi_pool.config import MultiPoolConfig
+from plumage_router.multi_pool.server import MultiPoolServer
+
+ADMIN = {"authorization": "Bearer admin-key"}
+PROMPT = "The same long beginning. " * 200
+
+
+def write(path: Path, content: Any) -> None:
+    """As whoever runs engines does it, and the kubelet: a new file under the same name."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(content))
+    fresh.rename(path)
+
+
+class Fronted:
+    """A front, its file and its clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pools: dict[str, dict[str, Any]] = {}
+        self.settings: dict[str, Any] = {}
+        (folder / "admin").write_text("admin-key\n")
+
+    def add(self, pool: str, engines: dict[str, str], *names: str, model: str = "", **more: Any) -> None:
+        """A pool whose engines, by id, have these addresses. names: that clients use; the model's own if none."""
+        own = model or pool
+        self.members(pool, engines)
+        self.pools[pool] = {
+            "pool": pool, "names": list(names) or [own], "membershipFile": str(self.folder / f"{pool}.json"),
+            "model": {"name": own, "modelFolder": "builtin://tiny-chat", **more.pop("model_more", {})},
+            "policy": {"name": "RoundRobin"}, "seed": 1, **more,
+        }  # fmt: skip
+
+    def members(self, pool: str, engines: dict[str, str]) -> None:
+        lines = [{"id": name, "url": url, "agent": None, "state": "Ready"} for name, url in engines.items()]
+        write(self.folder / f"{pool}.json", {"pool": pool, "replicas": lines})
+
+    def save(self) -> Path:
+        path = self.folder / "front.json"
+        write(path, self.content)
+        return path
+
+    @property
+    def content(self) -> dict[str, Any]:
+        auth = {"adminKeyFile": str(self.folder / "admin")}
+        pools = list(self.pools.values())
+        return {"gateway": "front", "listen": {"port": 0}, "auth": auth, "pools": pools, **self.settings}
+
+    async def start(self) -> None:
+        path = self.save()
+        self.router = MultiPoolServer(MultiPoolConfig.model_validate(self.content), path, name="front-0")
+        await self.router.start()
+        url = f"http://{self.router.addresses[0]}"
+        self.http = httpx.AsyncClient(base_url=url, timeout=60, trust_env=False)
+
+    async def stop(self) -> None:
+        await self.http.aclose()
+        await self.router.stop(drain_seconds=0)
+
+    async def chat(self, model: Any, content: str = "hello", **more: Any) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": content}], **more}
+        return await self.http.post("/v1/chat/completions", json=body)
+
+    async def models(self) -> list[str]:
+        listed = (await self.http.get("/v1/models")).raise_for_status().json()["data"]
+        return [one["id"] for one in listed]
+
+
+@pytest.fixture
+async def front(tmp_path: Path) -> AsyncIterator[Fronted]:
+    made = Fronted(tmp_path)
+    yield made
+    if hasattr(made, "router"):
+        await made.stop()
+
+
+@pytest.fixture
+async def engines(kit: Any) -> AsyncIterator[list[Any]]:
+    """Two small ones, whose answers end in their name."""
+    made = [kit.Engine("chat-0"), kit.Engine("code-0")]
+    for engine in made:
+        await engine.start()
+    yield made
+    for engine in made:
+        await engine.stop()
+
+
+def at(engine: Any) -> dict[str, str]:
+    return {engine.name: f"http://127.0.0.1:{engine.port}"}
+
+
+def words(answer: httpx.Response) -> str:
+    """What a stream said."""
+    events = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+@contextmanager
+def simulators(*models: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """A real simulated engine for each model, by its address."""
+    with ExitStack() as stack:
+        started = {}
+        # A short path: a Unix socket's is limited to 107 bytes.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sim-")))
+        for model in models:
+            port = free_port()
+            config = {"model": model, "modelFolder": str(resolve("builtin://tiny-chat")), "port": port,
+                      "eventsEndpoint": f"ipc://{folder}/{model}.e", "replayEndpoint": f"ipc://{folder}/{model}.r",
+                      "device": {"preset": "gpu", "timeScale": 0.02}, "answerTokens": 4}  # fmt: skip
+            path = folder / f"engine-{model}.json"
+            path.write_text(json.dumps(config))
+            process = subprocess.Popen([sys.executable, "-m", "plumage_engine.simulator", "--config", str(path)])
+            stack.callback(process.wait, 60)
+            stack.callback(process.kill)  # the last that was put on the stack is the first that is called
+            started[f"http://127.0.0.1:{port}"] = process
+        for url, process in started.items():
+            _await_health(url, process)
+        yield started
+
+
+def _await_health(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline, seen = time.monotonic() + 120, "nothing"
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the engine ended"
+        try:
+            if httpx.get(f"{url}/health", timeout=5, trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError as error:
+            seen = repr(error)
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not answer: {seen}")
+
+
+@pytest.mark.redis
+async def test_two_pools_of_real_engines_and_one_that_dies(front: Fronted, kit: Any) -> None:
+    with LocalServer() as directory, simulators("chat", "code") as started:
+        (chat, chat_engine), (code, _) = started.items()
+        front.add("chat", {"chat-0": chat}, directoryUrl=directory.url)
+        front.add("code", {"code-0": code}, directoryUrl=directory.url)
+        await front.start()
+        for model in ("chat", "code"):
+            answer = await front.chat(model, PROMPT, stream=True)
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert words(answer)
+            assert f'"model":"{model}"' in answer.text.replace(" ", "")
+        assert await front.models() == ["chat", "code"]
+
+        chat_engine.kill()
+        chat_engine.wait(60)
+        dead = await front.chat("chat")
+        assert dead.status_code in (502, 503), dead.text
+        assert dead.json()["error"]["code"] in ("upstream_failed", "no_replica")
+        assert "retry-after" in dead.headers
+        alive = await front.chat("code", PROMPT, stream=True)
+        assert alive.status_code == 200
+        assert words(alive)
+        await kit.until(lambda: not front.router.dispatcher.pools["chat"].fleet.candidates(time.monotonic()))
+        assert (await front.chat("chat")).json()["error"]["code"] == "no_replica"
+        assert (await front.http.get("/health")).status_code == 200, "the others are served"
+
+
+@pytest.mark.redis
+async def test_each_pool_has_its_own_part_of_one_directory(front: Fronted, engines: list[Any], kit: Any) -> None:
+    with LocalServer() as directory:
+        for engine, pool in zip(engines, ("chat", "code"), strict=True):
+            front.add(pool, at(engine), directoryUrl=directory.url)
+        await front.start()
+        pools = front.router.dispatcher.pools
+        writer = DirectoryWriter(directory.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2)
+        async with writer:
+            writer.report(state=State.READY, load=Load())
+            await kit.until(lambda: not any(one.directory.degraded for one in pools.values()))
+            body = {"model": "chat", "messages": [{"role": "user", "content": PROMPT}]}
+            reader = pools["chat"].reader
+            chunks = list(reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
+            writer.publish([Change(chunk, 1, 60 * depth) for depth, chunk in enumerate(chunks, 1)])
+            mirrors = {pool: one.decider.mirror for pool, one in pools.items()}
+            await kit.until(lambda: mirrors["chat"].match(chunks))
+        assert mirrors["code"].match(chunks) == {}
+
+
+async def test_a_name_nobody_serves_is_told_which_there_are(front: Fronted, engines: list[Any], kit: Any) -> None:
+    front.add("chat", at(engines[0]), "chat", "gpt-x", "lora", model="tiny",
+              model_more={"aliases": ["chat", "gpt-x"], "adapters": ["lora"]})  # fmt: skip
+    front.add("code", at(engines[1]))
+    await front.start()
+    answer = await front.chat("nobody")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == {
+        "message": "The model 'nobody' does not exist here; this gateway serves 'chat', 'code', 'gpt-x', 'lora'.",
+        "type": "not_found_error", "param": "model", "code": "model_not_found",
+    }  # fmt: skip
+    assert (await front.chat("tiny")).status_code == 404, "a name that the gateway does not give leads nowhere"
+    assert [(await front.chat(name)).status_code for name in ("chat", "gpt-x", "lora", "code")] == [200] * 4
+    assert [seen.json["model"] for seen in engines[0].seen] == ["tiny", "tiny", "lora"]
+    assert [seen.json["model"] for seen in engines[1].seen] == ["code"]
+    assert (await front.http.get("/v1/models/gpt-x")).json()["id"] == "gpt-x"
+    assert (await front.http.get("/v1/models/tiny")).status_code == 404
+
+
+async def test_what_no_pool_gets_is_refused_as_one_pools_router_would(front: Fronted, engines: list[Any]) -> None:
+    keys = front.folder / "keys"
+    keys.write_text("acme key-a\n")
+    (front.folder / "salt").write_text("salt-key\n")
+    front.settings["auth"] = {"apiKeysFile": str(keys)}
+    front.add("chat", at(engines[0]), saltKeyFile=str(front.folder / "salt"))
+    await front.start()
+    path, key = "/v1/chat/completions", {"authorization": "Bearer key-a", "content-type": "application/json"}
+
+    async def code(content: bytes, headers: dict[str, str]) -> tuple[int, str]:
+        answer = await front.http.post(path, content=content, headers=headers)
+        return answer.status_code, answer.json()["error"]["code"]
+
+    assert await code(b'{"model": "nobody"}', {}) == (401, "invalid_api_key"), "no model's name without a key"
+    assert await code(b"{", key) == (400, "invalid_json")
+    assert await code(b"{}", key) == (400, "missing_field")
+    assert await code(b'{"model": ["chat"]}', key) == (400, "invalid_type")
+    assert await code(b'{"model": "chat", "model": "code"}', key) == (400, "duplicate_key")
+    assert await code(b'{"model": "chat"}', {**key, "content-type": "text/plain"}) == (415, "media_type")
+    assert await code(b'{"model": "chat", "priority": 1, "messages": []}', key) == (400, "field_not_allowed")
+    assert engines[0].seen == []
+    asked = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
+    told = await front.http.post(path, headers=key, json=asked)
+    assert told.status_code == 200
+    assert engines[0].seen[0].json["cache_salt"], "the tenant's own"
+
+
+async def test_pools_come_change_and_go_under_a_stream_of_another(front: Fronted, engines: list[Any], kit: Any) -> None:
+    chat, code = engines
+    ended = asyncio.Event()
+
+    async def slowly(seen: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(kit.STREAM_HEAD + kit.chunked(kit.token("one ")))
+        await ended.wait()
+        rest = [kit.token("two "), kit.event("[DONE]")]
+        writer.write(b"".join(map(kit.chunked, rest)) + b"0\r\n\r\n")
+
+    front.add("chat", at(chat))
+    await front.start()
+    chat.answer = slowly
+    stream = asyncio.create_task(front.chat("chat", stream=True))
+    await kit.until(lambda: chat.seen)
+    kept = front.router.dispatcher.pools["chat"]
+
+    front.add("code", at(code))
+    front.pools["chat"] |= {"names": ["chat", "talk"], "limits": {"maxInFlight": 1}}
+    front.save()
+    await kit.until(lambda: "code" in front.router.dispatcher.pools)
+    assert (await front.chat("code")).status_code == 200
+    assert front.router.dispatcher.pools["chat"] is kept, "what is live makes nothing anew"
+    assert (await front.chat("talk")).json()["error"]["code"] == "overloaded", "one is under way, and one may be"
+
+    del front.pools["chat"]
+    front.save()
+    await kit.until(lambda: "chat" not in front.router.dispatcher.pools)
+    gone = await front.chat("chat")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
+    assert (await front.chat("code")).status_code == 200
+    assert await front.models() == ["code"]
+    ended.set()
+    answer = await stream
+    assert words(answer) == "one two "
+    await kit.until(lambda: not front.router.dispatcher.ending)
+
+
+async def test_a_pool_that_cannot_be_made_keeps_none_from_being_served(
+    front: Fronted, engines: list[Any], kit: Any
+) -> None:
+    front.add("chat", at(engines[0]))
+    front.add("lost", at(engines[1]), model_more={"modelFolder": "/nowhere/at/all"})
+    await front.start()
+    assert (await front.chat("chat")).status_code == 200
+    answer = await front.chat("lost")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "pool_unavailable")
+    assert "/nowhere/at/all" not in answer.text, "an error tells nothing of where things lie"
+    assert await front.models() == ["chat"]
+    status = (await front.http.get("/plumage/v1/status", headers=ADMIN)).json()
+    assert "/nowhere/at/all" in status["broken"]["lost"]
+    front.pools["lost"]["model"] = {"name": "lost", "modelFolder": "builtin://tiny-chat"}
+    front.save()
+    await kit.until(lambda: "lost" in front.router.dispatcher.pools)
+    assert (await front.chat("lost")).status_code == 200
+
+
+async def test_what_only_a_new_process_takes_is_told_and_the_rest_taken(
+    front: Fronted, engines: list[Any], kit: Any
+) -> None:
+    front.add("chat", at(engines[0]))
+    await front.start()
+    front.settings |= {"listen": {"port": 1}, "limits": {"maxInFlight": 7}}
+    front.save()
+    await kit.until(lambda: front.router.dispatcher.config_error)
+    assert front.router.dispatcher.config_error == "listen: this change needs a new router process"
+    assert front.router.dispatcher.limits.max_in_flight == 7
+    front.settings["pools"] = [{"pool": "chat"}]
+    front.save()
+    await kit.until(lambda: "pools.0.names" in str(front.router.dispatcher.config_error))
+    assert (await front.chat("chat")).status_code == 200
+
+
+async def test_figures_of_each_pool_and_of_the_port(front: Fronted, engines: list[Any]) -> None:
+    front.add("chat", at(engines[0]))
+    front.add("code", at(engines[1]))
+    await front.start()
+    for model in ("chat", "code", "code", "nobody"):
+        await front.chat(model)
+    found = families((await front.http.get("/metrics")).text)
+    requests = {
+        sample.labels.get("pool", ""): sample.value for sample in found["plumage_router_requests_total"].samples
+    }
+    assert requests == {"": 1, "chat": 1, "code": 2}
+    ready = [sample.labels for sample in found["plumage_router_replica_ready"].samples]
+    assert ready == [{"pool": "chat", "replica": "chat-0"}, {"pool": "code", "replica": "code-0"}]
+    assert [sample.labels for sample in found["plumage_router_connections"].samples] == [{}]
+    buckets = found["plumage_router_ttft_seconds"].samples
+    assert {sample.labels.get("pool", "") for sample in buckets} == {"", "chat", "code"}
+
+    answer = await front.http.get(FLEET_PATH, params={"pool": "code"}, headers=ADMIN)
+    report = read_router_report(answer.content)
+    assert (report.pool, report.requests, [one.id for one in report.replicas]) == ("code", 2, ["code-0"])
+    assert (await front.http.get(FLEET_PATH, params={"pool": "code"})).status_code == 401
+    without = await front.http.get(FLEET_PATH, headers=ADMIN)
+    assert without.status_code == 404
+    assert "chat, code" in without.json()["error"]["message"]
+    status = (await front.http.get("/plumage/v1/status", params={"pool": "chat"}, headers=ADMIN)).json()
+    assert (status["pool"], status["totals"]["requests"]) == ("chat", 1)
+
+
+async def test_a_pool_whose_secret_comes_later_is_served_then(
+    front: Fronted, engines: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its volume is optional for a gateway's pods, so that one pool's Secret keeps nobody from the others."""
+    monkeypatch.setattr("plumage_router.multi_pool.server._RETRY_INTERVAL", 0.0)
+    monkeypatch.setattr("plumage_router.multi_pool.server.ROTATION", 0.05)
+    key = front.folder / "engine-key"
+    front.add("chat", at(engines[0]), engineApiKeyFile=str(key))
+    front.add("code", at(engines[1]))
+    await front.start()
+    assert (await front.chat("code")).status_code == 200
+    assert (await front.chat("chat")).json()["error"]["code"] == "pool_unavailable"
+    key.write_text("engines-secret\n")
+    async with asyncio.timeout(30):
+        while (await front.chat("chat")).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert engines[0].seen[0].headers["authorization"] == "Bearer engines-secret"

@@ -1,0 +1,359 @@
+"""Deciding: what is read from a request, what is asked of the mirror, and that every account is settled."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from plumage.directory.mirror import Mirror
+from plumage.hashing.chunks import chain, seed
+from plumage.routing import make_policy
+from plumage_router.fleet.replicas import Load
+from plumage_router.http.errors import RequestError
+from plumage_router.http.paths import CHAT_PATH, COMPLETION_PATH
+from plumage_router.request.prompt import Prompt, PromptReader
+from plumage_router.request.usage import Usage
+from plumage_router.routing.audit import Audit
+from plumage_router.routing.decider import Decider
+
+
+def _said(message: Any) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+class _Plain:
+    """Renders without a template: the text is what the messages say."""
+
+    def render_chat(self, body: Any) -> bytes:
+        return "".join(map(_said, body["messages"])).encode()
+
+    def render_completion(self, prompt: Any, add_special_tokens: bool = True) -> bytes:
+        return prompt.encode() if isinstance(prompt, str) else bytes(prompt)
+
+
+def _reader(**more: Any) -> PromptReader:
+    return PromptReader(_Plain(), "base", aliases=("alias",), adapters=("lora",), **more)
+
+
+def _chat(text: str, **more: Any) -> bytes:
+    return json.dumps({"model": "base", "messages": [{"role": "user", "content": text}], **more}).encode()
+
+
+def _decider(policy: str = "PrefixAware", replicas: int = 3) -> tuple[Decider, list[Load]]:
+    loads = [Load(slot, name=f"r{slot}") for slot in range(replicas)]
+    return Decider(Mirror(10_000), make_policy(policy, rng=random.Random(1)), loads.__getitem__), loads
+
+
+def _prompt(text: str = "x" * 2600) -> Prompt:
+    return _reader().read(CHAT_PATH, _chat(text))
+
+
+def test_the_chain_is_the_directorys() -> None:
+    text = "y" * 1000
+    assert _reader().read(CHAT_PATH, _chat(text)).chunks == chain(text.encode(), seed("base"))
+    assert _reader().read(CHAT_PATH, _chat(text, model="alias")).chunks == chain(text.encode(), seed("base"))
+    assert _reader().read(CHAT_PATH, _chat(text, model="lora")).chunks == chain(text.encode(), seed("base", "lora"))
+    salted = _reader().read(CHAT_PATH, _chat(text), salt="s", tenant=True)
+    assert salted.chunks == chain(text.encode(), seed("base", "", "s"))
+    assert json.loads(salted.payload)["cache_salt"] == "s"
+    assert _reader().read(CHAT_PATH, _chat(text, cache_salt="s")).chunks == salted.chunks
+
+
+@pytest.mark.parametrize(
+    ("kept", "more", "cut"),
+    [
+        (650, {}, True),
+        (2600, {}, True),
+        (2601, {}, False),
+        (-1, {"max_tokens": 399}, False),
+        (-1, {"max_tokens": 400}, True),
+        (-1, {"max_completion_tokens": 400}, True),
+        (0, {}, True),
+    ],
+)
+def test_a_prompt_that_the_engine_may_cut_has_no_chain(kept: int, more: dict[str, int], cut: bool) -> None:
+    """It keeps the end of a prompt, and no token is shorter than a byte."""
+    text = "y" * 2600
+    prompt = _reader(context=3000).read(CHAT_PATH, _chat(text, truncate_prompt_tokens=kept, **more))
+    assert prompt.chunks == ([] if cut else chain(text.encode(), seed("base")))
+    assert not prompt.plain
+    assert len(prompt.text) == (min(2600, 4 * max(1, kept if kept >= 0 else 3000 - 400)) if cut else 2600)
+
+
+def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
+    ids = [5] * 600
+    for kept, cut in ((599, True), (600, False)):
+        for prompt in (ids, [ids, ids]):
+            body = {"model": "base", "prompt": prompt, "truncate_prompt_tokens": kept}
+            assert (_reader().read(COMPLETION_PATH, json.dumps(body).encode()).chunks == []) is cut
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": "x" * 799}, {"prompt": [5] * 101}, {"messages": [{"role": "user", "content": "x" * 799}]}]
+)
+def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str, Any]) -> None:
+    reader = _reader(context=100, longest_token=4)
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    with pytest.raises(RequestError, match="longer than this pool's context of 100 tokens"):
+        reader.read(path, json.dumps({"model": "base", **body}).encode())
+    cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": 50}).encode()
+    assert reader.read(path, cut).chunks == []
+
+
+@pytest.mark.parametrize("kept", [50, -1])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "x" * 801},
+        {"prompt": ["x", "x" * 801]},
+        {"messages": [{"role": "user", "content": "x" * 801}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 401}] * 2}]},
+    ],
+)
+def test_a_text_far_longer_than_the_context_is_refused_though_it_would_be_cut(body: dict[str, Any], kept: int) -> None:
+    """The engine would tokenize all of it, to keep the end."""
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": kept}).encode()
+    with pytest.raises(RequestError) as refused:
+        _reader(context=100, longest_token=400).read(path, cut)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_very_long_prompt_is_routed_without_knowledge_of_caches() -> None:
+    reader = _reader(context=10**7, longest_token=100)
+    long = "word " * 900_000
+    for path, body in (
+        (COMPLETION_PATH, {"prompt": long}),
+        (CHAT_PATH, {"messages": [{"role": "user", "content": long}]}),
+    ):
+        raw = json.dumps({"model": "base", **body}).encode()
+        prompt = reader.read(path, raw)
+        assert (prompt.text, prompt.chunks) == (b"", [])
+        assert json.loads(prompt.payload)["model"] == "base"
+    parts = [{"type": "text", "text": "hello"}, {"type": "image_url", "image_url": "data:," + "x" * 5_000_000}]
+    raw = json.dumps({"model": "base", "messages": [{"role": "user", "content": parts}]}).encode()
+    assert reader.read(CHAT_PATH, raw).text, "an image is no text"
+
+
+def test_only_an_alias_changes_the_body() -> None:
+    assert _reader().read(CHAT_PATH, _chat("x")).payload == _chat("x")
+    assert json.loads(_reader().read(CHAT_PATH, _chat("x", model="alias")).payload)["model"] == "base"
+
+
+def test_several_prompts_are_routed_by_the_first() -> None:
+    raw = json.dumps({"model": "base", "prompt": ["a" * 600, "b" * 600]}).encode()
+    assert _reader().read(COMPLETION_PATH, raw).text == b"a" * 600
+
+
+def test_a_prompt_that_no_tokenization_could_fit_is_refused() -> None:
+    reader = _reader(context=100, longest_token=10)
+    assert reader.read(CHAT_PATH, _chat("x" * 1000)).text
+    with pytest.raises(RequestError) as refused:
+        reader.read(CHAT_PATH, _chat("x" * 1001))
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_burst_on_a_new_prefix_follows_its_first_request() -> None:
+    decider, loads = _decider()
+    first = decider.decide(_prompt(), loads, 0.0)
+    others = [decider.decide(_prompt(), loads, 0.01) for _ in range(5)]
+    assert {decision.ticket.slot for decision in others} == {first.ticket.slot}
+    assert others[0].depth == len(_prompt().chunks) == 10
+
+
+def test_a_failure_before_the_prefill_takes_the_pending_owner_back() -> None:
+    decider, loads = _decider()
+    first = decider.decide(_prompt(), loads, 0.0)
+    decider.failed(first, 0.1)
+    assert decider.look_up(_prompt())[0] == {}
+    second = decider.decide(_prompt(), loads, 0.2)
+    decider.failed(second, 0.3, computed=True)
+    assert second.ticket.slot in decider.look_up(_prompt())[0]
+
+
+def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
+    for renewed in (False, True):
+        decider, loads = _decider()
+        decider.decide(_prompt(), loads, 0.0)
+        if renewed:
+            decider.decide(_prompt(), loads, 8.0)
+        list(decider.mirror.lapse(12.0))
+        assert bool(decider.look_up(_prompt())[0]) is renewed
+
+
+def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> None:
+    decider, loads = _decider("Lbgr", replicas=1)
+    first = decider.decide(_prompt("a" * 400_000), loads, 0.0)  # untaught, Lbgr takes a second for a thousand tokens
+    assert first.ticket.predicted_ttft is not None
+    assert 50.0 < first.ticket.predicted_ttft < 200.0
+    decider.decide(_prompt(), loads, 0.1)
+    list(decider.mirror.lapse(first.ticket.predicted_ttft))
+    assert decider.look_up(_prompt())[0]
+    list(decider.mirror.lapse(first.ticket.predicted_ttft * 2.0 + 11.0))
+    assert not decider.look_up(_prompt())[0]
+
+
+def test_an_answer_in_one_piece_waits_for_as_long_as_its_prefill_should_take() -> None:
+    """Its end says nothing of that, and is no sample of how long prompts wait."""
+    decider, loads = _decider("Lbgr", replicas=1)
+    whole = _reader().read(CHAT_PATH, _chat("a" * 8000))
+    stream = _reader().read(CHAT_PATH, _chat("b" * 8000, stream=True))
+    first = decider.decide(whole, loads, 0.0)
+    assert first.ticket.predicted_ttft == pytest.approx(2.0)
+    assert loads[0].prefill_tokens == 2000.0
+    second = decider.decide(stream, loads, 1.9)
+    assert loads[0].prefill_tokens == 4000.0
+    third = decider.decide(stream, loads, 2.1)
+    assert loads[0].prefill_tokens == 2000.0 + third.prefill.tokens
+    assert decider.work(loads[0]) == pytest.approx(loads[0].prefill_tokens * 0.05 * 2.0 / 2000.0)
+    pace = decider.seconds_per_token
+    decider.finished(first, 60.0, Usage(2000, 0))
+    assert decider.seconds_per_token == pace
+    decider.first_token(second, 60.0)
+    assert decider.seconds_per_token > pace
+    decider.failed(second, 60.0)
+    decider.failed(third, 60.0)
+    assert loads[0].prefill_tokens == 0.0
+
+
+def test_answers_in_one_piece_that_ended_before_their_prediction_are_not_kept() -> None:
+    decider, loads = _decider("Lbgr")
+    under_way = decider.decide(_prompt("o" * 2600), loads, 0.0)
+    prompt = _prompt()
+    for _ in range(5_000):  # failures, which teach no shorter time
+        decider.failed(decider.decide(prompt, loads, 0.0), 0.0)
+    assert len(decider._watched) <= 1024
+    assert under_way.prefill in [prefill for _, _, prefill in decider._watched]
+
+
+def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
+    decider, _ = _decider()
+    prompt = _prompt()
+    decider.mirror.apply(1, [(chunk, 1, 100 * depth) for depth, chunk in enumerate(prompt.chunks[:4], 1)])
+    hits, depth, tokens = decider.look_up(prompt)
+    assert (hits, depth) == ({1: 400}, 4)
+    assert tokens == 400 + (2600 - 4 * 256) / 4.0
+
+
+def test_what_an_engine_counted_is_known_before_its_events_come() -> None:
+    decider, loads = _decider(replicas=1)
+    first = _prompt("odd " * 640 + "y" * 100)
+    decision = decider.decide(first, loads, 0.0)
+    decider.finished(decision, 1.0, Usage(prompt_tokens=1330, cached_tokens=0))
+    rest = 100 / decider.rate.bytes_per_token
+    assert decider.mirror.match(first.chunks)[0] == (10, round(1330 - rest))
+    other = decider.decide(_prompt("z" * 2600), loads, 2.0).prompt
+    a_chunk = round(256 / decider.rate.bytes_per_token)
+    assert decider.mirror.match(other.chunks)[0] == (10, 10 * a_chunk)
+
+
+@pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "PrefixAware"])
+def test_every_account_is_settled(policy: str) -> None:
+    decider, loads = _decider(policy)
+    rng = random.Random(3)
+    under_way = []
+    for step in range(300):
+        under_way.append(decider.decide(_prompt(rng.choice("abc") * 2600), loads, step / 10))
+        if len(under_way) > 10:
+            decision = under_way.pop(rng.randrange(10))
+            if rng.random() < 0.8:
+                decider.first_token(decision, step / 10 + 0.05)
+            if rng.random() < 0.8:
+                decider.finished(decision, step / 10 + 0.09, Usage(650, 100))
+            else:
+                decider.failed(decision, step / 10 + 0.09)
+    assert sum(load.routed for load in loads) == 10
+    for decision in under_way:
+        decider.failed(decision, 31.0)
+    for load in loads:
+        assert load.routed == 0
+        assert load.prefill_tokens == pytest.approx(0.0, abs=1e-6)
+        assert load.decode_blocks == pytest.approx(0.0, abs=1e-6)
+
+
+def test_bytes_a_token_are_learned_from_long_prompts() -> None:
+    decider, loads = _decider()
+    for _ in range(300):
+        decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(1300, 0))
+    assert decider.rate.bytes_per_token == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_few_prompts_of_another_script_do_not_change_what_a_token_has() -> None:
+    decider, loads = _decider()
+    for number in range(100):
+        tokens = 1950 if number % 4 == 3 else 400
+        decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(tokens, 0))
+        assert decider.rate.bytes_per_token == 2600 / 400
+
+
+_TEXT = "x" * 2600
+_IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "plain"),
+    [
+        ({"prompt": _TEXT}, True),
+        ({"prompt": _TEXT, "truncate_prompt_tokens": 10}, False),
+        ({"prompt": [_TEXT] * 50}, False),
+        ({"prompt": [5] * 2600}, False),
+        ({"prompt": [[5] * 2600] * 2}, False),
+        ({"messages": [{"role": "user", "content": _TEXT}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}]}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": _TEXT}, _IMAGE]}]}, False),
+        ({"messages": [{"role": "user", "content": [_IMAGE]}, {"role": "user", "content": _TEXT}]}, False),
+    ],
+)
+def test_only_plain_prompts_teach(body: dict[str, Any], plain: bool) -> None:
+    """An engine counts the tokens of all prompts and of media together; the text that is known here is of the first."""
+    path = CHAT_PATH if "messages" in body else COMPLETION_PATH
+    prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())
+    assert prompt.plain is plain
+    decider, loads = _decider()
+    graded: list[float | None] = []
+    decider.policy.finished = lambda ticket, now, cached: graded.append(cached)  # type: ignore[method-assign]
+    for _ in range(100):
+        decider.finished(decider.decide(prompt, loads, 0.0), 1.0, Usage(50 * 1300, 640))
+    assert (decider.rate.bytes_per_token == 4.0) is not plain
+    assert set(graded) == {640 if plain else None}
+
+
+def test_new_prefixes_are_told_to_other_routers_known_ones_are_not() -> None:
+    decider, loads = _decider()
+    told: list[int] = []
+    decider.share = lambda chunks, slot, ttl: told.append(slot)
+    slots = [decider.decide(_prompt(), loads, 0.0).ticket.slot for _ in range(3)]
+    assert told == slots[:1]
+
+
+def test_the_audit_keeps_its_bound_and_the_latest_of_an_id() -> None:
+    decider, loads = _decider(replicas=40)
+    audit = Audit(8)
+    for number in range(20):
+        decision = decider.decide(_prompt(), loads, float(number))
+        audit.add(decision, request_id=f"r{number // 2}", at=0.0, tenant="", policy="p", degraded=False)
+    assert audit.find("r5") is None
+    assert audit.find("r6") is not None
+    latest = list(audit.latest(100))
+    assert [record.request_id for record in latest] == ["r9", "r9", "r8", "r8", "r7", "r7", "r6", "r6"]
+    assert audit.find("r9") is latest[0]
+    assert len(latest[0].candidates) == 16, "of many candidates the best are kept"
+    assert latest[0].considered == 40
+    assert latest[0].available == 40
+
+
+def test_the_audit_says_how_many_of_a_large_fleet_were_looked_at() -> None:
+    decider, loads = _decider("Lbgr", replicas=200)
+    for now in (0.0, 1.0):
+        decision = decider.decide(_prompt(), loads, now)
+    record = Audit(8).add(decision, request_id="r", at=0.0, tenant="", policy="Lbgr", degraded=False)
+    assert (record.considered, record.available) == (len(decision.considered), 200)
+    assert 2 <= record.considered <= 64
+    assert len(record.candidates) == 16
+    assert record.replica in {name for name, _, _ in record.candidates}
+    assert f"the most of {record.considered} of 200" in record.why()
+    assert record.document()["available"] == 200

@@ -1,0 +1,75 @@
+"""Values of a body are counted before it is parsed, wherever a window ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plumage_router.http.errors import RequestError
+from plumage_router.http.time_slicing import run_now
+from plumage_router.request import json_bounds
+from plumage_router.request.body import parse_body
+from plumage_router.request.json_bounds import check_bounds
+
+_TEXT = st.text(alphabet='\\"{[,:u0', max_size=12)
+_JSON = st.recursive(
+    st.integers(0, 9) | _TEXT,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_TEXT, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def containers(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(containers, value.values()))
+    return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
+
+
+@given(_JSON, st.integers(1, 9))
+def test_containers_are_counted_exactly_and_not_within_strings(value: Any, window: int) -> None:
+    raw, held = json.dumps(value).encode(), containers(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_bounds, "WINDOW", window)
+        patch.setattr(json_bounds, "MAX_CONTAINERS", held)
+        run_now(check_bounds(raw))
+        if held:
+            patch.setattr(json_bounds, "MAX_CONTAINERS", held - 1)
+            with pytest.raises(RequestError, match="more than"):
+                run_now(check_bounds(raw))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b'{"messages":[{"role":"user","content":[' + b",".join([b'{"type":"text","text":""}'] * 600_000) + b"]}]}",
+        b'{"user":"\\u0022","metadata":[' + b"{}," * 5_000_000 + b"{}]}",
+        b'{"prompt":[' + b"1," * 8_000_000 + b"1]}",
+        b'{"a":' + b"[" * 8_000_000,
+        b'{"stop":[' + b'"",' * 4_000_000 + b'""]}',
+    ],
+    ids=["parts", "objects", "ids", "nested", "texts"],
+)
+def test_a_hostile_body_is_refused_before_it_is_parsed(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
+    with pytest.raises(RequestError) as refused:
+        parse_body(hostile)
+    assert (refused.value.status, refused.value.code) == (400, "too_many")
+
+
+def test_a_long_text_may_hold_whatever_it_likes() -> None:
+    text = '{[,:"\\' * 400_000
+    assert parse_body(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+
+
+def test_a_run_of_backslashes_longer_than_a_window_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_bounds, "WINDOW", 16)
+    monkeypatch.setattr(json_bounds, "MAX_CONTAINERS", 3)
+    run = b"\\" * 100
+    run_now(check_bounds(b'{"a":"' + run + b'","b":[{}]}'))
+    with pytest.raises(RequestError):
+        run_now(check_bounds(b'{"a":"' + run + b'","b":[{},{}]}'))
+    run_now(check_bounds(b'{"a":"' + run + b'\\"' + b'{{{{{{{{{{","b":[{}]}'))
