@@ -70,7 +70,7 @@ def test_fields_are_explained(access: Access, pool: Pool) -> None:
     assert [name for name, said in words.items() if not re.search(rf" {name} <[^>]*>.* {re.escape(said)}", told)] == []
     for sentence in (
         "The engine of each replica.",
-        "vLLM, or an engine that only plays one.",
+        "vLLM, or the simulated engine.",
         "Container image; the operator's own for the runtime when absent.",
         "Where downloaded weights are kept.",
     ):

@@ -60,7 +60,7 @@ def _target(at: str, name: str, types: tuple[str, ...]) -> Rule:
 
 
 class MetricSpec(Struct):
-    """One signal and what it should be: each type has its own target, by its unit."""
+    """A metric and its target; each type has a target in its own unit."""
 
     type: MetricType = Field(
         description="What is measured. CacheHitRatio: cached ÷ all prompt tokens. TotalTokensPerSecond: prompt tokens, "
@@ -96,7 +96,9 @@ class ScalingPolicy(Struct):
     """A bound on how much may change within a period."""
 
     type: Literal["Pods", "Percent"] = Field(description="Whether value counts replicas, or percent of those there.")
-    value: Annotated[int, Field(ge=1, le=1000)] = Field(description="How many may come or go within the period.")
+    value: Annotated[int, Field(ge=1, le=1000)] = Field(
+        description="How many replicas may be added or deleted within the period."
+    )
     period_seconds: Annotated[int, Field(ge=1, le=1800)] = Field(60, description="Length of the period.")
 
 
@@ -118,7 +120,7 @@ class ScaleUpRules(ScalingRules):
     """How the pool grows."""
 
     stabilization_window_seconds: Window = Field(
-        0, description="The smallest wish of this long a time counts, so that a short peak changes nothing."
+        0, description="The smallest proposal of the last seconds counts, so that a short peak changes nothing."
     )
     policies: tuple[ScalingPolicy, ...] = Field(
         (
@@ -133,17 +135,17 @@ class ScaleUpRules(ScalingRules):
 
 
 class ScaleDownRules(ScalingRules):
-    """How the pool shrinks; the replica with the coldest cache goes first."""
+    """How the pool shrinks; the replica with the coldest cache is deleted first."""
 
     stabilization_window_seconds: Window = Field(
-        300, description="The largest wish of this long a time counts, so that a short dip changes nothing."
+        300, description="The largest proposal of the last seconds counts, so that a short dip changes nothing."
     )
     policies: tuple[ScalingPolicy, ...] = Field(
         (ScalingPolicy(type="Pods", value=1, periodSeconds=60),),
         strict=False,
         min_length=1,
         max_length=8,
-        description="How much may go within a period.",
+        description="How many replicas may be deleted within a period.",
     )
 
 
@@ -152,7 +154,7 @@ class BehaviorSpec(Struct):
 
     scale_up: ScaleUpRules = Field(ScaleUpRules(), description="How the pool grows.")
     scale_down: ScaleDownRules = Field(
-        ScaleDownRules(), description="How the pool shrinks; the replica with the coldest cache goes first."
+        ScaleDownRules(), description="How the pool shrinks; the replica with the coldest cache is deleted first."
     )
 
 

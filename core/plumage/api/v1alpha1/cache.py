@@ -58,7 +58,7 @@ def _equal(place: str, default: int | str | HotnessFilterSpec) -> str:
 
 
 class HotnessSpec(Struct):
-    """Hotness eviction: what was used often stays, also when it was not used lately (HotPrefix §3.3)."""
+    """Hotness eviction: blocks that were used often stay longer than recency alone would keep them (HotPrefix §3.3)."""
 
     form: Literal["Adaptive", "Paper"] = Field(
         "Adaptive",
@@ -70,7 +70,7 @@ class HotnessSpec(Struct):
     )
     aging_interval: AgingInterval = Field(
         defaults.AGING_INTERVAL,
-        description="Requests after which every clock goes down by one; for Paper, since Adaptive has no clocks.",
+        description="Requests after which every clock decreases by one; for Paper, since Adaptive has no clocks.",
     )
     filter: HotnessFilterSpec = Field(
         HotnessFilterSpec(),
@@ -85,7 +85,7 @@ class HotnessSpec(Struct):
 
 
 class EvictionSpec(Struct):
-    """Which cached block goes when a new one needs room."""
+    """Which cached block is evicted when a new one needs room."""
 
     policy: Literal["Hotness", "Rlt", "Lru"] = Field(
         defaults.EVICTION_POLICY,
@@ -129,10 +129,11 @@ class HostMemorySpec(Struct):
     )
     admission: Literal["Hotness", "Frequency", "All"] = Field(
         defaults.ADMISSION,
-        description="Copy what is hotter than the coldest resident, what passes minFrequency, or everything.",
+        description="Which prefixes are copied: hotter than the coldest resident, used minFrequency times, or all.",
     )
     promotion: Literal["Hotness", "Recency", "Frequency", "Depth", "Off"] = Field(
-        defaults.PROMOTION, description="What brings a prefix back to the GPU ahead of its next request."
+        defaults.PROMOTION,
+        description="How prefixes are ranked that are copied back to the GPU before their next request.",
     )
     priority: Priority = Field(
         defaults.HOST_PRIORITY,
@@ -140,7 +141,7 @@ class HostMemorySpec(Struct):
         "anything but Hotness, do not ask it.",
     )
     aging_interval: AgingInterval = Field(
-        defaults.AGING_INTERVAL, description="Requests after which every clock goes down by one."
+        defaults.AGING_INTERVAL, description="Requests after which every clock decreases by one."
     )
     filter: HostFilterSpec = Field(HostFilterSpec(), description="Widths of the filter that counts accesses.")
     disk: DiskSpec | None = Field(

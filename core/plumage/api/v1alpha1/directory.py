@@ -33,7 +33,7 @@ class ManagedDirectory(Placement):
 
     max_memory: Annotated[Quantity, between("16Mi", "64Ti")] = Field(
         Quantity("256Mi"),
-        description="Memory for hashes and counts. Each replica has a share; where it is full the coldest go first.",
+        description="Memory for hashes and counts. Each replica has a share; the coldest of a full one are deleted.",
     )
     resources: Resources = Field(
         Resources(),

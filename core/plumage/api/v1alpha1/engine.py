@@ -83,9 +83,9 @@ class ModelCacheSpec(Struct):
 
 
 class EngineSpec(Placement):
-    """What runs in each replica."""
+    """The engine of each replica and its settings."""
 
-    runtime: Literal["VLLM", "Simulator"] = Field("VLLM", description="vLLM, or an engine that only plays one.")
+    runtime: Literal["VLLM", "Simulator"] = Field("VLLM", description="vLLM, or the simulated engine.")
     image: Text | None = Field(None, description="Container image; the operator's own for the runtime when absent.")
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         "IfNotPresent", description="When the kubelet pulls the image."
@@ -131,7 +131,7 @@ class EngineSpec(Placement):
         1800, description="How long loading and compiling the model may take before a replica counts as failed."
     )
     feather: FeatherSpec = Field(FeatherSpec(), description="Batching by shared prefix.")
-    eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks go first.")
+    eviction: EvictionSpec = Field(EvictionSpec(), description="Which KV blocks are evicted first.")
     host_memory: HostMemorySpec | None = Field(None, description="Host memory as a second tier; off when absent.")
     batch_limit: Literal["Adaptive", "Static"] = Field(
         defaults.BATCH_LIMIT,

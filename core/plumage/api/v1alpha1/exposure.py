@@ -61,7 +61,7 @@ class HTTPRouteSpec(Struct):
 
 
 class NetworkPolicySpec(Struct):
-    """Who may reach the pool's pods: clients the router; router, agents and operator the rest."""
+    """Which pods may reach the pool's pods: clients the router; router, agents and operator the rest."""
 
     enabled: bool = Field(True, description="Whether NetworkPolicies are made.")
     client_namespaces: Namespaces = Field(

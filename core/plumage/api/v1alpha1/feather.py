@@ -53,14 +53,14 @@ class BanditSpec(Struct):
 
     exploration: PositiveNumber = Field(
         Quantity(defaults.EXPLORATION),
-        description="c: how far one trial is taken to be off, relative to the best mean, until trials tell.",
+        description="c: assumed error of one trial, relative to the best mean, until there are enough trials.",
     )
     forgetting: Literal["Discounted", "SlidingWindow", "None"] = Field(
         defaults.FORGETTING,
         description="How old decisions lose weight when the workload drifts; None is the paper's form.",
     )
     discount: Fraction = Field(
-        Quantity(defaults.DISCOUNT), description="Factor on what was learned, once a discountInterval."
+        Quantity(defaults.DISCOUNT), description="Factor on all learned rewards, applied every discountInterval."
     )
     discount_interval: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         defaults.DISCOUNT_INTERVAL,
@@ -71,7 +71,7 @@ class BanditSpec(Struct):
     )
     credit: Credit = Field(
         defaults.CREDIT,
-        description="What a decision is judged by: Trial, the throughput until the batch has turned over; Step, that "
+        description="How a decision is rewarded: Trial, the throughput until the batch has turned over; Step, that "
         "of the next step, the paper's form.",
     )
 
@@ -103,7 +103,7 @@ class FeatherSpec(Struct):
 
     policy: Literal["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"] = Field(
         defaults.FEATHER_POLICY,
-        description="Who decides when a batch is closed. ChtOrder orders by prefix and never stops; Bandit, "
+        description="Which policy decides when a batch is closed. ChtOrder orders by prefix and never stops; Bandit, "
         "QLearning and Heuristic also decide when to stop; Fcfs is vLLM's own order. docs/how-to/tune.md has what each "
         "gained and cost.",
     )

@@ -96,7 +96,7 @@ def _names(models: Any) -> list[str]:
 
 
 class InferenceGatewaySpec(Placement):
-    """What the gateway should be."""
+    """The desired state of the gateway."""
 
     replicas: Annotated[int, Field(ge=1, le=100)] = Field(2, description="Routers of this gateway.")
     listeners: tuple[Listener, ...] = Field(
@@ -114,7 +114,7 @@ class InferenceGatewaySpec(Placement):
         description="Models, and the pools that serve them.",
         json_schema_extra={LIST_KEY: "name"},
     )
-    auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
+    auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
     service: GatewayServiceSpec = Field(GatewayServiceSpec(), description="How the gateway is reached.")
     resources: Resources = Field(
         Resources(),
@@ -183,7 +183,7 @@ class InferenceGateway(Struct):
     api_version: Literal["inference.plumage.dev/v1alpha1"] = Field(description="Group and version of this kind.")
     kind: Literal["InferenceGateway"] = Field(description="This kind.")
     metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
-    spec: InferenceGatewaySpec = Field(description="What the gateway should be.")
+    spec: InferenceGatewaySpec = Field(description="The desired state of the gateway.")
     status: InferenceGatewayStatus = Field(
         InferenceGatewayStatus(), description="What the gateway is; not for people to write."
     )

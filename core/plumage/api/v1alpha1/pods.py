@@ -43,7 +43,7 @@ class EnvVar(Struct):
 
     name: Annotated[str, Field(min_length=1, max_length=253, pattern=ENV_NAME)] = Field(description="Its name.")
     value: Annotated[str, Field(max_length=4096)] | None = Field(
-        None, description="Its value; secrets go by valueFrom."
+        None, description="Its value; for secrets use valueFrom."
     )
     value_from: EnvVarSource | None = Field(None, description="Where its value comes from.")
     rules: ClassVar = (
@@ -66,8 +66,8 @@ class EnvVar(Struct):
 
 
 class Resources(Struct):
-    """Compute of a container, as in a pod. What is named replaces the default of that name; a default request is never
-    above a limit that is named."""
+    """Compute of a container, as in a pod. A value that you set replaces its default; a default request is never above
+    a limit that you set."""
 
     requests: dict[MapKey, Amount] = Field({}, max_length=16, description="What the scheduler reserves.")
     limits: dict[MapKey, Amount] = Field(

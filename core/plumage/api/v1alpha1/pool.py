@@ -27,7 +27,7 @@ class RolloutSpec(Struct):
     max_surge: IntOrPercent = Field(1, description="Replicas above the wanted number during a rollout.")
     max_unavailable: IntOrPercent = Field(0, description="Replicas below the wanted number during a rollout.")
     drain_timeout_seconds: Seconds = Field(
-        defaults.DRAIN_SECONDS, description="How long a replica's requests may take to end."
+        defaults.DRAIN_SECONDS, description="Seconds that open requests of a replica have to finish before it ends."
     )
     rules: ClassVar = (
         Rule(
@@ -46,7 +46,7 @@ def _weights_exist(spec: Any) -> bool:
 
 
 class InferencePoolSpec(Struct):
-    """What the pool should be."""
+    """The desired state of the pool."""
 
     model: ModelSpec = Field(description="The model that is served.")
     engine: EngineSpec = Field(EngineSpec(), description="The engine of each replica.")
@@ -57,7 +57,9 @@ class InferencePoolSpec(Struct):
     )
     autoscaling: AutoscalingSpec | None = Field(None, description="Let the number of replicas follow the load.")
     router: RouterSpec = Field(RouterSpec(), description="The pool's router, or its gateway.")
-    directory: DirectorySpec = Field(DirectorySpec(), description="Where replicas tell what they hold.")
+    directory: DirectorySpec = Field(
+        DirectorySpec(), description="The server where replicas publish which prefixes they cache."
+    )
     keys_ref: ObjectRef | None = Field(
         None,
         description="A Secret with the pool's own keys: engine-key, which engines ask of routers; salt-key, which "
@@ -65,7 +67,7 @@ class InferencePoolSpec(Struct):
         "when absent.",
     )
     rollout: RolloutSpec = Field(RolloutSpec(), description="How replicas are replaced.")
-    network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Who may reach the pool's pods.")
+    network_policy: NetworkPolicySpec = Field(NetworkPolicySpec(), description="Which pods may reach the pool's pods.")
     monitoring: MonitoringSpec = Field(MonitoringSpec(), description="PodMonitors for the Prometheus operator.")
     rules: ClassVar = (
         Rule(
@@ -130,6 +132,6 @@ class InferencePool(Struct):
     api_version: Literal["inference.plumage.dev/v1alpha1"] = Field(description="Group and version of this kind.")
     kind: Literal["InferencePool"] = Field(description="This kind.")
     metadata: ObjectMeta = Field(description="Name, namespace, labels, annotations.")
-    spec: InferencePoolSpec = Field(description="What the pool should be.")
+    spec: InferencePoolSpec = Field(description="The desired state of the pool.")
     status: InferencePoolStatus = Field(InferencePoolStatus(), description="What the pool is; not for people to write.")
     rules: ClassVar = (NAMES_SERVICES,)

@@ -39,7 +39,7 @@ class LbgrSpec(Struct):
     )
     considered_replicas: Annotated[int, Field(ge=2, le=100_000)] = Field(
         defaults.CONSIDERED_REPLICAS,
-        description="Of a larger fleet, so many are scored for a request: who holds most, the former home, a sample.",
+        description="How many replicas of a larger pool are scored: best holders, former replica, a sample.",
     )
     decay_interval_milliseconds: Milli = Field(
         defaults.DECAY_INTERVAL_MILLISECONDS,
@@ -52,9 +52,11 @@ class LbgrSpec(Struct):
 
 
 class AuthSpec(Struct):
-    """Who may ask. Keys are files that pods mount from Secrets; no key is ever in a manifest."""
+    """Keys of clients and of the admin: files that pods mount from Secrets, never text in a manifest."""
 
-    api_keys_ref: SecretKeyRef | None = Field(None, description="One API key a line; anybody may ask when absent.")
+    api_keys_ref: SecretKeyRef | None = Field(
+        None, description="API keys, one a line; without it every client is served."
+    )
     admin_key_ref: SecretKeyRef | None = Field(
         None, description="Key for the admin endpoints and explanations, closed without; local mode makes its own."
     )
@@ -74,7 +76,7 @@ class ServiceSpec(ServiceType):
 
 
 class RouterLimits(Struct):
-    """What the router takes on; beyond it clients get an error, not a wait without end."""
+    """Bounds of the router; beyond them clients get an error at once."""
 
     max_body_bytes: Memory = Field(Quantity(defaults.MAX_BODY_BYTES), description="Largest request body.")
     body_memory: Memory | None = Field(
@@ -142,7 +144,7 @@ class RouterSpec(Placement):
         description="How a replica is chosen. LbgrPaper is our reconstruction of the paper's printed form of Lbgr.",
     )
     lbgr: LbgrSpec = Field(LbgrSpec(), description="Settings of the Lbgr policies.")
-    auth: AuthSpec = Field(AuthSpec(), description="Who may ask.")
+    auth: AuthSpec = Field(AuthSpec(), description="Keys of clients and of the admin.")
     service: ServiceSpec = Field(ServiceSpec(), description="How the router is reached.")
     ingress: IngressSpec | None = Field(None, description="An Ingress to the router; none when absent.")
     http_route: HTTPRouteSpec | None = Field(None, description="An HTTPRoute to the router; none when absent.")
@@ -151,7 +153,7 @@ class RouterSpec(Placement):
         description="Compute of one router. It requests 100m and 256Mi, with a limit of 1Gi, where nothing is named; "
         "of memory both are at least four times limits.bodyMemory.",
     )
-    limits: RouterLimits = Field(RouterLimits(), description="What the router takes on.")
+    limits: RouterLimits = Field(RouterLimits(), description="Bounds of the router.")
     timeouts: RouterTimeouts = Field(RouterTimeouts(), description="How long the router waits.")
     access_log: bool = Field(
         False, description="Write a JSON line for each request to the router's standard output; no prompts, no keys."
