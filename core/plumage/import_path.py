@@ -11,7 +11,7 @@ import re
 
 from plumage.errors import ConfigurationError
 
-__all__ = ["is_import_path", "load_class"]
+__all__ = ["is_import_path", "load_class", "require_attribute"]
 
 _FORM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
@@ -38,3 +38,9 @@ def load_class(name: str, kind: str, methods: tuple[str, ...]) -> type:
     if missing := [method for method in methods if not callable(getattr(found, method, None))]:
         raise ConfigurationError(f"{kind} {name!r} lacks {', '.join(missing)}: see docs/how-to/own-policy.md")
     return found
+
+
+def require_attribute(made: object, what: str, name: str, kind: type) -> None:
+    """ConfigurationError unless the policy that was made has an attribute `name` of that kind."""
+    if not isinstance(getattr(made, name, None), kind):
+        raise ConfigurationError(f"{what} must have an attribute {name}, of type {kind.__name__}")

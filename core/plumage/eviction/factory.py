@@ -14,7 +14,7 @@ from plumage.eviction.lru import Lru
 from plumage.eviction.rlt import Rlt
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.record import NodeRecord
-from plumage.import_path import is_import_path, load_class
+from plumage.import_path import is_import_path, load_class, require_attribute
 from plumage.options import check_options, option_names
 
 __all__ = ["POLICY_NAMES", "make_policy", "policy_options"]
@@ -64,8 +64,11 @@ def make_policy(name: str, *, capacity: int, rng: Randomness, **options: Any) ->
     """
     maker, needs = _find(name)
     given = {key: value for key, value in (("capacity", capacity), ("rng", rng)) if key in needs}
-    check_options(f"eviction policy {name}", maker, options, given)
-    return maker(**given, **options)
+    what = f"eviction policy {name}"
+    check_options(what, maker, options, given)
+    policy = maker(**given, **options)
+    require_attribute(policy, what, "at_once", int)
+    return policy
 
 
 def policy_options(name: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage.import_path import is_import_path, load_class
+from plumage.import_path import is_import_path, load_class, require_attribute
 from plumage.options import check_options, option_names
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, RoutingPolicy, Ticket
 from plumage.routing.lbgr import Lbgr, LbgrSettings
@@ -48,7 +48,9 @@ def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
         return Lbgr(rng=rng, settings=LbgrSettings(**options))
     given = {"rng": rng} if "rng" in option_names(policy) else {}
     check_options(what, policy, options, given)
-    return policy(**given, **options)
+    made = policy(**given, **options)
+    require_attribute(made, what, "name", str)
+    return made
 
 
 def policy_options(name: str) -> list[str]:

@@ -214,11 +214,12 @@ def follow(policy: Ucb | QLearning, model: SlowUcb | SlowQ, seed: int, steps: in
 
 
 CREDITS = pytest.mark.parametrize("credit", ["Trial", "Step"])
+EXPLORATION = st.just(0.0) | st.floats(0.01, 2)  # next to 0, rounding decides between equal bounds
 
 
 @CREDITS
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32), window=st.integers(1, 40), exploration=st.floats(0, 2))
+@given(seed=st.integers(0, 2**32), window=st.integers(1, 40), exploration=EXPLORATION)
 def test_sliding_window_ucb(credit: str, seed: int, window: int, exploration: float) -> None:
     policy = Ucb(exploration=exploration, memory=SlidingWindow(window), credit=credit)
     model = SlowUcb(Steps(credit == "Trial"), exploration, window=window)
@@ -228,7 +229,7 @@ def test_sliding_window_ucb(credit: str, seed: int, window: int, exploration: fl
 
 @CREDITS
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32), factor=st.floats(0.3, 1), period=st.integers(1, 20), exploration=st.floats(0, 2))
+@given(seed=st.integers(0, 2**32), factor=st.floats(0.3, 1), period=st.integers(1, 20), exploration=EXPLORATION)
 def test_discounted_ucb(credit: str, seed: int, factor: float, period: int, exploration: float) -> None:
     policy = Ucb(exploration=exploration, memory=Discounted(factor, period), credit=credit)
     model = SlowUcb(Steps(credit == "Trial"), exploration, factor, period)

@@ -153,6 +153,17 @@ def test_an_own_policy_may_do_without_randomness() -> None:
     assert policy_options("test_policies:Plain") == []
 
 
+class Nameless:
+    """All methods of a policy, and no name."""
+
+    choose = routed = first_token = finished = failed = forget = lambda self, *given: None
+
+
+def test_an_own_policy_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="test_policies:Nameless must have an attribute name, of type str"):
+        _make("test_policies:Nameless")
+
+
 def test_a_manifest_can_not_name_code() -> None:
     head = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"}}
     spec = {"model": {"uri": "builtin://tiny-chat"}, "router": {"policy": "test_policies:Sticky"}}
