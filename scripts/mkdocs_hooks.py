@@ -7,6 +7,7 @@ page; it must exist. The chart's README is the page reference/chart.md. Each war
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         if path == CHART.resolve():
             return f"[{text}]({'../' * page.file.src_uri.count('/')}{CHART_PAGE}{anchor})"
         if path.is_relative_to(docs.resolve()) and not path.is_dir():
-            return found[0]
+            return f"[{text}]({os.path.relpath(path, (docs / page.file.src_uri).parent)}{anchor})"
         if not path.exists():
             log.warning("%s links to %s, which does not exist", page.file.src_uri, target)
         return text

@@ -26,7 +26,8 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 def pages() -> list[Path]:
     """Every page but the decisions, which record the tree of their day."""
-    own = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "tests/cluster/README.md")
+    own = [ROOT / name for name in names]
     found = [page for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "decisions"]
     return [*own, ROOT / "charts" / "plumage" / "README.md", *found]
 
@@ -138,6 +139,6 @@ def _words(part: str) -> list[str]:
         words = shlex.split(part, comments=True)
     except ValueError:  # a span of prose, or part of a quoted script
         return []
-    while words and re.fullmatch(r"[A-Za-z_]+=.*", words[0], re.DOTALL):
+    while words and re.fullmatch(r"\w+=.*", words[0], re.DOTALL):
         words = words[1:]
     return words

@@ -24,6 +24,11 @@ HEAD = """# What was tested where
 behaviour. An empty cell means that no test covers it there. The last column lists what nobody has seen work. Engines
 in the test cluster are simulated unless the column says vLLM.
 
+What replaces real parts: simulated engines or vLLM's CPU build replace vLLM on a GPU; a small container runtime of this
+repository replaces runc below real kubelets; in `bench router` a compiled server that answers at once replaces engines.
+Everything else is real: Valkey, the `openai` client, engines, agents and routers as processes, etcd, API server,
+controllers, scheduler, kube-proxy and kubelets.
+
 The versions that ran:
 
 """
