@@ -21,13 +21,13 @@ _ONLY_BENCH = ("kopf", "libcachesim", "matplotlib", "numpy")  # the rest comes w
 _ONLY_KUBE = ("aiohttp", "cryptography", "jwt", "kubernetes", "urllib3")
 
 COMMANDS = {
-    "validate": "Check manifests and name every mistake in them.",
+    "validate": "Check manifests and list every mistake.",
     "up": "Run a pool on this machine, in the foreground.",
-    "status": "Show a pool that is up, here or in a cluster.",
+    "status": "Show a running pool, here or in a cluster.",
     "get": "Show the pools of a cluster.",
-    "scale": "Change the number of replicas of a pool that is up.",
-    "explain": "Say why a request went where it went.",
-    "doctor": "Say what is wrong with this machine and its pools, or with a cluster and its.",
+    "scale": "Change the number of replicas of a running pool.",
+    "explain": "Show why a request went to its replica.",
+    "doctor": "Check this machine and its pools, or a cluster and its pools.",
     "demo": "Run a pool, load it, kill an engine, and compare with round robin and LRU.",
     "bench": "Run a benchmark, in a clone of the repository.",
     "trace": "Fetch, convert and describe request traces.",

@@ -28,8 +28,7 @@ def doctor(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Say what is wrong with this machine and the pools that are up on it, or with a cluster and its pools. Status 1
-    when something can't work."""
+    """Check this machine and its running pools, or a cluster and its pools. Exit with 1 when something cannot work."""
     there = target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))
     _tell(_here(pool, port) if there is None else _there(pool, there))
 

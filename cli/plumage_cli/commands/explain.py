@@ -23,7 +23,7 @@ def explain(
     pool: Annotated[str | None, typer.Option(help="Name of the pool; not needed when only one is up.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as the router says it.")] = False,
 ) -> None:
-    """Say why a request went where it went: what each replica held of its prefix, and what was predicted for it."""
+    """Show why a request went to its replica: what each replica held of its prefix, and what was predicted."""
     from plumage_cli.local.control import ask, find_pool
 
     folder = find_pool(pool)

@@ -17,7 +17,7 @@ def scale(
     pool: Annotated[str | None, typer.Argument(help="Name of the pool; not needed when only one is up.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0, help="Seconds to wait for it.")] = 600.0,
 ) -> None:
-    """Change the number of replicas: new ones are warmed first, leaving ones are drained first."""
+    """Change the number of replicas. New ones warm up first; deleted ones drain first."""
     from plumage.plural import counted
     from plumage_cli.local.control import ask, find_pool
 

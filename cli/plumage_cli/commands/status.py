@@ -25,7 +25,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show a pool that is up: its endpoint, replicas and processes; in a cluster its conditions and pods."""
+    """Show a running pool: its endpoint, replicas and processes; in a cluster its conditions and pods."""
     if (there := target(ctx, cluster, Target(kubeconfig, context, namespace, everywhere))) is not None:
         from plumage_cli.commands.get import show
 

@@ -28,7 +28,7 @@ def fetch(
     out: Annotated[Path | None, typer.Option(help="Where to put it; the address' last part else.")] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest file to take.")] = 2_000_000_000,
 ) -> None:
-    """Fetch a public trace. A broken download goes on where it broke; another checksum is refused."""
+    """Fetch a public trace. An interrupted download continues; a wrong checksum is refused."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -55,7 +55,7 @@ def convert(
     target: Annotated[Path, typer.Argument(help="The JSONL to write.")],
     form: Annotated[str, typer.Option("--from", help="azure, burstgpt, bailian or mooncake.")],
 ) -> None:
-    """Convert a trace to Mooncake's JSONL. What tells nothing about prefixes shares none afterwards."""
+    """Convert a trace to Mooncake's JSONL. Requests without prefix information share no prefix."""
     from plumage_cli.traces.convert import FORMS
     from plumage_cli.traces.convert import convert as converted
     from plumage_cli.traces.record import write_mooncake

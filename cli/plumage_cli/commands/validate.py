@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="YAML files; - is standard input.")],
 ) -> None:
-    """Check manifests and name every mistake in them: the field's path, what it must be, what it got."""
+    """Check manifests and list every mistake: the path of the field, the expected and the given value."""
     wrong = sum(not _is_right(path) for path in files)
     if wrong:
         raise typer.Exit(1)

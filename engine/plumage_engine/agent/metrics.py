@@ -1,6 +1,6 @@
-"""What an agent tells scrapers, in Prometheus' text form: the event stream, the index, and what the directory said.
+"""The agent's metrics page, in Prometheus' text form: event stream, index and directory.
 
-Figures that people want live in `/v1/plumage/stats`; these are the ones an alert would stand on.
+These are for alerts. `/v1/plumage/stats` has more figures.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["metrics_page"]
 
 _PREFIX = "plumage_agent_"
 _READ = (
-    ("taught", "Engines begun from what other engines learned."),
-    ("refused", "Tables that the engine did not take."),
+    ("taught", "Engines that started with tables of other engines."),
+    ("refused", "Tables that the engine refused."),
     ("newer_schema", "Values of a newer schema, ignored."),
     ("malformed", "Values that could not be read."),
     ("failures", "Calls that the directory's server did not answer."),
@@ -35,18 +35,18 @@ def _own(agent: Agent) -> Iterator[str]:
     index, stream = agent.holdings.index, agent.stream.counters
     now = (
         ("ready", "1 while routers may choose the replica.", int(agent.ready)),
-        ("degraded", "1 while the directory takes no writes.", int(agent.writer.degraded)),
-        ("config_ignored_fields", "Settings of a newer operator, passed over.", len(agent.config.ignored)),
+        ("degraded", "1 while the directory refuses writes or is away.", int(agent.writer.degraded)),
+        ("config_ignored_fields", "Settings of a newer operator that are ignored.", len(agent.config.ignored)),
         ("blocks", "Blocks of the engine in the index.", len(index)),
-        ("chunks", "Chunks told to the directory.", agent.writer.count),
+        ("chunks", "Chunks published to the directory.", agent.writer.count),
     )
     for name, text, value in now:
         yield from gauge(_PREFIX + name, text, value)
     befell, did = _fields(stream), _fields(index.counters)
-    yield from counters(_PREFIX + "events", "Event batches and what befell them.", "kind", befell)
-    yield from counters(_PREFIX + "blocks", "Block events by what the index did.", "kind", did)
+    yield from counters(_PREFIX + "events", "Event batches, by outcome.", "kind", befell)
+    yield from counters(_PREFIX + "blocks", "Block events, by the index's action.", "kind", did)
     yield from counters(
-        _PREFIX + "promote", "Words on the pool's hotness for the engine.", "kind", agent.promote.counts
+        _PREFIX + "promote", "Reports of the pool's hotness to the engine, by outcome.", "kind", agent.promote.counts
     )
 
 

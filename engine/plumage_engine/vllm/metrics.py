@@ -40,13 +40,13 @@ class PluginMetrics:
         for name, field, meaning in (
             ("held_back", "heldBack", "Requests that FEATHER holds back on purpose"),
             ("batch_limit", "batchLimit", "Requests that may run at once: vLLM's limit, less under memory pressure"),
-            ("recorded_blocks", "recordedBlocks", "Cached blocks that a snapshot can tell of"),
+            ("recorded_blocks", "recordedBlocks", "Cached blocks that a snapshot can list"),
             ("missing_blocks", "missingBlocks", "Cached blocks that no event described: a snapshot leaves them out"),
-            ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent has told of late"),
+            ("ranked_chunks", "rankedChunks", "Chunks whose pool-wide hotness the agent reported lately"),
         ):
             if field in self.stats or not self.stats:
                 yield GaugeMetricFamily(f"plumage_engine_{name}", meaning, value=self.stats.get(field, 0))
-        text = "Settings of a newer operator, passed over"
+        text = "Settings of a newer operator that are ignored"
         yield GaugeMetricFamily("plumage_engine_config_ignored_fields", text, value=self.ignored)
 
 
