@@ -44,6 +44,20 @@ def test_named_manifest_fields_exist(page: Path) -> None:
     assert [name for name in named if not any(f".{path}.".find(f".{name}.") >= 0 for path in known)] == []
 
 
+def test_paths_of_the_architecture_page_exist() -> None:
+    page = DOCS / "explanation" / "architecture.md"
+    rows = re.findall(r"^\| \d+ \| \[.+?\]\((.+?)\) \| `(\w+)` \|", page.read_text(), re.MULTILINE)
+    modules = [(page.parent / path).resolve() for path, _ in rows]
+    assert [path for path in modules if not path.is_file()] == []
+    assert len(set(modules)) == len(rows) > 20
+    lacking = [
+        f"{module.name}: {name}"
+        for module, (_, name) in zip(modules, rows, strict=True)
+        if not re.search(rf"(?:def|class) {name}\b", module.read_text())
+    ]
+    assert lacking == []
+
+
 def test_figures_of_the_readme_are_those_of_the_evidence() -> None:
     """After `make evidence` a figure may be another: write it into the README too."""
     shown = re.findall(r"^\| .+? \| ([\d.]+) \| (`plumage bench .+?`) \|$", (ROOT / "README.md").read_text(), re.M)
