@@ -2,7 +2,7 @@
 
 Status (`GET /plumage/v1/status`), camelCase JSON, times in seconds, tokens in tokens:
     {"pool", "router", "policy", "model", "serving", "directory": "Fresh" | "Degraded", "membershipError": str | null,
-     "configError": str | null, "held", "wanting",
+     "configError": str | null, "keysError": str | null, "waitingRequests", "unservedRequests",
      "replicas": [{"id", "state", "why", "breaker", "cacheKnown", "running", "waiting", "kvUsage", "inFlight", "routed",
                    "finished", "failed", "abandoned", "promptTokens", "hitTokens", "predictedHitTokens", "hitRatio"}],
      "decisions": [the latest, newest first, as `Record.document`],
@@ -48,8 +48,8 @@ def status_document(pool: PoolRouter, *, decisions: int) -> dict[str, Any]:
         "membershipError": pool.membership.error,
         "configError": pool.config_error,
         "keysError": keys_error(pool),
-        "held": len(pool.wait_queue),
-        "wanting": pool.wait_queue.unserved(now),
+        "waitingRequests": len(pool.wait_queue),
+        "unservedRequests": pool.wait_queue.unserved(now),
         "replicas": [_replica(replica, now) for replica in pool.fleet],
         "decisions": [record.document() for record in pool.audit.latest(decisions)],
         "hottest": pool.hot_prefixes.top(_HOTTEST),
@@ -151,13 +151,15 @@ def _gauges(pool: PoolRouter) -> Iterator[str]:
 def _waiting(pool: PoolRouter) -> Iterator[str]:
     """Requests without a replica, and whether members, configuration and keys are in force."""
     queue, prefix = pool.wait_queue, _PREFIX
-    yield from gauge(prefix + "held", "Requests that wait for a replica.", len(queue))
+    yield from gauge(prefix + "waiting_requests", "Requests that wait for a replica.", len(queue))
     yield from gauge(
-        prefix + "wanting", "Requests of the last minute that found no replica.", queue.unserved(monotonic())
+        prefix + "unserved_requests", "Requests of the last minute that found no replica.", queue.unserved(monotonic())
     )
-    yield from counter(prefix + "held_requests", "Requests that waited for a replica.", queue.total)
-    yield from counter(prefix + "held_refused", "Requests without a replica that were turned away.", queue.refused)
-    yield from queue.wait.lines(prefix + "held_seconds", "Time that requests waited for a replica.")
+    yield from counter(prefix + "waited_requests", "Requests that waited for a replica.", queue.total)
+    yield from counter(
+        prefix + "turned_away_requests", "Requests without a replica that were turned away.", queue.refused
+    )
+    yield from queue.wait.lines(prefix + "wait_seconds", "Time that requests waited for a replica.")
     yield from gauge(
         prefix + "membership_stale", "1 while the source of the members fails.", pool.membership.error is not None
     )

@@ -109,8 +109,9 @@ def _parse(content: bytes, path: Path) -> dict[bytes, tuple[bytes, Tenant]]:
 
 
 class Auth:
-    """`enabled`: clients need a key. The admin key is sent as the client's own key or in `X-Plumage-Admin-Key`.
+    """The admin key is sent as the client's own key or in `X-Plumage-Admin-Key`.
 
+    `enabled`: clients need a key. `nobody`: the tenant of all clients while they need none.
     callers: service accounts that may read the fleet report.
     """
 
@@ -119,11 +120,8 @@ class Auth:
         self._keys = KeyFile(config.api_keys_file) if config.api_keys_file else None
         self._admin_file = SecretFile(config.admin_key_file, _ADMIN) if config.admin_key_file else None
         self._admin = None if self._admin_file is None else _admin_digest(self._admin_file, self._admin_file.read())
-        self._nobody = Tenant("")
-
-    @property
-    def enabled(self) -> bool:
-        return self._keys is not None
+        self.enabled = self._keys is not None
+        self.nobody = Tenant("")
 
     @property
     def error(self) -> str | None:
@@ -134,7 +132,7 @@ class Auth:
     def tenant(self, headers: dict[bytes, bytes]) -> Tenant | None:
         """The tenant that sent these headers; None without a known key."""
         if self._keys is None:
-            return self._nobody
+            return self.nobody
         key = bearer(headers.get(b"authorization"))
         return self._keys.find(key) if key else None
 

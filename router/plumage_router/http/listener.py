@@ -108,7 +108,9 @@ class Listener(ABC):
 
     def admit(self, request: Request) -> RequestError | None:
         completion = is_completion(request)
-        if self.auth.enabled and (completion or request.has_body):
+        if not self.auth.enabled:
+            request.tenant = self.auth.nobody
+        elif completion or request.has_body:
             request.tenant = tenant = self.auth.tenant(request.headers)
             if tenant is None and (completion or not self.auth.is_admin(request.headers)):
                 self.metrics.requests += completion

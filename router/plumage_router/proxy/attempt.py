@@ -209,7 +209,7 @@ class Attempt:
         if self._key is None or len(self._refused_keys) + 1 >= _MAX_KEYS:
             return False
         self._refused_keys += (self._key,)
-        if self._pool.engine_keys.refused(self.replica.member.url, self._refused_keys) is None:
+        if not self._pool.use_other_engine_key(self.replica, self._refused_keys):
             return False
         connection, self._connection = self._connection, None
         if connection is not None:

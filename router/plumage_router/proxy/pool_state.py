@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import xxhash
@@ -107,7 +107,7 @@ class PoolState(Listener):
         self.salts = Salts()
         self.secret_error: str | None = None
         self._digest_seed = secrets.randbits(64)  # so that no client can make another body with the same digest
-        self._heads: dict[tuple[bytes, str, bytes | None], bytes] = {}
+        self._heads: dict[tuple[bytes, str], tuple[bytes, bytes | None]] = {}
 
     def _connections_to(self, host: str, port: int) -> ConnectionPool:
         limits, timeouts = self.config.limits, self.config.timeouts
@@ -140,7 +140,7 @@ class PoolState(Listener):
 
     def check_quarantine(self, prompt: Prompt) -> None:
         """Raises RequestError while the body is refused because engines failed on it."""
-        if self.quarantine and (left := self.quarantine.left(self._digest(prompt), monotonic())):
+        if self.quarantine.cases and (left := self.quarantine.left(self._digest(prompt), monotonic())):
             raise quarantined(left)
 
     def strike(self, prompt: Prompt, replica: Replica) -> bool:
@@ -149,7 +149,7 @@ class PoolState(Listener):
 
     def clear_quarantine(self, prompt: Prompt) -> None:
         """The body got a complete answer."""
-        if self.quarantine:
+        if self.quarantine.cases:
             self.quarantine.clear(self._digest(prompt))
 
     def free(self, prompt: Prompt) -> None:
@@ -167,15 +167,19 @@ class PoolState(Listener):
 
     def upstream_head(self, path: bytes, replica: Replica) -> tuple[bytes, bytes | None]:
         """The header lines that all requests to this replica share, and the engine key in them."""
-        url = replica.member.url
-        secret = self.engine_keys.of(url)
-        key = (path, url, secret)
+        key = (path, replica.member.url)
         head = self._heads.get(key)
         if head is None:
             if len(self._heads) > 4 * max(64, len(self.fleet)):
                 self._heads.clear()
-            head = self._heads[key] = _make_head(path, replica, secret)
-        return head, secret
+            secret = self.engine_keys.of(replica.member.url)
+            head = self._heads[key] = _make_head(path, replica, secret), secret
+        return head
+
+    def use_other_engine_key(self, replica: Replica, refused: Sequence[bytes]) -> bool:
+        """The engine refused these keys. Returns whether there is another one, which `upstream_head` then uses."""
+        self._heads.clear()
+        return self.engine_keys.refused(replica.member.url, refused) is not None
 
     def use_engine_keys(self, current: bytes | None, previous: bytes | None) -> None:
         """The engines' keys changed."""

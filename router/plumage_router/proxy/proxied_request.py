@@ -62,7 +62,7 @@ class ProxiedRequest:
         self._request = request
         self._request_id = ""
         self._response = ClientResponse(client, request)
-        self._retries = Retries()
+        self._retries: Retries | None = None  # once an attempt has failed
         self._attempt: Attempt | None = None
         self._record: Record | None = None
         self._prompt: Prompt | None = None
@@ -117,7 +117,8 @@ class ProxiedRequest:
             self._attempt.resume()
 
     def abort(self) -> None:
-        self._retries.settle(self._pool.fleet, monotonic(), request_is_cause=True)  # nothing points to the replicas
+        if self._retries is not None:  # nothing points to the replicas
+            self._retries.settle(self._pool.fleet, monotonic(), request_is_cause=True)
         self._pool.metrics.aborted += 1
         self._end("Aborted")
 
@@ -151,7 +152,7 @@ class ProxiedRequest:
     # -- for the wait queue -------------------------------------------------------------------------------------------
 
     def can_resume(self, now: float) -> bool:
-        return bool(self._pool.fleet.candidates(now, self._retries.tried))
+        return bool(self._candidates(now))
 
     def resume_routing(self) -> None:
         self._route()
@@ -172,7 +173,7 @@ class ProxiedRequest:
     def begin(self, attempt: Attempt, status: int, headers: dict[bytes, bytes], data: bytes) -> None:
         pool, response = self._pool, self._response
         self._last_byte_at = attempt.first_at
-        if self._retries.failures:
+        if self._retries is not None:
             self._retries.settle(pool.fleet, attempt.first_at, request_is_cause=False)
         extra = explanation_line(self._record.document()) if self._explain and self._record is not None else b""
         response.keep_alive = response.keep_alive and pool.keeps_alive
@@ -196,7 +197,12 @@ class ProxiedRequest:
         self._response.end()
 
     def attempt_failed(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
-        pool, retries = self._pool, self._retries
+        pool = self._pool
+        if self._retries is None:
+            self._retries = Retries()
+            if self._record is not None:
+                self._record.failures = self._retries.failures
+        retries = self._retries
         retries.add(attempt, failure, cause)
         quarantined = cause is Cause.UNKNOWN and pool.strike(attempt.decision.prompt, attempt.replica)
         if attempt.started:
@@ -219,7 +225,7 @@ class ProxiedRequest:
         pool.check_load()
         pool.check_media_type(request)
         parsed, request.parsed = request.parsed, None
-        salt = pool.salts.of(request.tenant)
+        salt = pool.salts.of(request.tenant) if pool.auth.enabled else ""
         path = request.target.partition(b"?")[0]
         return pool.reader.steps(path, request.body, parsed, salt=salt, tenant=pool.auth.enabled)
 
@@ -246,7 +252,7 @@ class ProxiedRequest:
         """Chooses a replica and starts an attempt there."""
         try:
             now = monotonic()
-            candidates = self._pool.fleet.candidates(now, self._retries.tried)
+            candidates = self._candidates(now)
             if candidates:
                 self._attempt_on(candidates, now)
             else:
@@ -255,10 +261,14 @@ class ProxiedRequest:
             log.exception("request %s: routing it failed", self._request_id)
             self._fail(internal())
 
+    def _candidates(self, now: float) -> Sequence[Load]:
+        """The available replicas on which the request was not tried."""
+        return self._pool.fleet.candidates(now, self._retries.tried if self._retries is not None else ())
+
     def _attempt_on(self, candidates: Sequence[Load], now: float) -> None:
-        pool, prompt, first = self._pool, self._prompt, self._record is None
+        pool, prompt, first, retries = self._pool, self._prompt, self._record is None, self._retries
         assert prompt is not None
-        decision = pool.decider.decide(prompt, candidates, now, len(self._retries) + 1)
+        decision = pool.decider.decide(prompt, candidates, now, 1 if retries is None else len(retries.failures) + 1)
         attempt = self._attempt = Attempt(pool, self, decision, pool.fleet.at(decision.ticket.slot))
         decided = monotonic()
         began = now if self._waited else self.arrived
@@ -269,7 +279,8 @@ class ProxiedRequest:
             pool.cache_curve.add(prompt.chunks)
         record = self._record = pool.record_decision(decision, self._request_id, self._request.tenant)
         record.decision_seconds = decided - began
-        record.failures = self._retries.failures
+        if retries is not None:
+            record.failures = retries.failures
         if self._paused:
             attempt.pause()
         attempt.start()
@@ -280,10 +291,10 @@ class ProxiedRequest:
         if not pool.fleet.candidates(now) and pool.wait_queue.add(self, now):
             self._waited, self._attempt = True, None
             return
-        # No other replica could serve the request, so the breakers would not protect it.
-        retries.settle(pool.fleet, now, request_is_cause=True)
-        if retries.failures:
-            self._fail(upstream_failed(retries.failures[-1][1], len(retries)))
+        if retries is not None:
+            # No other replica could serve the request, so the breakers would not protect it.
+            retries.settle(pool.fleet, now, request_is_cause=True)
+            self._fail(upstream_failed(retries.failures[-1][1], len(retries.failures)))
         else:
             why = pool.fleet.why_none(now)
             self._fail(no_replica_yet(why) if pool.wait_queue.enabled else no_replica(why))
@@ -316,7 +327,8 @@ class ProxiedRequest:
         self._response.truncate()
 
     def _fail(self, error: RequestError) -> None:
-        self._retries.end(self._pool.fleet, monotonic())
+        if self._retries is not None:
+            self._retries.end(self._pool.fleet, monotonic())
         self._end("Failed")
         self._refuse(error)
 
@@ -331,7 +343,7 @@ class ProxiedRequest:
 
     def _log(self, status: int, outcome: str, error: str | None = None) -> None:
         """Writes the line of the access log."""
-        tenant = self._request.tenant
+        tenant, retries = self._request.tenant, self._retries
         self._pool.log_access(
             self._request,
             status,
@@ -339,6 +351,6 @@ class ProxiedRequest:
             outcome=outcome,
             error=error,
             tenant=tenant.name if tenant is not None and tenant.name else None,
-            failed=[replica for replica, _ in self._retries.failures] or None,
+            failed=[replica for replica, _ in retries.failures] if retries is not None else None,
             **access_fields(self._prompt, self._record, monotonic() - self.arrived),
         )

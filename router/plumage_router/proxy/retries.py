@@ -26,9 +26,6 @@ class Retries:
         self._failed_after_send = 0
         self._uncharged: list[Replica] = []  # their breakers count the failure unless the request is the cause
 
-    def __len__(self) -> int:
-        return len(self.failures)
-
     def add(self, attempt: Attempt, failure: Failure, cause: Cause) -> None:
         """Records a failed attempt."""
         self.failures.append((attempt.replica.id, failure))

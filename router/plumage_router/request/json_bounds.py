@@ -1,7 +1,7 @@
 """Counts the values in a JSON body before it is parsed.
 
 A parser makes an object of 60 to 200 bytes of each `{}`, so a body of 16 MB could take a gigabyte and a second. The
-brackets and commas outside of strings tell the number of values. The C library's searches count them, window by window,
+brackets and commas outside of strings show the number of values. The C library's searches count them, window by window,
 with a pause between two windows. The count stops at the bound.
 """
 

@@ -32,24 +32,20 @@ class _Case:
 
 
 class Quarantine:
-    """Bodies by the digest of the bytes that engines get. `begun`: number of quarantines, for the metrics."""
+    """`cases`: bodies with a strike, by the digest of the bytes that engines get. `begun`: number of quarantines."""
 
     def __init__(self, config: QuarantineConfig) -> None:
         self.config = config
         self.begun = 0
-        self._cases: OrderedDict[bytes, _Case] = OrderedDict()
-
-    def __len__(self) -> int:
-        """The number of bodies with a strike."""
-        return len(self._cases)
+        self.cases: OrderedDict[bytes, _Case] = OrderedDict()
 
     def refused(self, now: float) -> int:
         """The number of bodies in quarantine."""
-        return sum(case.until > now for case in self._cases.values())
+        return sum(case.until > now for case in self.cases.values())
 
     def left(self, digest: bytes, now: float) -> float:
         """Seconds for which the body is still refused; 0.0 if it may be sent."""
-        case = self._cases.get(digest)
+        case = self.cases.get(digest)
         return 0.0 if case is None else max(0.0, case.until - now)
 
     def strike(self, digest: bytes, replica: str, now: float) -> bool:
@@ -66,7 +62,7 @@ class Quarantine:
 
     def clear(self, digest: bytes) -> None:
         """The body got a complete answer."""
-        self._cases.pop(digest, None)
+        self.cases.pop(digest, None)
 
     def _begin(self, case: _Case, now: float) -> None:
         config = self.config
@@ -76,18 +72,18 @@ class Quarantine:
 
     def _case(self, digest: bytes, now: float) -> _Case:
         self._forget_old(now)
-        case = self._cases.get(digest)
+        case = self.cases.get(digest)
         if case is None:
-            while len(self._cases) >= self.config.bodies:
-                self._cases.popitem(last=False)
-            case = self._cases[digest] = _Case()
-        self._cases.move_to_end(digest)
+            while len(self.cases) >= self.config.bodies:
+                self.cases.popitem(last=False)
+            case = self.cases[digest] = _Case()
+        self.cases.move_to_end(digest)
         return case
 
     def _forget_old(self, now: float) -> None:
         """The cases are in the order of their last strike."""
-        while self._cases:
-            digest, case = next(iter(self._cases.items()))
+        while self.cases:
+            digest, case = next(iter(self.cases.items()))
             if max(case.last, case.until) + self.config.memory >= now:
                 return
-            del self._cases[digest]
+            del self.cases[digest]

@@ -108,12 +108,13 @@ class Decider:
         policy, chunks = self.policy, prompt.chunks
         self._end_prefills(now)
         found = self.mirror.match(chunks)
-        hits, depth, tokens = self.measure(prompt, found)
+        rate = self.rate.of(prompt.text)
+        hits, depth, tokens = self._measure(prompt, found, rate)
         query = Query(now, tokens, hits, chunks, prompt.text, prompt.stream)
         choice = policy.choose(query, candidates)
         slot = choice.slot
         ticket = policy.routed(query, choice)
-        self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now)
+        self._add_pending_owner(prompt, ticket, found.get(slot, _NO_MATCH)[0], now, rate)
         load = self._load_of(slot)
         miss = max(0.0, tokens - ticket.hit_tokens)
         load.routed += 1
@@ -129,9 +130,11 @@ class Decider:
 
     def look_up(self, prompt: Prompt) -> tuple[dict[int, float], int, float]:
         """The first step of `decide`; for benchmarks."""
-        return self.measure(prompt, self.mirror.match(prompt.chunks))
+        return self._measure(prompt, self.mirror.match(prompt.chunks), self.rate.of(prompt.text))
 
-    def measure(self, prompt: Prompt, found: Mapping[int, tuple[int, int]]) -> tuple[dict[int, float], int, float]:
+    def _measure(
+        self, prompt: Prompt, found: Mapping[int, tuple[int, int]], rate: float
+    ) -> tuple[dict[int, float], int, float]:
         """From a match in the mirror: cached tokens by slot, chunks of the longest match, tokens of the whole
         prompt."""
         depth = known = 0
@@ -141,16 +144,16 @@ class Decider:
             if chunks > depth:
                 depth, known = chunks, tokens
         rest = max(0, prompt.size - depth * CHUNK)
-        return hits, depth, known + rest / self.rate.of(prompt.text)
+        return hits, depth, known + rest / rate
 
-    def _add_pending_owner(self, prompt: Prompt, ticket: Ticket, known: int, now: float) -> None:
+    def _add_pending_owner(self, prompt: Prompt, ticket: Ticket, known: int, now: float, rate: float) -> None:
         """Adds the pending owner, and shares a new prefix with other routers.
 
         An event can confirm it only after the prefill, so the predicted time for that is added to the expiry.
         """
         if chunks := prompt.chunks:
             ttl = self.pending_seconds + (ticket.predicted_ttft or 0.0)
-            self.mirror.guess_tokens(CHUNK / self.rate.of(prompt.text))
+            self.mirror.guess_tokens(CHUNK / rate)
             self.mirror.hold_pending(chunks, ticket.slot, now, ttl)
             if self.share is not None and 2 * known < len(chunks):
                 self.share(chunks, ticket.slot, ttl)

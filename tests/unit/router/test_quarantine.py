@@ -90,7 +90,7 @@ def test_of_too_many_bodies_the_one_with_the_oldest_strike_is_forgotten() -> Non
     quarantine = _quarantine()
     for at, body in enumerate((b"a", b"b", b"c", b"a", b"d")):
         strike(quarantine, body, float(at))
-    assert len(quarantine) == 3
+    assert len(quarantine.cases) == 3
     assert quarantine.left(b"a", 5.0) > 0
     assert not strike(quarantine, b"b", 5.0)
 
@@ -99,4 +99,4 @@ def test_a_flood_of_bodies_stays_within_the_bound() -> None:
     quarantine = _quarantine()
     for number in range(10_000):
         strike(quarantine, b"%d" % number, number / 1000)
-    assert len(quarantine) == 3
+    assert len(quarantine.cases) == 3

@@ -151,7 +151,7 @@ async def test_a_whole_answer_clears_a_body(start: Any, kit: Any) -> None:
     running.engines[0].answer = _answers(running.engines[0], _loses)
     for _ in range(6):
         assert (await running.post(kit.chat(POISON))).status == 200
-    assert len(running.router.pool.quarantine) == 0
+    assert len(running.router.pool.quarantine.cases) == 0
 
 
 async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start: Any, kit: Any) -> None:
@@ -166,7 +166,7 @@ async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start:
         engine.answer = _answers(engine, told_to_end)
     assert (await running.post(kit.chat(POISON))).status == 200
     assert len(_poisoned(running)) == 3
-    assert len(running.router.pool.quarantine) == 0
+    assert len(running.router.pool.quarantine.cases) == 0
 
 
 @contextmanager
