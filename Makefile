@@ -1,4 +1,4 @@
-# Plumage, for its developers. Every target sets up what it needs first.
+# Plumage, for its developers. Every target sets up its environment first.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -23,50 +23,50 @@ setup: $(VENV)/.ready  ## create .venv with everything (about a minute with a co
 $(VENV)/.ready: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash scripts/setup.sh
 
-setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for its tests and benchmarks (3.5 GB, 9.8 where only CUDA's PyTorch is reached: VLLM_TORCH=cpu refuses that; make test does it)
+setup-vllm: $(VLLM_VENV)/.ready  ## create .venv-vllm: real vLLM on the CPU, for its tests and benchmarks (3.5 GB, or 9.8 GB with CUDA's PyTorch, which VLLM_TORCH=cpu refuses); make test does it
 
 $(VLLM_VENV)/.ready: pyproject.toml constraints-vllm.txt scripts/setup-vllm.sh
 	@PYTHON="$(PYTHON)" VLLM_VENV="$(VLLM_VENV)" bash scripts/setup-vllm.sh
 
-check-vllm: setup  ## does another vLLM have what the plugin hooks? make check-vllm VERSION=0.33.0 (a version, wheel or folder)
+check-vllm: setup  ## check another vLLM by its sources for what the plugin hooks: make check-vllm VERSION=0.33.0 (a version, wheel or folder)
 	@test -n "$(VERSION)" || { echo "check-vllm: say which: make check-vllm VERSION=0.33.0" >&2; exit 2; }
 	@$(BIN)/python -m plumage_bench.vllm_sources "$(VERSION)"
 
-demo: setup  ## a pool on this machine: four engines, a directory, a router, and what routing by prefix buys (KEEP=1 leaves it up)
+demo: setup  ## run a pool on this machine, load it, and compare it with round robin and LRU (KEEP=1 leaves it up)
 	@KEEP="$(KEEP)" $(BIN)/plumage demo
 
-test: setup  ## every test this machine can run; says loudly what it skipped
+test: setup  ## run every test this machine can run; names what it skipped
 	@BIN="$(BIN)" VLLM_VENV="$(VLLM_VENV)" bash scripts/test.sh $(ARGS)
 
 cluster: setup  ## start a Kubernetes cluster of its own, without Docker: eval "$$(make -s cluster)" (NODES=2; tests/cluster/README.md)
 	@BIN="$(BIN)" bash scripts/cluster.sh up --nodes $(NODES)
 
-cluster-down: setup  ## end it
+cluster-down: setup  ## stop that cluster
 	@BIN="$(BIN)" bash scripts/cluster.sh down
 
-cluster-programs: setup  ## download or build the test cluster's programs into its cache (once: 12 minutes on two idle cores, far longer beside other work; SET=api: only those of an API server)
+cluster-programs: setup  ## download or build the test cluster's programs into its cache (once: 12 minutes on two idle cores; SET=api: only those of an API server)
 	@BIN="$(BIN)" bash scripts/cluster.sh programs $(SET)
 
-e2e: setup  ## the end-to-end tests: on make cluster's if KUBECONFIG names it, else on one of their own, or yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
+e2e: setup  ## run the end-to-end tests, on the cluster of make cluster, on one of their own, or on yours: PLUMAGE_E2E=kubeconfig KUBECONFIG=… (tests/cluster/README.md)
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage engine-without-vllm; }
 	@BIN="$(BIN)" bash scripts/test.sh tests/e2e_cluster $(ARGS)
 
-e2e-vllm: setup  ## a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; four minutes once that is built)
+e2e-vllm: setup  ## test a pool with a real vLLM engine on the CPU, on a cluster of its own (its image is 4 GB; four minutes after that is built)
 	@[ "$(PLUMAGE_E2E)" = kubeconfig ] || { BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage cpu-engine; }
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_vllm $(ARGS)
 
-e2e-victims: setup  ## what the coldest replica costs a fleet that shrinks, and what a random one does: ten pairs, twenty minutes
+e2e-victims: setup  ## compare the deletion of the coldest replica with that of a random one: ten pairs, twenty minutes
 	@[ "$(PLUMAGE_E2E)" != kubeconfig ] || { echo "e2e-victims: needs the test cluster: unset PLUMAGE_E2E" >&2; exit 2; }
 	@BIN="$(BIN)" bash scripts/cluster.sh programs nodes && bash scripts/make_images.sh plumage
 	@BIN="$(BIN)" bash scripts/test.sh -s tests/e2e_cluster_victims $(ARGS)
 
-images:  ## the images of the tree, by docker, podman or buildah (scripts/make_images.sh tells the settings)
+images:  ## build the images with docker, podman or buildah (scripts/make_images.sh lists the settings)
 	@bash scripts/make_images.sh $(IMAGES)
 
-chart: setup  ## what charts/plumage has from elsewhere: CRDs, the operator's rights, its README's tables
+chart: setup  ## write the generated parts of charts/plumage: CRDs, the operator's rights, its README's tables
 	@$(BIN)/python scripts/make_chart.py
 
-lint: setup  ## ruff, mypy --strict, import-linter, generated files
+lint: setup  ## ruff, mypy --strict, import-linter, generated files, docs in strict mode
 	@BIN="$(BIN)" bash scripts/lint.sh
 
 format: setup  ## let ruff reformat
@@ -84,7 +84,7 @@ docs: setup  ## build the site of docs/ into out/site; a broken link or code ref
 docs-pages: setup  ## write the generated pages of docs/: decisions, tested, reference; make lint fails when they differ
 	@$(BIN)/python scripts/make_docs.py && $(BIN)/python scripts/make_manifest_reference.py && $(BIN)/python scripts/make_metrics_reference.py
 
-bench: setup  ## one benchmark: make bench NAME=cht ARGS=--quick
+bench: setup  ## run a benchmark: make bench NAME=cht ARGS=--quick
 	@$(BIN)/plumage bench $(NAME) $(ARGS)
 
 clean:  ## remove both environments and everything built or measured
