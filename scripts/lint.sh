@@ -9,5 +9,6 @@ echo "lint: crds";          "$bin/python" scripts/make_crds.py --check
 echo "lint: evidence";      "$bin/python" scripts/make_evidence.py --check
 echo "lint: docs pages";    "$bin/python" scripts/make_docs.py --check && "$bin/python" scripts/make_manifest_reference.py --check
 echo "lint: docs, strict";  NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict
+echo "lint: words";         "$bin/python" scripts/check_words.py
 echo "lint: chart";         "$bin/python" scripts/make_chart.py --check
 test ! -e operator/__init__.py || { echo "lint: operator/__init__.py shadows the standard library" >&2; exit 1; }

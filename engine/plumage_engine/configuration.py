@@ -1,7 +1,8 @@
 """How the engine's processes read what they are told: one JSON file in camelCase, and the secrets that it names.
 
-Unknown fields are refused, so that a typing mistake is not a silent default, but in an operator's files, which may be a
-version newer (`plumage.newer`). Secrets are named by file and read once at start; no message and no repr has them.
+Unknown fields are refused, so that a typing mistake is not a silent default. An operator's files are the exception:
+they may be a version newer (`plumage.version_skew`). Secrets are named by file and read once at start. No message and
+no repr has them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import ConfigDict, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
-from plumage.newer import Settings
+from plumage.version_skew import Settings
 
 __all__ = ["Section", "is_loopback", "read_secret"]
 
@@ -32,7 +33,7 @@ class Section(Settings):
         known = {name: value for name, value in given.items() if value is not None}
         try:
             found = json.loads(path.read_bytes())
-            return cls.told({**found, **known} if isinstance(found, dict) else found, path.name)
+            return cls.parse({**found, **known} if isinstance(found, dict) else found, path.name)
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
         except ValidationError as error:

@@ -11,7 +11,7 @@ from plumage.batching import queue_options
 from plumage.errors import ConfigurationError
 from plumage.eviction import policy_options
 from plumage.import_path import is_import_path
-from plumage.newer import refuse_newer
+from plumage.version_skew import refuse_newer
 from plumage_engine.configuration import Section
 
 __all__ = ["EvictionConfig", "FeatherConfig", "HostTierConfig", "RecordConfig", "refuse_code"]

@@ -2,7 +2,7 @@
 
 Keys that may change (API keys, the admin key, the engines' key) are in files of their own, which are read again. The
 replicas come from a file (`fleet/membership.py`) or from EndpointSlices (`fleet/endpoint_slices.py`). Every bound of
-the router is a field here. Unknown fields in the file of a newer operator are ignored (`plumage.newer`).
+the router is a field here. Unknown fields in the file of a newer operator are ignored (`plumage.version_skew`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from plumage.api.v1alpha1.router import RouterLimits
 from plumage.directory.credentials import with_files
 from plumage.errors import ConfigurationError
 from plumage.incluster.config import ApiServerConfig
-from plumage.newer import Settings, refuse_newer
 from plumage.routing import policy_options
 from plumage.settings.router import body_memory
+from plumage.version_skew import Settings, refuse_newer
 
 __all__ = [
     "AuthConfig",
@@ -280,7 +280,7 @@ def load_config(path: Path) -> RouterConfig:
 def read_config(path: Path, kind: type[_Read]) -> _Read:
     """`load_config` for another kind of file."""
     try:
-        return kind.told(from_json(path.read_bytes()), path.name)
+        return kind.parse(from_json(path.read_bytes()), path.name)
     except OSError as error:
         raise ConfigurationError(f"cannot read the router's configuration {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -13,7 +13,7 @@ from support.operator_world import CONFIG, pool_object
 
 from plumage.api.v1alpha1 import InferenceGateway, parse_manifest
 from plumage.errors import ConfigurationError
-from plumage.newer import MARK, Settings
+from plumage.version_skew import MARK, Settings
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
 from plumage_engine.vllm.settings import read_feather, read_settings

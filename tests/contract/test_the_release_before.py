@@ -40,8 +40,8 @@ print({**told, "bucket": schema.pack_bucket(4, [records])})
 """
 _READ = """
 told = ast.literal_eval(sys.stdin.read())
-router = RouterConfig.told(json.loads(told["router.json"]), "router.json")
-agent = AgentConfig.told({**json.loads(told["agent.json"]), "replica": "chat-0"}, "agent.json")
+router = RouterConfig.parse(json.loads(told["router.json"]), "router.json")
+agent = AgentConfig.parse({**json.loads(told["agent.json"]), "replica": "chat-0"}, "agent.json")
 pool, world = read_pool(told["pool"]), World(told["pool"])
 world.converge()
 print(router.pool, router.model.name, router.policy.name, router.directory)

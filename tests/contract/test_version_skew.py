@@ -111,5 +111,5 @@ def test_agents_and_operators_agree_on_callers_a_version_apart(tmp_path: Path) -
     assert told["callers"] == ["system:serviceaccount:default:chat-engine", operator]
     assert told["figuresOnly"] == [operator]
     del told["figuresOnly"]
-    config = AgentConfig.told({**told, "replica": "chat-0"}, "agent.json")
+    config = AgentConfig.parse({**told, "replica": "chat-0"}, "agent.json")
     assert (config.callers, config.figures_only) == (tuple(told["callers"]), ())

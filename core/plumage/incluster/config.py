@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 from plumage.errors import ConfigurationError
-from plumage.newer import Settings
+from plumage.version_skew import Settings
 
 __all__ = ["ApiServerConfig"]
 

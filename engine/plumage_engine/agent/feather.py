@@ -20,7 +20,7 @@ from typing import Any
 from plumage.directory.backoff import Backoff
 from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
-from plumage.newer import MARK
+from plumage.version_skew import MARK
 from plumage_engine.agent.engine import EngineClient, EngineDownError
 
 __all__ = ["FeatherLink"]

@@ -12,8 +12,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from plumage import defaults
 from plumage.models import resolve
-from plumage.newer import refuse_newer
 from plumage.options import refuse_given
+from plumage.version_skew import refuse_newer
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig

@@ -73,7 +73,7 @@ class Tables:
         try:
             told = from_json(await _body(request))
             refuse_code(told)
-            feather = FeatherConfig.told(told, "feather")
+            feather = FeatherConfig.parse(told, "feather")
             config = self._config.model_copy(update={"feather": feather})
             if config != self._config:
                 self._engine.follow(config.engine_settings())

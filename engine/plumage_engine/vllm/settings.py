@@ -21,8 +21,8 @@ from plumage.defaults import BATCH_LIMIT, SEED
 from plumage.errors import ConfigurationError
 from plumage.eviction import make_policy, policy_options
 from plumage.hotness.formula import parse_formula
-from plumage.newer import MARK
 from plumage.options import refuse_given
+from plumage.version_skew import MARK
 from plumage_engine.configuration import Section
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig, RecordConfig, refuse_code
 
@@ -132,7 +132,7 @@ def _parsed(text: str) -> object:
 
 def _validated(given: object, where: str) -> PluginSettings:
     try:
-        return PluginSettings.told(given, where)
+        return PluginSettings.parse(given, where)
     except ValidationError as error:
         lines = [f"  - {_path(item)}: {item['msg']}{_allowed(item)}" for item in error.errors()]
         raise ConfigurationError(f"{where}:\n" + "\n".join(lines)) from error

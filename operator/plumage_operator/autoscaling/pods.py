@@ -1,7 +1,7 @@
 """A pool's pods for the autoscaler: which to poll, and which are ready, starting or broken. Pure.
 
-A pool's pods are those that its own Deployments made. Labels prove nothing: whoever may create pods may label them, and
-a polled pod receives the operator's token.
+A pool's pods are those that its own Deployments made. Labels prove nothing: anyone who may create pods may label
+them, and a polled pod receives the operator's token.
 """
 
 from __future__ import annotations

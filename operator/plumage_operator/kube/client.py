@@ -66,7 +66,7 @@ class KubeClient:
         return await self.request("POST", path, query=query, body=child)
 
     async def apply(self, child: Object) -> dict[str, Any]:
-        """Forced server-side apply: the operator owns the fields that it writes, whoever wrote them before."""
+        """Forced server-side apply: the operator owns the fields that it writes, even if others wrote them before."""
         path = _child_path(str(child["kind"]), str(meta(child)["namespace"]), str(meta(child)["name"]))
         query = {"fieldManager": MANAGED_BY, "force": "true"}
         return await self.request("PATCH", path, query=query, body=child, content=_APPLY)

@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 from plumage.cluster import AGENT_PORT, CONFIG_FOLDER, ENGINE_PORT, RUN_FOLDER, selector_of
-from plumage.newer import marked
+from plumage.version_skew import marked
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, PoolContext
 from plumage_operator.resources.model_files import tokenizer_files, weights_files

@@ -12,8 +12,8 @@ from plumage.cluster import (
     ROUTER_METRICS_PORT,
     ROUTER_PORT,
 )
-from plumage.newer import marked
 from plumage.settings import body_memory
+from plumage.version_skew import marked
 from plumage_operator.resources.context import Child, GatewayContext, ServedPool
 from plumage_operator.resources.router import ROLLING, build_pod
 from plumage_operator.resources.settings import ALL_ADDRESSES, LEAVE_SECONDS, router_auth, router_settings, without

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from plumage.api.v1alpha1 import InferenceGatewaySpec
 from plumage.api.v1alpha1.router import AuthSpec, RouterLimits, RouterSpec
 from plumage.cluster import CONFIG_FOLDER, LIVE_ROUTER_SETTINGS, ROUTER_METRICS_PORT, ROUTER_PORT, Component
-from plumage.newer import marked
+from plumage.version_skew import marked
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources import settings
 from plumage_operator.resources.context import Child, ChildOwner, PoolContext

@@ -2,7 +2,7 @@
 
 The files are those of local mode, with the paths and addresses of a cluster. The operator may create Secrets and has no
 other verb on them. So it creates the Secret with a pool's keys once, under a name that no other object has, and never
-changes it. Whoever changes its content rotates a key. A Secret that `spec.keysRef` names belongs to somebody else.
+changes it. To rotate a key, change its content. A Secret that `spec.keysRef` names belongs to somebody else.
 """
 
 from __future__ import annotations

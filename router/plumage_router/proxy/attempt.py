@@ -133,7 +133,7 @@ class Attempt:
             self._connection.resume()
 
     def abandon(self) -> None:
-        """Drops the answer without blaming the replica. The closed connection tells the engine to stop."""
+        """Drops the answer without blaming the replica. The engine stops when the connection closes."""
         if not self._over:
             self.replica.breaker.abandoned()
             self._end(_Outcome.ABANDONED)

@@ -1,7 +1,7 @@
 """The queue of requests that wait because no replica can take them: a pool at zero replicas, or one that starts.
 
 The queue is bounded in number and time. A request over a bound gets a 503 with Retry-After. Waiting requests continue
-in the order in which they came, at the first tick with an available replica. `unserved` tells the operator to scale up.
+in the order in which they came, at the first tick with an available replica. The operator scales up by `unserved`.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class Decider:
 
     load_of: the load of a slot, the same object as among the candidates.
     `pending_seconds`: time until a pending owner expires without an event that confirms it.
-    `share`: tells other routers of new chains. `seconds_per_token`: from routing to first token, for each prompt token
-    that waits at the replica.
+    `share`: reports new chains to other routers. `seconds_per_token`: from routing to first token, for each prompt
+    token that waits at the replica.
     """
 
     def __init__(

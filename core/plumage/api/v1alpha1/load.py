@@ -14,7 +14,7 @@ from plumage.api.v1alpha1.metadata import API_VERSION
 from plumage.api.v1alpha1.mistakes import describe
 from plumage.api.v1alpha1.pool import InferencePool
 from plumage.errors import ManifestError
-from plumage.newer import unknown_places, without_places
+from plumage.version_skew import unknown_places, without_places
 
 __all__ = [
     "KINDS",

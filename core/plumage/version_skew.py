@@ -1,8 +1,8 @@
-"""Settings files of a newer operator: what this version does not know of them is passed over and named.
+"""Settings files of a newer operator: fields that this version does not know are ignored and logged.
 
-A container that is started again in its old pod reads what the operator says *now*, and that may be a version newer.
-What people write is read to the letter instead, so that a typing mistake is no silent default. The files of an operator
-carry `MARK`, which tells the two apart wherever they are read: at the start, while a process runs, in a variable.
+A container that restarts in its old pod reads what the operator writes *now*, and the operator may be a version newer.
+Files that people write are read strictly, so that a typing mistake is no silent default. An operator's files carry
+`MARK`. Readers of a marked file are lenient: at the start, while a process runs, and in an environment variable.
 
 Contract: only fields, and options of policies, may be unknown. A value that only a newer version knows is refused.
 """
@@ -35,13 +35,13 @@ class Settings(BaseModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Of a whole file: the fields that were passed over, dotted, in the file's spelling."""
+        """The fields of a whole file that were ignored, dotted, in the file's spelling."""
         return self._ignored
 
     @classmethod
-    def told(cls, content: object, source: str) -> Self:
-        """The content of a file or a variable. ValidationError tells every mistake. Fields that are passed over are
-        said in one warning, which begins with `source`."""
+    def parse(cls, content: object, source: str) -> Self:
+        """The settings in the content of a file or a variable. ValidationError lists every mistake. Ignored fields are
+        logged in one warning, which begins with `source`."""
         if not _is_marked(content):
             return cls.model_validate(content)
         assert isinstance(content, dict)
