@@ -3,7 +3,7 @@ every fleet size and device, and the closing figures.
 
 - `rank_equal`: highest rate with P95 TTFT under 2 s, ours ÷ the best other contender over the *same eviction*: the
   least over evictions (leaf-LRU and what we deploy), sizes and devices. This compares routing alone. With it come its
-  bounds, `aa` (ours ÷ ours on other seeds) and `rank_verdict`; a tie counts as 1.
+  bounds, `aa` (ours ÷ ours on other seeds) and `rank_verdict`. The target is judged by the ratio, never by the verdict.
 - `products_rank`: that rate, ours with our eviction ÷ the best other with leaf-LRU: routing and eviction together.
 - `rate_gain`, `p50_ttft_gain`: against cache-aware + LRU, the paper's baseline; the second in the default setting.
 - `setting_…_over_best`: the default setting, ours ÷ the best other over the same eviction.

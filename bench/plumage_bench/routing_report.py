@@ -200,8 +200,8 @@ def verdict(ratio: PairedRatio, again: PairedRatio) -> str:
 
 def equal_keys(rates: Rates) -> dict[str, float | str]:
     """rank_equal: ours ÷ the best other over the same eviction, the least of evictions and cells; the lowest bound of
-    any, and that ratio's upper one. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see `verdict`; a tie
-    counts as 1."""
+    any, and that ratio's upper one. aa: ours ÷ ours on other seeds in its cell. rank_verdict: see `verdict`; it
+    says what chance allows and changes no target."""
     ratios = [(ratio, cell) for cell in rates.cells for _, ratio in rates.equals(cell).values()]
     least, cell = min(ratios, key=lambda one: one[0].ratio)
     again = rates.again(cell)
