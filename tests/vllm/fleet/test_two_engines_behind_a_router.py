@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 
 MODEL = "tiny-llama"
 UP_SECONDS = 600.0
-STREAM_TOKENS = 6000  # of a stream that goes on while a person types the next command: 20 s on a machine at rest
+STREAM_TOKENS = 3000  # of a stream that goes on while a person types the next command: 10 s on a machine at rest
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: open
 async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None:
     """Two of three engines leave in the middle of streams."""
     # Long enough that their prefills fill more than one engine, whichever answered fastest so far.
-    stories: list[list[Any]] = [[{"role": "user", "content": f"story {number} " * 150}] for number in range(6)]
+    stories: list[list[Any]] = [[{"role": "user", "content": f"story {number} " * 80}] for number in range(6)]
     talks = [asyncio.create_task(chat(user, story, STREAM_TOKENS, whole=True)) for story in stories]
     await until(pool, lambda seen: len(in_flight(seen, "Ready")) >= 2, 120.0)  # one of them leaves, whoever stays
     scaled = asyncio.create_task(asyncio.to_thread(pool.run, "scale", "1", seconds=UP_SECONDS))
