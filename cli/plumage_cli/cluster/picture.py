@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plumage.cluster import COMPONENT_LABEL, CORDON
+from plumage.lost_pods import is_lost
 from plumage_cli.cluster.pools import condition, is_paused
 
 __all__ = ["age", "gateway_details", "gateways_table", "pool_details", "pools_table"]
@@ -104,8 +105,10 @@ def _pods(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
 
 
 def _state(pod: Mapping[str, Any]) -> str:
-    """The nearest cause: leaving, cordoned, what a container waits for, else the phase."""
+    """The nearest cause: its node is lost, it drains, it is cordoned, what a container waits for, else the phase."""
     meta = pod["metadata"]
+    if is_lost(pod):
+        return "NodeLost"
     if meta.get("deletionTimestamp"):
         return "Draining"
     waiting = [one.get("state", {}).get("waiting", {}).get("reason") for one in _containers(pod)]

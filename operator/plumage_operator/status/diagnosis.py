@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from plumage.api.v1alpha1.gpus import is_gpu
+from plumage.lost_pods import is_lost
 from plumage_operator.observed import Object, WarningEvent, meta
 from plumage_operator.status.conditions import Reason, find_condition, seconds_of
 from plumage_operator.status.remedies import (
@@ -24,7 +25,7 @@ from plumage_operator.status.remedies import (
     set_limits,
 )
 
-__all__ = ["Cause", "diagnose", "is_lost", "is_ready", "pods_to_explain", "replica_failure", "stuck_pods"]
+__all__ = ["Cause", "diagnose", "is_ready", "pods_to_explain", "replica_failure", "stuck_pods"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +101,6 @@ def diagnose(
 def is_ready(pod: Object) -> bool:
     """Whether the pod's Ready condition is True."""
     return _condition(pod, "Ready").get("status") == "True"
-
-
-def is_lost(pod: Object) -> bool:
-    """Whether the control plane took away the pod's readiness because its node stopped reporting.
-
-    The node lifecycle controller sets Ready to False and leaves ContainersReady, which only the kubelet writes
-    (kubernetes/pkg/controller/util/node, `MarkPodsNotReady`). With a kubelet that reports, the two differ only for a
-    readiness gate. So the operator needs no right to read nodes. A pod that was not ready before has no such mark.
-    """
-    if pod.get("status", {}).get("reason") == "NodeLost":  # control planes that do not evict by taints
-        return True
-    marked = _condition(pod, "Ready").get("status") == "False"
-    return marked and _condition(pod, "ContainersReady").get("status") == "True" and not _waits_for_a_gate(pod)
-
-
-def _waits_for_a_gate(pod: Object) -> bool:
-    gates = (pod.get("spec") or {}).get("readinessGates") or ()
-    return any(_condition(pod, str(gate.get("conditionType"))).get("status") != "True" for gate in gates)
 
 
 def _lost(pod: Object) -> Cause:

@@ -7,9 +7,10 @@ from typing import Any
 from support.operator_world import World, pod_object, pool_object
 
 from plumage.cluster import COMPONENT_LABEL
+from plumage.lost_pods import is_lost
 from plumage_operator.controller.actions import EmitEvent
 from plumage_operator.status.conditions import Reason
-from plumage_operator.status.diagnosis import diagnose, is_lost
+from plumage_operator.status.diagnosis import diagnose
 
 CONTAINERS = [{"name": "engine", "image": "engine:1", "ready": True, "state": {"running": {}}}]
 
