@@ -1,4 +1,4 @@
-"""A running router on a real socket, on uvloop as in production, and small engines whose answers a test may set."""
+"""A router on a real socket with uvloop, and small engines whose answers a test sets."""
 
 from __future__ import annotations
 

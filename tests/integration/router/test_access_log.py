@@ -1,4 +1,4 @@
-"""One line for each request, without what clients keep to themselves."""
+"""The access log has one line for each request, without secrets of clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-async def test_each_request_has_one_line(start: Any, kit: Any, written: Path, tmp_path: Any) -> None:
+async def test_request_has_one_line(start: Any, kit: Any, written: Path, tmp_path: Any) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"acme {SECRET}\n")
     running = await start(engines=2, accessLog=True, auth={"apiKeysFile": str(keys)})
@@ -65,7 +65,7 @@ async def test_each_request_has_one_line(start: Any, kit: Any, written: Path, tm
     assert "my prompt" not in str(lines)
 
 
-async def test_failures_and_clients_that_leave_have_their_line(start: Any, kit: Any, written: Path) -> None:
+async def test_failures_and_aborts_have_a_line(start: Any, kit: Any, written: Path) -> None:
     running = await start(engines=2, accessLog=True)
 
     async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -90,14 +90,14 @@ async def test_failures_and_clients_that_leave_have_their_line(start: Any, kit: 
     assert (left["status"], left["outcome"]) == (499, "Aborted")
 
 
-async def test_without_the_setting_nothing_is_written(start: Any, kit: Any, written: Path) -> None:
+async def test_log_is_off_by_default(start: Any, kit: Any, written: Path) -> None:
     running = await start(engines=1)
     assert (await running.post(kit.chat())).status == 200
     assert running.router.pool.access_log is None
     assert not _content(written)
 
 
-def test_a_reader_who_stands_still_costs_lines_and_no_time() -> None:
+def test_slow_reader_costs_lines_but_no_time() -> None:
     reading, writing = os.pipe()
     log, added = AccessLog(writing), 3 * MAX_WAITING
     for number in range(added):
@@ -113,7 +113,7 @@ def test_a_reader_who_stands_still_costs_lines_and_no_time() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_reader_who_is_gone_is_no_failure() -> None:
+def test_closed_reader_is_not_a_failure() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     log = AccessLog(writing)

@@ -1,4 +1,4 @@
-"""An answer in one piece: its end is not taken for a first token, and the router says so."""
+"""The end of an answer that does not stream is not a first token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-async def test_an_answer_in_one_piece_is_no_first_token(start: Any, kit: Any) -> None:
+async def test_answer_without_stream_is_not_a_first_token(start: Any, kit: Any) -> None:
     running = await start(engines=2, policy={"name": "Lbgr"})
     pool = running.router.pool
     cold = "\n".join(f"line {number}" for number in range(2000))
@@ -32,7 +32,7 @@ async def test_an_answer_in_one_piece_is_no_first_token(start: Any, kit: Any) ->
     assert all(document["latency"]["actual"] > 0 for document in documents)
 
 
-async def test_a_refusal_teaches_no_speed(start: Any, kit: Any) -> None:
+async def test_refusal_teaches_no_speed(start: Any, kit: Any) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
     [engine], policy = running.engines, running.router.pool.policy
 

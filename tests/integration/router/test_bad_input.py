@@ -1,4 +1,4 @@
-"""What a client does wrong is answered with OpenAI's error object and the right status, and hurts nobody else."""
+"""A wrong request gets OpenAI's error object and the right status, and does not affect other requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_error(answer: Any, status: int, code: str) -> bool:
         ),
     ],
 )
-async def test_unreadable_json(start: Any, body: bytes, code: str) -> None:
+async def test_unreadable_json_is_refused(start: Any, body: bytes, code: str) -> None:
     running = await start(engines=1)
     assert _is_error(await running.post(body), 400, code)
     assert running.engines[0].seen == []
@@ -81,7 +81,7 @@ async def test_unreadable_json(start: Any, body: bytes, code: str) -> None:
         ),
     ],
 )
-async def test_fields_that_are_wrong_or_not_allowed(
+async def test_wrong_fields_are_refused_by_name(
     start: Any, kit: Any, change: dict[str, Any], param: str, code: str
 ) -> None:
     running = await start(engines=1)
@@ -92,20 +92,20 @@ async def test_fields_that_are_wrong_or_not_allowed(
 
 
 @pytest.mark.parametrize("prompt", [7, "", [], [[]], ["a", 1], [1.5], [-1], {"a": 1}, None])
-async def test_a_raw_prompt_of_the_wrong_type(start: Any, prompt: Any) -> None:
+async def test_prompt_of_wrong_type_is_refused(start: Any, prompt: Any) -> None:
     running = await start(engines=1)
     answer = await running.post({"model": "tiny", "prompt": prompt}, path="/v1/completions")
     assert (answer.status, answer.error["param"]) == (400, "prompt")
 
 
-async def test_unknown_model(start: Any, kit: Any) -> None:
+async def test_unknown_model_is_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     answer = await running.post(kit.chat(model="other"))
     assert _is_error(answer, 404, "model_not_found")
     assert answer.error["param"] == "model"
 
 
-async def test_a_body_over_the_limit_is_refused_by_its_length_or_as_it_comes(start: Any, kit: Any) -> None:
+async def test_too_large_body_is_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBodyBytes": 1000})
     assert _is_error(await running.post(kit.chat("x" * 2000)), 413, "body_too_large")
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -113,7 +113,7 @@ async def test_a_body_over_the_limit_is_refused_by_its_length_or_as_it_comes(sta
     await kit.until(lambda: running.router.pool.body_memory.used == 0)
 
 
-async def test_prompts_over_the_context(start: Any) -> None:
+async def test_prompt_over_context_is_refused(start: Any) -> None:
     running = await start(engines=1)
     ids = await running.post({"model": "tiny", "prompt": [5] * 40_000}, path="/v1/completions")
     assert _is_error(ids, 400, "context_length_exceeded")
@@ -139,7 +139,7 @@ async def test_prompts_over_the_context(start: Any) -> None:
         b"x-null: a\x00b\r\n",
     ],
 )
-async def test_messages_whose_end_is_in_doubt(start: Any, head: bytes) -> None:
+async def test_ambiguous_framing_is_refused(start: Any, head: bytes) -> None:
     running = await start(engines=1)
     data = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n5\r\n{}   \r\n0\r\n\r\n"
     reader, writer = await running.connect()
@@ -153,17 +153,17 @@ async def test_messages_whose_end_is_in_doubt(start: Any, head: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"GARBAGE\r\n\r\n", b"GET / HTTP/9.9\r\nhost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"]
 )
-async def test_what_is_no_http(start: Any, line: bytes) -> None:
+async def test_malformed_http_is_refused(start: Any, line: bytes) -> None:
     running = await start(engines=1)
     assert (await running.send(line)).status == 400
 
 
-async def test_a_request_without_host(start: Any) -> None:
+async def test_request_without_host_is_refused(start: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.send(b"GET /health HTTP/1.1\r\n\r\n"), 400, "malformed_http")
 
 
-async def test_header_floods(start: Any, kit: Any) -> None:
+async def test_header_flood_is_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxHeaderBytes": 4096, "maxHeaders": 20})
     many = b"".join(b"x-%d: y\r\n" % number for number in range(50))
     assert _is_error(
@@ -177,7 +177,7 @@ async def test_header_floods(start: Any, kit: Any) -> None:
     assert _is_error(await running.send(address), 431, "headers_too_large")
 
 
-async def test_one_header_without_end(start: Any) -> None:
+async def test_endless_header_is_refused(start: Any) -> None:
     running = await start(engines=1, limits={"maxHeaderBytes": 4096})
     reader, writer = await running.connect()
     writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx-endless: ")
@@ -191,7 +191,7 @@ async def test_one_header_without_end(start: Any) -> None:
     assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 431")
 
 
-async def test_a_trailer_without_end(start: Any) -> None:
+async def test_endless_trailer_is_refused(start: Any) -> None:
     running = await start(engines=1, limits={"maxHeaderBytes": 4096})
     reader, writer = await running.connect()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -206,7 +206,7 @@ async def test_a_trailer_without_end(start: Any) -> None:
     "line", [b"x-%02d: " % 0 + b"v" * 20_000, b"\r\n".join(b"x-%02d: %b" % (n, b"v" * 1000) for n in range(20))]
 )
 @pytest.mark.parametrize("piece", [500, 1007, 30_000])
-async def test_headers_are_counted_once_however_they_come(start: Any, kit: Any, line: bytes, piece: int) -> None:
+async def test_headers_are_counted_once(start: Any, kit: Any, line: bytes, piece: int) -> None:
     running = await start(engines=1, limits={"maxHeaderBytes": 24_000})
     data = b"GET /health HTTP/1.1\r\nhost: x\r\n" + line + b"\r\n\r\n"
     reader, writer = await running.connect()
@@ -224,20 +224,20 @@ async def test_headers_are_counted_once_however_they_come(start: Any, kit: Any, 
         "content-type: text/plain\r\ncontent-type: a\r\n",
     ],
 )
-async def test_headers_that_may_come_once(start: Any, lines: str) -> None:
+async def test_repeated_single_header_is_refused(start: Any, lines: str) -> None:
     running = await start(engines=1)
     data = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{lines}content-length: 2\r\n\r\n{{}}".encode()
     assert _is_error(await running.send(data), 400, "repeated_header")
 
 
-async def test_other_media_types_and_compressed_bodies(start: Any, kit: Any) -> None:
+async def test_other_media_types_are_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.post(kit.chat(), content_type="text/plain"), 415, "media_type")
     assert _is_error(await running.post(kit.chat(), content_encoding="gzip"), 415, "content_encoding")
 
 
 @pytest.mark.parametrize("lines", ["gzip, chunked", "GZIP,Chunked", "gzip\r\ntransfer-encoding: chunked"])
-async def test_a_body_coded_on_its_way_is_not_taken_as_it_is(start: Any, kit: Any, lines: str) -> None:
+async def test_transfer_coded_body_is_refused(start: Any, kit: Any, lines: str) -> None:
     running = await start(engines=1)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: {lines}\r\n\r\n".encode()
     body = json.dumps(kit.chat()).encode()
@@ -247,7 +247,7 @@ async def test_a_body_coded_on_its_way_is_not_taken_as_it_is(start: Any, kit: An
     assert (await running.send(plain)).status == 200
 
 
-async def test_a_proxy_for_other_hosts_it_is_not(start: Any, kit: Any) -> None:
+async def test_connect_is_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.send(b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n"), 400, "connect")
     hidden = b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n" + kit.request(kit.chat())
@@ -255,7 +255,7 @@ async def test_a_proxy_for_other_hosts_it_is_not(start: Any, kit: Any) -> None:
     assert running.engines[0].seen == []
 
 
-async def test_expectations(start: Any, kit: Any) -> None:
+async def test_unknown_expectation_is_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBodyBytes": 1000})
     body = json.dumps(kit.chat()).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: %b\r\ncontent-length: %d\r\n\r\n"
@@ -268,7 +268,7 @@ async def test_expectations(start: Any, kit: Any) -> None:
     assert _is_error(await running.send(head % (b"200-ok", 10)), 417, "expectation")
 
 
-async def test_unknown_paths_and_methods(start: Any, kit: Any) -> None:
+async def test_unknown_paths_and_methods_are_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert _is_error(await running.post(kit.chat(), path="/v1/embeddings"), 404, "not_served")
     for path in ("docs", "redoc", "openapi.json"):
@@ -278,7 +278,7 @@ async def test_unknown_paths_and_methods(start: Any, kit: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/completions?a=b"])
-async def test_completions_are_asked_for_by_post_alone(start: Any, kit: Any, path: str) -> None:
+async def test_completions_need_post(start: Any, kit: Any, path: str) -> None:
     running = await start(engines=1)
     for method in ("GET", "PUT", "DELETE", "OPTIONS", "PATCH"):
         answer = await running.send(kit.request(kit.chat(), path=path, method=method))
@@ -295,7 +295,7 @@ async def test_completions_are_asked_for_by_post_alone(start: Any, kit: Any, pat
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions/", "/v1/completions/", "/health/", "/plumage/v1/status/"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_slash_too_many_is_no_way_to_another_host(start: Any, kit: Any, path: str, method: str) -> None:
+async def test_trailing_slash_does_not_redirect(start: Any, kit: Any, path: str, method: str) -> None:
     """A redirect would carry the host that the client wrote, and send prompt and key there."""
     running = await start(engines=1)
     body = json.dumps(kit.chat()).encode()
@@ -306,7 +306,7 @@ async def test_a_slash_too_many_is_no_way_to_another_host(start: Any, kit: Any, 
     assert running.engines[0].seen == []
 
 
-async def test_after_all_that_the_router_serves(start: Any, kit: Any) -> None:
+async def test_router_serves_after_bad_input(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     for bad in (b"{", b"\xff\xfe", b"GET", b"[]"):
         await running.post(bad)

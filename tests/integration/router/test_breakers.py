@@ -1,4 +1,4 @@
-"""A replica that failed is left alone for a while, and asked again by one request at a time."""
+"""A failed replica gets no requests for a while, then one trial at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def test_a_breaker_that_nobody_asks_moves_by_the_clock(start: Any, kit: Any) -> None:
+async def test_breaker_advances_without_requests(start: Any, kit: Any) -> None:
     breaker = {"failures": 1, "base": 0.1}
     running = await start(engines=2, timeouts={"probeInterval": 0.02}, breaker=breaker)
     running.engines[0].answer = _dies
@@ -24,7 +24,7 @@ async def test_a_breaker_that_nobody_asks_moves_by_the_clock(start: Any, kit: An
     assert (replica.healthy, replica.shown_state) == (True, "Ready")
 
 
-async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> None:
+async def test_probe_closes_open_breaker(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.1})
     dead, alive = running.engines
     await dead.stop()
@@ -42,9 +42,7 @@ async def test_a_breaker_opens_and_the_probe_closes_it(start: Any, kit: Any) -> 
 
 
 @pytest.mark.parametrize("status", [500, 401])
-async def test_a_good_health_check_sends_no_requests_to_an_engine_that_fails_them(
-    start: Any, kit: Any, status: int
-) -> None:
+async def test_healthy_engine_that_fails_requests_gets_none(start: Any, kit: Any, status: int) -> None:
     breaker = {"failures": 3, "base": 3600, "cap": 3600}
     running = await start(engines=2, timeouts={"probeInterval": 0.02}, breaker=breaker)
     sick = running.engines[0]
@@ -60,7 +58,7 @@ async def test_a_good_health_check_sends_no_requests_to_an_engine_that_fails_the
     assert running.router.pool.fleet.get("chat-0").healthy
 
 
-async def test_an_engine_that_is_sick_by_its_own_word_is_left_alone(start: Any, kit: Any) -> None:
+async def test_unhealthy_engine_gets_no_requests(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"probeInterval": 0.05})
     running.engines[0].healthy = False
     await kit.until(lambda: not running.router.pool.fleet.get("chat-0").healthy)

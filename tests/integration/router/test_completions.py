@@ -1,4 +1,4 @@
-"""Completions through a running router: what the engine gets, what the client gets, streams and their usage."""
+"""Completions through a running router: requests to engines, answers to clients, streams and usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import openai
 import pytest
 
 
-async def test_the_official_client_streams_and_gets_whole_answers(start: Any, kit: Any) -> None:
+async def test_openai_client_gets_streams_and_answers(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as client:
         messages = [{"role": "user", "content": "hello"}]
@@ -32,7 +32,7 @@ async def test_the_official_client_streams_and_gets_whole_answers(start: Any, ki
             await client.chat.completions.create(model="other", messages=messages)
 
 
-async def test_the_engine_gets_the_body_and_only_allowed_headers(start: Any, kit: Any) -> None:
+async def test_engine_gets_body_and_allowed_headers(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     body = kit.chat("hé", temperature=0.5)
     answer = await running.post(
@@ -52,7 +52,7 @@ async def test_the_engine_gets_the_body_and_only_allowed_headers(start: Any, kit
     assert seen.headers["x-request-id"] == "mine-7"
 
 
-async def test_request_ids_that_could_do_harm_are_replaced(start: Any, kit: Any) -> None:
+async def test_harmful_request_ids_are_replaced(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     answers = [await running.post(kit.chat(), x_request_id=given) for given in ("a b", "x" * 200, "é", "ok")]
     ids = [answer.headers["x-request-id"] for answer in answers]
@@ -61,7 +61,7 @@ async def test_request_ids_that_could_do_harm_are_replaced(start: Any, kit: Any)
     assert not {"a b", "x" * 200, "é"} & set(ids)
 
 
-async def test_the_engines_key_is_the_routers_own(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_engine_gets_the_pools_key(start: Any, kit: Any, tmp_path: Any) -> None:
     key = tmp_path / "engine.key"
     key.write_text("engine-secret\n")
     running = await start(engines=1, engineApiKeyFile=str(key))
@@ -69,7 +69,7 @@ async def test_the_engines_key_is_the_routers_own(start: Any, kit: Any, tmp_path
     assert running.engines[0].seen[0].headers["authorization"] == "Bearer engine-secret"
 
 
-async def test_raw_completions_and_token_ids(start: Any, kit: Any) -> None:
+async def test_raw_completions_take_token_ids(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     for prompt in ("Once upon", [5, 6, 7], ["a", "b"], [[5, 6], [7]]):
         answer = await running.post({"model": "tiny", "prompt": prompt}, path="/v1/completions")
@@ -83,7 +83,7 @@ async def test_raw_completions_and_token_ids(start: Any, kit: Any) -> None:
     assert running.engines[0].seen[0].line == "POST /v1/completions HTTP/1.1"
 
 
-async def test_chunked_bodies_and_http_1_0(start: Any, kit: Any) -> None:
+async def test_chunked_bodies_and_http_1_0_are_served(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     body = json.dumps(kit.chat(stream=True)).encode()
     pieces = b"".join(kit.chunked(body[i : i + 7]) for i in range(0, len(body), 7))
@@ -106,7 +106,7 @@ async def test_pipelined_requests_are_answered_in_order(start: Any, kit: Any) ->
         assert [(await kit.read_answer(reader)).headers["x-request-id"] for _ in ids] == ids
 
 
-async def test_more_pipelined_requests_than_may_wait_are_all_answered(start: Any, kit: Any) -> None:
+async def test_many_pipelined_requests_are_all_answered(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxPipelined": 3})
     reader, writer = await running.connect()
     ids = [f"p{number}" for number in range(50)]
@@ -116,7 +116,7 @@ async def test_more_pipelined_requests_than_may_wait_are_all_answered(start: Any
     assert [(answer.status, answer.headers["x-request-id"]) for answer in answers] == [(200, i) for i in ids]
 
 
-async def test_comments_before_the_first_event_do_not_count_as_an_answer(start: Any, kit: Any) -> None:
+async def test_leading_comments_are_not_an_answer(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     go = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_comments_before_the_first_event_do_not_count_as_an_answer(start: 
 
 @pytest.mark.parametrize("size", [1, 3, 50, 10_000])
 @pytest.mark.parametrize("asked", [True, False])
-async def test_the_usage_event_is_passed_on_only_where_asked_for(start: Any, kit: Any, size: int, asked: bool) -> None:
+async def test_usage_event_passes_only_if_wanted(start: Any, kit: Any, size: int, asked: bool) -> None:
     running = await start(engines=1)
     words = [kit.token("a"), kit.token('"usage": {"prompt_tokens": 1}'), kit.usage_event(), kit.event("[DONE]")]
     stream = b"".join(words)
@@ -154,7 +154,7 @@ async def test_the_usage_event_is_passed_on_only_where_asked_for(start: Any, kit
     assert running.router.pool.metrics.prompt_tokens == 100
 
 
-async def test_usage_of_a_whole_answer_is_read_and_the_answer_untouched(start: Any, kit: Any) -> None:
+async def test_usage_of_json_answer_is_read(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     answer = await running.post(kit.chat())
     assert answer.body == running.engines[0].whole().partition(b"\r\n\r\n")[2]
@@ -164,7 +164,7 @@ async def test_usage_of_a_whole_answer_is_read_and_the_answer_untouched(start: A
     assert running.router.pool.decider.rate.bytes_per_token > 4.0
 
 
-async def test_an_engines_refusal_reaches_the_client(start: Any, kit: Any) -> None:
+async def test_engine_refusal_reaches_client(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     said = b'{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}'
 
@@ -180,7 +180,7 @@ async def test_an_engines_refusal_reaches_the_client(start: Any, kit: Any) -> No
     assert sum(len(engine.seen) for engine in running.engines) == 1
 
 
-async def test_an_answer_that_ends_with_its_connection(start: Any, kit: Any) -> None:
+async def test_answer_may_end_with_connection(start: Any, kit: Any) -> None:
     running = await start(engines=1)
 
     async def answer(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -200,7 +200,7 @@ async def test_engine_connections_are_reused(start: Any, kit: Any) -> None:
     assert running.engines[0].connections == 1
 
 
-async def test_an_answer_behind_the_answer_is_thrown_away(start: Any, kit: Any) -> None:
+async def test_second_answer_is_discarded(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     engine = running.engines[0]
 
@@ -215,7 +215,7 @@ async def test_an_answer_behind_the_answer_is_thrown_away(start: Any, kit: Any) 
     assert second.status == 200
 
 
-async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None:
+async def test_slow_client_pauses_engine(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     sent = 0
 
@@ -246,7 +246,7 @@ async def test_a_slow_reader_holds_back_the_engine(start: Any, kit: Any) -> None
             total += len(data)
 
 
-async def test_what_an_engine_counts_of_several_prompts_is_no_error_of_the_prediction(start: Any, kit: Any) -> None:
+async def test_several_prompts_are_not_compared_with_prediction(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     metrics = running.router.pool.metrics
     several = {"model": "tiny", "prompt": ["x" * 600] * 50}
@@ -262,9 +262,7 @@ H2C = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-setting
 
 @pytest.mark.parametrize("piece", [50, 100_000])
 @pytest.mark.parametrize("as_chunks", [True, False])
-async def test_an_offer_to_upgrade_is_ignored_and_no_byte_lost(
-    start: Any, kit: Any, piece: int, as_chunks: bool
-) -> None:
+async def test_upgrade_offer_is_ignored(start: Any, kit: Any, piece: int, as_chunks: bool) -> None:
     """Java's client offers HTTP/2 in each first request."""
     running = await start(engines=1)
     body = json.dumps(kit.chat("x" * 500)).encode()
@@ -288,9 +286,7 @@ async def test_an_offer_to_upgrade_is_ignored_and_no_byte_lost(
 
 @pytest.mark.parametrize("piece", [50, 100_000])
 @pytest.mark.parametrize("connection", ["Upgrade, close", "close, Upgrade, HTTP2-Settings"])
-async def test_an_offer_to_upgrade_may_come_on_a_last_request(
-    start: Any, kit: Any, piece: int, connection: str
-) -> None:
+async def test_upgrade_offer_on_last_request_is_ignored(start: Any, kit: Any, piece: int, connection: str) -> None:
     running = await start(engines=1)
     data = kit.request(kit.chat("x" * 500), **{**H2C, "connection": connection})
     reader, writer = await running.connect()
@@ -311,7 +307,7 @@ async def test_an_offer_to_upgrade_may_come_on_a_last_request(
         ("http://router/v1/completions", "/v1/completions"),
     ],
 )
-async def test_a_target_may_name_the_host_too(start: Any, kit: Any, address: str, path: str) -> None:
+async def test_target_may_have_a_host(start: Any, kit: Any, address: str, path: str) -> None:
     running = await start(engines=1)
     body = kit.chat() if "chat" in path else {"model": "tiny", "prompt": "x"}
     assert (await running.post(body, path=address)).status == 200
@@ -321,7 +317,7 @@ async def test_a_target_may_name_the_host_too(start: Any, kit: Any, address: str
         assert (await running.send(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % wrong)).status in (400, 404)
 
 
-async def test_requests_go_on_while_the_engines_key_changes(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_requests_succeed_during_key_change(start: Any, kit: Any, tmp_path: Any) -> None:
     """First the routers learn the new key, then each engine is restarted with it; at no time is a request refused."""
     key, previous = tmp_path / "key", tmp_path / "previous"
     key.write_text("old\n")
@@ -347,9 +343,7 @@ async def test_requests_go_on_while_the_engines_key_changes(start: Any, kit: Any
     assert all(replica.breaker.state.value == "Closed" for replica in running.router.pool.fleet)
 
 
-async def test_a_router_that_starts_meanwhile_has_the_previous_key_from_its_file(
-    start: Any, kit: Any, tmp_path: Any
-) -> None:
+async def test_new_router_has_previous_key_from_file(start: Any, kit: Any, tmp_path: Any) -> None:
     key, previous = tmp_path / "key", tmp_path / "previous"
     key.write_text("new\n")
     previous.write_text("old\n")
@@ -362,7 +356,7 @@ async def test_a_router_that_starts_meanwhile_has_the_previous_key_from_its_file
     assert len(running.engines[0].seen) == 3, "it is known which key the engine has"
 
 
-async def test_an_engine_with_a_third_key_is_left_for_another(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_engine_with_unknown_key_is_skipped(start: Any, kit: Any, tmp_path: Any) -> None:
     key = tmp_path / "key"
     key.write_text("ours\n")
     running = await start(engines=2, engineApiKeyFile=str(key))

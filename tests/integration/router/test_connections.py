@@ -1,4 +1,4 @@
-"""Connections are bounded in number, time and memory, whatever their clients do or leave undone."""
+"""Connections are bounded in number, time and memory, whatever their clients do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from support.needs import open_files
 
 
-async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
+async def test_router_accepts_ten_thousand_connections(start: Any, kit: Any) -> None:
     """A hundred are served; the others are told to come back or wait to be accepted, and none harms those served."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_files(12_000)
@@ -38,7 +38,7 @@ async def test_ten_thousand_connections(start: Any, kit: Any) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_a_connection_too_many_is_told_when_to_come_back(start: Any, kit: Any) -> None:
+async def test_excess_connection_gets_retry_after(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxConnections": 2})
     first = await running.connect()
     await running.connect()
@@ -50,7 +50,7 @@ async def test_a_connection_too_many_is_told_when_to_come_back(start: Any, kit: 
     assert (await running.post(kit.chat())).status == 200
 
 
-async def test_accepting_pauses_and_goes_on(start: Any, kit: Any) -> None:
+async def test_accepting_pauses_and_resumes(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxConnections": 1})
     _, holder = await running.connect()
     await kit.until(lambda: running.router.pool.connections)
@@ -61,7 +61,7 @@ async def test_accepting_pauses_and_goes_on(start: Any, kit: Any) -> None:
     await served_in_the_end(running.connect, kit)
 
 
-async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
+async def test_too_many_requests_in_flight_are_refused(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxInFlight": 1})
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,7 @@ async def test_too_many_requests_under_way(start: Any, kit: Any) -> None:
     assert (answer.status, answer.error["code"]) == (503, "overloaded")
 
 
-async def test_the_largest_body_that_is_still_arriving_is_refused_first(start: Any, kit: Any) -> None:
+async def test_largest_arriving_body_is_refused_first(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBufferedBytes": 10_000})
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n"
     reader, holder = await running.connect()
@@ -90,7 +90,7 @@ async def test_the_largest_body_that_is_still_arriving_is_refused_first(start: A
 @pytest.mark.parametrize(
     "begun", [b"", b"POST /v1/chat", b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-slow"], ids=len
 )
-async def test_a_client_that_does_not_finish_its_head(start: Any, kit: Any, begun: bytes) -> None:
+async def test_incomplete_head_times_out(start: Any, kit: Any, begun: bytes) -> None:
     running = await start(engines=1, timeouts={"header": 0.3})
     reader, writer = await running.connect()
     writer.write(begun)
@@ -99,7 +99,7 @@ async def test_a_client_that_does_not_finish_its_head(start: Any, kit: Any, begu
     await kit.until(lambda: not running.router.pool.connections)
 
 
-async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
+async def test_slow_body_times_out(start: Any, kit: Any) -> None:
     """A byte now and then does not move the deadline."""
     running = await start(engines=1, timeouts={"header": 0.4, "body": 0.4})
     for begun in (b"POST /", b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n{"):
@@ -114,7 +114,7 @@ async def test_a_client_that_trickles(start: Any, kit: Any) -> None:
     assert running.router.pool.body_memory.used == 0
 
 
-async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:
+async def test_idle_connection_is_closed(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"keepAlive": 0.3})
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
@@ -122,7 +122,7 @@ async def test_a_kept_connection_that_stays_idle(start: Any, kit: Any) -> None:
     assert await asyncio.wait_for(reader.read(), 30) == b""
 
 
-async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
+async def test_client_that_never_reads_is_disconnected(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"write": 0.5})
 
     async def endless(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -139,7 +139,7 @@ async def test_a_client_that_never_reads(start: Any, kit: Any) -> None:
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
-async def test_a_long_answer_is_no_fault(start: Any, kit: Any) -> None:
+async def test_long_answer_is_allowed(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"header": 0.5, "body": 0.5, "keepAlive": 0.5, "write": 0.5})
     engine = running.engines[0]
 
@@ -151,7 +151,7 @@ async def test_a_long_answer_is_no_fault(start: Any, kit: Any) -> None:
     assert (await running.post(kit.chat())).status == 200
 
 
-async def test_a_request_may_not_take_for_ever(start: Any, kit: Any) -> None:
+async def test_request_timeout_ends_request(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"request": 0.3})
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -162,7 +162,7 @@ async def test_a_request_may_not_take_for_ever(start: Any, kit: Any) -> None:
     assert (answer.status, answer.error["code"]) == (504, "timeout")
 
 
-async def test_a_unix_socket_serves_too(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_unix_socket_serves(start: Any, kit: Any, tmp_path: Any) -> None:
     path = str(tmp_path / "router.sock")
     running = await start(engines=1, listen={"port": None, "uds": path})
     reader, writer = await asyncio.open_unix_connection(path)
@@ -173,7 +173,7 @@ async def test_a_unix_socket_serves_too(start: Any, kit: Any, tmp_path: Any) -> 
     assert path not in map(str, tmp_path.iterdir())
 
 
-async def test_a_pause_in_accepting_keeps_the_path_of_a_unix_socket(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_pause_keeps_path_of_unix_socket(start: Any, kit: Any, tmp_path: Any) -> None:
     path = str(tmp_path / "router.sock")
     running = await start(engines=1, listen={"port": None, "uds": path}, limits={"maxConnections": 1})
     crowd = [await asyncio.open_unix_connection(path) for _ in range(300)]
@@ -183,7 +183,7 @@ async def test_a_pause_in_accepting_keeps_the_path_of_a_unix_socket(start: Any, 
     await served_in_the_end(lambda: asyncio.open_unix_connection(path), kit)
 
 
-async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: Any, kit: Any) -> None:
+async def test_stop_finishes_answers_and_refuses_connections(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     go = asyncio.Event()
 
@@ -209,7 +209,7 @@ async def test_stopping_lets_answers_finish_and_refuses_new_connections(start: A
     await asyncio.wait_for(stopping, 30)
 
 
-async def test_half_a_request_then_nothing_then_the_other_half(start: Any, kit: Any) -> None:
+async def test_request_may_come_in_two_halves(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     data = kit.request(kit.chat("x" * 3000))
     reader, writer = await running.connect()

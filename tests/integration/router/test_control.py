@@ -1,4 +1,4 @@
-"""Keys, the admin's endpoints, explanations, metrics."""
+"""API keys, admin routes, explanations, status and metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get(path: str, key: str | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "key-a", "Basic key-a", "Bearer ", "Bearer key-a\x01"])
-async def test_without_a_valid_key_nothing_is_let_through(start: Any, kit: Any, keys: Any, given: str | None) -> None:
+async def test_request_without_valid_key_is_refused(start: Any, kit: Any, keys: Any, given: str | None) -> None:
     running = await start(engines=1, auth=keys)
     answer = await running.post(kit.chat(), **({"authorization": given} if given else {}))
     assert answer.status in (400, 401)
@@ -49,7 +49,7 @@ async def test_without_a_valid_key_nothing_is_let_through(start: Any, kit: Any, 
     assert (await running.send(get("/health"))).status == 200
 
 
-async def test_each_tenant_has_a_salt_of_its_own(start: Any, kit: Any, keys: Any) -> None:
+async def test_tenants_have_different_salts(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys)
     for key in ("key-a", "key-b", "key-a"):
         assert (await running.post(kit.chat("x" * 600), authorization=f"Bearer {key}")).status == 200
@@ -62,13 +62,13 @@ async def test_each_tenant_has_a_salt_of_its_own(start: Any, kit: Any, keys: Any
     assert (refused.status, refused.error["param"]) == (400, "cache_salt")
 
 
-async def test_without_keys_a_client_may_set_its_salt(start: Any, kit: Any) -> None:
+async def test_client_may_set_salt_without_keys(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     assert (await running.post(kit.chat(cache_salt="mine"))).status == 200
     assert running.engines[0].seen[0].json["cache_salt"] == "mine"
 
 
-async def test_keys_are_read_again_when_their_file_changes(start: Any, kit: Any, keys: Any) -> None:
+async def test_changed_keys_file_is_reloaded(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys)
     replace(keys["apiKeysFile"], "acme key-new\n")
     refresh(running)
@@ -79,7 +79,7 @@ async def test_keys_are_read_again_when_their_file_changes(start: Any, kit: Any,
     assert (await running.post(kit.chat(), authorization="Bearer key-new")).status == 200
 
 
-async def test_the_admins_endpoints_need_the_admins_key(start: Any, kit: Any, keys: Any) -> None:
+async def test_admin_routes_need_admin_key(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys)
     for path in ("/plumage/v1/status", "/plumage/v1/explain/x", "/plumage/v1/hottest"):
         assert (await running.send(get(path))).status == 401
@@ -89,7 +89,7 @@ async def test_the_admins_endpoints_need_the_admins_key(start: Any, kit: Any, ke
     assert (refused.status, refused.error["code"]) == (403, "admin_key")
 
 
-async def test_without_an_admin_key_the_admins_endpoints_are_closed(start: Any, kit: Any) -> None:
+async def test_admin_routes_are_closed_without_admin_key(start: Any, kit: Any) -> None:
     """To everybody, clients with keys and without; the answer says which setting opens them."""
     running = await start(engines=1, auth={"apiKeysFile": None, "adminKeyFile": None})
     for path in ("/plumage/v1/status", "/plumage/v1/explain/x", "/plumage/v1/hottest"):
@@ -105,9 +105,7 @@ async def test_without_an_admin_key_the_admins_endpoints_are_closed(start: Any, 
     assert (await running.send(get("/metrics"))).status == 200
 
 
-async def test_metrics_are_for_the_admin_where_clients_have_keys_and_for_scrapers(
-    start: Any, kit: Any, keys: Any
-) -> None:
+async def test_metrics_need_admin_key_or_metrics_port(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, listen={"port": 0, "metricsPort": 0})
     for key in (None, "key-a"):
         refused = await running.send(get("/metrics", key))
@@ -125,7 +123,7 @@ async def test_metrics_are_for_the_admin_where_clients_have_keys_and_for_scraper
     writer.close()
 
 
-async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any, keys: Any) -> None:
+async def test_explanation_comes_in_header_and_later(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=2, auth=keys, policy={"name": "PrefixAware"})
     said = {"authorization": "Bearer key-a", "x_plumage_admin_key": "admin-key", "x_plumage_explain": "1"}
     first = await running.post(kit.chat("a" * 2000), x_request_id="r-1", **said)
@@ -146,7 +144,7 @@ async def test_an_explanation_in_the_header_and_afterwards(start: Any, kit: Any,
     assert "x-plumage-explain" not in (await running.post(kit.chat(), authorization="Bearer key-a")).headers
 
 
-async def test_status_tells_what_happened(start: Any, kit: Any, keys: Any) -> None:
+async def test_status_shows_requests_and_replicas(start: Any, kit: Any, keys: Any) -> None:
     auth = {"adminKeyFile": keys["adminKeyFile"]}
     running = await start(engines=2, policy={"name": "PrefixAware"}, auth=auth)
     for _ in range(3):
@@ -176,7 +174,7 @@ async def test_metrics_are_prometheus_text(start: Any, kit: Any) -> None:
     assert 'plumage_router_replica_ready{replica="chat-0"} 1' in text
 
 
-async def test_a_replica_of_any_name_is_in_the_metrics(start: Any, kit: Any) -> None:
+async def test_metrics_escape_replica_names(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     odd = kit.Engine('chat-"1"\n{\\')
     await odd.start()
@@ -190,7 +188,7 @@ async def test_a_replica_of_any_name_is_in_the_metrics(start: Any, kit: Any) -> 
         assert [sample.labels for sample in family.samples] == [{"replica": "chat-0"}, {"replica": odd.name}]
 
 
-async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any) -> None:
+async def test_predictions_are_compared_with_results(start: Any, kit: Any) -> None:
     """Of time to first token and of the whole answer, apart."""
     running = await start(engines=1, policy={"name": "Lbgr"})
     learned = Learned(1.0, 1.0, (0.0, 0.0, 0.0, 0.01), (0.0, 0.0, 0.0, 0.02), 100)
@@ -209,7 +207,7 @@ async def test_what_was_predicted_is_held_against_what_came(start: Any, kit: Any
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_fresh_router_predicts_no_whole_answer(start: Any, kit: Any, stream: bool) -> None:
+async def test_new_router_predicts_no_latency(start: Any, kit: Any, stream: bool) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
     assert (await running.post(kit.chat("Hello", stream=stream))).status == 200
     (record,) = running.router.pool.audit.latest(1)
@@ -218,7 +216,7 @@ async def test_a_fresh_router_predicts_no_whole_answer(start: Any, kit: Any, str
     assert running.router.pool.metrics.latency_error.count == 0
 
 
-async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
+async def test_models_route_lists_aliases_and_adapters(start: Any, kit: Any) -> None:
     running = await start(engines=1, model={"aliases": ["gpt-4"], "adapters": ["sql"]})
     listed = (await running.send(get("/v1/models"))).json
     assert [model["id"] for model in listed["data"]] == ["tiny", "gpt-4", "sql"]
@@ -231,7 +229,7 @@ async def test_models_aliases_and_adapters(start: Any, kit: Any) -> None:
     assert matched == [False, True, False], "an alias shares the base model's chain, an adapter does not"
 
 
-async def test_head_and_keep_alive_on_the_control_surface(start: Any, kit: Any) -> None:
+async def test_control_surface_keeps_alive(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     reader, writer = await running.connect()
     writer.write(get("/health") + get("/v1/models") + kit.request(kit.chat()))
@@ -239,7 +237,7 @@ async def test_head_and_keep_alive_on_the_control_surface(start: Any, kit: Any) 
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/tiny", "/health?x=1"])
-async def test_head_tells_what_get_would_without_the_body(start: Any, kit: Any, path: str) -> None:
+async def test_head_equals_get_without_body(start: Any, kit: Any, path: str) -> None:
     """Load balancers look with HEAD."""
     running = await start(engines=1)
     reader, writer = await running.connect()
@@ -252,7 +250,7 @@ async def test_head_tells_what_get_would_without_the_body(start: Any, kit: Any, 
     assert (after.status, after.body) == (200, b"ok"), "nothing stands between the two answers"
 
 
-async def test_head_says_when_there_is_no_replica(start: Any, kit: Any) -> None:
+async def test_head_shows_missing_replica(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     running.write_members({"chat-0": "Draining"})
     await kit.until(lambda: not running.router.pool.fleet.candidates(running.router.pool.tick))

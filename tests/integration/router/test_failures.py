@@ -1,4 +1,4 @@
-"""Engines that fail: a request without its first body byte succeeds elsewhere, one with it is cut and never mixed."""
+"""Engines that fail: a request is retried before its first body byte, and cut after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _dies(seen: Any, writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def test_an_engine_that_is_gone(start: Any, kit: Any) -> None:
+async def test_gone_engine_is_retried_elsewhere(start: Any, kit: Any) -> None:
     running = await start(engines=3)
     await running.engines[1].stop()
     answers = [await running.post(kit.chat(stream=n % 2 == 0)) for n in range(6)]
@@ -25,7 +25,7 @@ async def test_an_engine_that_is_gone(start: Any, kit: Any) -> None:
     assert running.router.pool.metrics.retries["connect_refused"] == 1, "its breaker opened at once"
 
 
-async def test_an_engine_that_dies_before_its_first_byte(start: Any, kit: Any) -> None:
+async def test_death_before_first_byte_is_retried(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     running.engines[0].answer = _dies
     answers = [await running.post(kit.chat()) for _ in range(4)]
@@ -33,7 +33,7 @@ async def test_an_engine_that_dies_before_its_first_byte(start: Any, kit: Any) -
     assert {answer.json["choices"][0]["message"]["content"] for answer in answers} == {"one two chat-1"}
 
 
-async def test_headers_alone_are_no_answer(start: Any, kit: Any) -> None:
+async def test_headers_alone_are_retried(start: Any, kit: Any) -> None:
     running = await start(engines=2)
 
     async def accepts_and_dies(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +49,7 @@ async def test_headers_alone_are_no_answer(start: Any, kit: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
-async def test_an_engine_that_answers_with_a_server_error(start: Any, kit: Any, status: int) -> None:
+async def test_server_error_is_retried(start: Any, kit: Any, status: int) -> None:
     running = await start(engines=2)
 
     async def fails(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ async def test_an_engine_that_answers_with_a_server_error(start: Any, kit: Any, 
     assert b"Traceback" not in answer.body
 
 
-async def test_an_answer_that_is_no_http(start: Any, kit: Any) -> None:
+async def test_malformed_answer_is_retried(start: Any, kit: Any) -> None:
     running = await start(engines=2)
 
     async def garbage(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,7 @@ async def test_an_answer_that_is_no_http(start: Any, kit: Any) -> None:
         assert (await running.post(kit.chat())).status == 200
 
 
-async def test_after_the_first_byte_the_stream_is_cut_and_nothing_is_tried_again(start: Any, kit: Any) -> None:
+async def test_stream_is_cut_after_first_byte_without_retry(start: Any, kit: Any) -> None:
     running = await start(engines=2)
 
     async def half(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -102,7 +102,7 @@ async def test_after_the_first_byte_the_stream_is_cut_and_nothing_is_tried_again
             await anext(stream)
 
 
-async def test_a_whole_answer_that_breaks_off_is_cut_short(start: Any, kit: Any) -> None:
+async def test_broken_json_answer_is_cut(start: Any, kit: Any) -> None:
     running = await start(engines=1)
 
     async def half(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +115,7 @@ async def test_a_whole_answer_that_breaks_off_is_cut_short(start: Any, kit: Any)
         await running.post(kit.chat())
 
 
-async def test_no_replica_can_take_it(start: Any, kit: Any) -> None:
+async def test_missing_replica_is_503(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     running.write_members({"chat-0": "Draining"})
     await kit.until(lambda: not running.router.pool.fleet.candidates(0.0))
@@ -135,7 +135,7 @@ async def test_attempts_are_bounded(start: Any, kit: Any) -> None:
     assert "3 replicas" in answer.error["message"]
 
 
-async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> None:
+async def test_client_abort_stops_engine(start: Any, kit: Any) -> None:
     running = await start(engines=1)
 
     async def endless(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ async def test_a_client_that_leaves_stops_the_engine(start: Any, kit: Any) -> No
     assert (totals.routed, totals.finished, totals.failed, totals.abandoned) == (1, 0, 0, 1), "no fault of the replica"
 
 
-async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(start: Any, kit: Any) -> None:
+async def test_client_abort_before_first_byte_stops_engine(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     engine = running.engines[0]
 
@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_before_the_first_byte_stops_the_engine_too(s
     assert running.router.pool.fleet.get("chat-0").breaker.state is BreakerState.CLOSED
 
 
-async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(start: Any, kit: Any) -> None:
+async def test_stale_connection_is_not_a_failure(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"probeInterval": 3600})
     engine = running.engines[0]
     await running.post(kit.chat())
@@ -188,7 +188,7 @@ async def test_a_kept_connection_that_the_engine_closed_meanwhile_is_no_failure(
     assert running.router.pool.metrics.retries.total() == 0
 
 
-async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(start: Any, kit: Any) -> None:
+async def test_stalled_engine_loses_unanswered_requests(start: Any, kit: Any) -> None:
     running = await start(engines=2)
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -204,7 +204,7 @@ async def test_a_stalled_engine_loses_the_requests_it_has_not_begun_to_answer(st
     await asyncio.wait_for(running.engines[0].closed.wait(), 30)
 
 
-async def test_a_request_with_which_engine_after_engine_falls_silent_goes_to_no_third(start: Any, kit: Any) -> None:
+async def test_silent_request_gets_two_replicas(start: Any, kit: Any) -> None:
     running = await start(engines=4, timeouts={"probeInterval": 3600})
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:
@@ -227,7 +227,7 @@ async def test_a_request_with_which_engine_after_engine_falls_silent_goes_to_no_
     assert sum(len(engine.seen) for engine in running.engines) == 2
 
 
-async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> None:
+async def test_connect_timeout_is_retried(start: Any, kit: Any) -> None:
     """A listening socket whose queue is full: connecting hangs."""
     running = await start(engines=1, timeouts={"connect": 0.2, "probeInterval": 3600})
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
@@ -250,7 +250,7 @@ async def test_an_engine_that_accepts_no_connections(start: Any, kit: Any) -> No
     running.engines.remove(hanging)
 
 
-async def test_members_come_and_go(start: Any, kit: Any) -> None:
+async def test_members_may_change(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     added = kit.Engine("chat-1")
     await added.start()
@@ -268,7 +268,7 @@ async def test_members_come_and_go(start: Any, kit: Any) -> None:
     assert gone_port != running.router.pool.fleet.get("chat-1").member.url
 
 
-async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -> None:
+async def test_removed_member_finishes_answers(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     go = asyncio.Event()
 
@@ -289,7 +289,7 @@ async def test_a_member_that_leaves_finishes_its_answers(start: Any, kit: Any) -
     assert b"[DONE]" in await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 30)
 
 
-async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: Any) -> None:
+async def test_invalid_membership_file_changes_nothing(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     for text in ("{", '{"pool":"other","replicas":[]}', '{"pool":"chat","replicas":[{"id":"a","url":"ftp://x"}]}'):
         running.members.write_text(text)
@@ -305,7 +305,7 @@ async def test_a_membership_file_that_is_wrong_changes_nothing(start: Any, kit: 
 
 @pytest.mark.parametrize("part", ["policy", "record", "send"])
 @pytest.mark.parametrize("attempt", [1, 2])
-async def test_a_mistake_of_ours_is_told_and_leaves_nothing_behind(
+async def test_internal_error_is_reported_and_cleaned_up(
     start: Any, kit: Any, part: str, attempt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await start(engines=2)
@@ -341,7 +341,7 @@ async def test_a_mistake_of_ours_is_told_and_leaves_nothing_behind(
     assert (await running.post(kit.chat())).status == 200
 
 
-async def test_a_host_that_can_not_be_one_is_a_replica_that_can_not_be_reached(start: Any, kit: Any) -> None:
+async def test_invalid_host_is_unreachable_replica(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"probeInterval": 3600})
     document = json.loads(running.members.read_text())
     document["replicas"] = [{"id": "odd", "url": f"http://{'a' * 64}.example:80"}]

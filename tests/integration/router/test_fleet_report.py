@@ -1,4 +1,4 @@
-"""What a router tells the operator, over HTTP as the operator asks."""
+"""The router's report for the operator, over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from plumage.fleet_report import FLEET_PATH, read_router_report
 
 
-async def test_counters_histograms_and_the_curve_of_the_traffic(start: Any, kit: Any, tmp_path: Path) -> None:
+async def test_report_has_counters_histograms_and_curve(start: Any, kit: Any, tmp_path: Path) -> None:
     key = tmp_path / "admin.key"
     key.write_text("secret\n")
     running = await start(engines=2, auth={"adminKeyFile": str(key)})

@@ -1,4 +1,4 @@
-"""A client may end its stream and wait for its answers; one that left is not worked for."""
+"""A client may end its stream and wait for its answers; a closed client aborts its request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-async def test_a_client_that_ended_its_stream_gets_its_answer(
-    start: Any, kit: Any, stream: bool, version: bytes
-) -> None:
+async def test_half_closed_client_gets_answer(start: Any, kit: Any, stream: bool, version: bytes) -> None:
     running = await start(engines=1)
     engine, go = running.engines[0], asyncio.Event()
 
@@ -35,7 +33,7 @@ async def test_a_client_that_ended_its_stream_gets_its_answer(
     await kit.until(lambda: not running.router.pool.connections)
 
 
-async def test_pipelined_requests_before_the_end_are_all_answered(start: Any, kit: Any) -> None:
+async def test_half_closed_client_gets_all_pipelined_answers(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     reader, writer = await running.connect()
     writer.write(kit.request(kit.chat()) * 5 + b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
@@ -46,7 +44,7 @@ async def test_pipelined_requests_before_the_end_are_all_answered(start: Any, ki
     assert everything.count(b"HTTP/1.1 4") == 0
 
 
-async def test_a_client_that_closed_its_socket_is_not_worked_for(start: Any, kit: Any) -> None:
+async def test_closed_client_aborts_request(start: Any, kit: Any) -> None:
     running = await start(engines=1)
 
     async def thinks(seen: Any, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A router process that reads a real API server: its members, and who may ask for its figures."""
+"""A router process with a real API server: its members, and access to its report."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def outward_address() -> str:
     return address
 
 
-async def test_members_come_from_slices_and_stay_while_the_api_server_is_away(
+async def test_members_stay_while_api_server_is_away(
     process: Process, namespace: Namespace, api_server: ApiServer, kit: Any
 ) -> None:
     report = await process.report()
@@ -221,7 +221,7 @@ async def test_members_come_from_slices_and_stay_while_the_api_server_is_away(
         await engine.stop()
 
 
-async def test_figures_are_for_the_operator_alone(process: Process, namespace: Namespace) -> None:
+async def test_fleet_report_is_for_operator_only(process: Process, namespace: Namespace) -> None:
     for token, status, reason in (
         (None, 401, "token is needed"),
         ("nonsense", 401, "no service account's token"),
@@ -239,7 +239,7 @@ async def test_figures_are_for_the_operator_alone(process: Process, namespace: N
 
 
 @pytest.mark.parametrize(("ahead", "reason"), [(3600.0, "the token expired"), (-3600.0, "the token counts in")])
-async def test_a_clock_an_hour_off_costs_the_operators_look_and_no_request(
+async def test_wrong_clock_costs_report_but_no_request(
     ahead: float, reason: str, namespace: Namespace, api_server: ApiServer, kit: Any, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(namespace.bind)

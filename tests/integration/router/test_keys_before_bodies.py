@@ -1,4 +1,4 @@
-"""Who has no key takes no memory; who has one takes its share, and large bodies give way to small requests."""
+"""Keys are checked before bodies; tenants share the memory for bodies."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ async def read(kit: Any, reader: asyncio.StreamReader) -> Any:
 
 @pytest.mark.parametrize("more", [("content-length: 1000000",), ("transfer-encoding: chunked",),
                                   ("content-length: 1000000", "expect: 100-continue")])  # fmt: skip
-async def test_a_request_without_a_key_is_refused_before_its_body(
-    start: Any, kit: Any, keys: Any, more: tuple[str, ...]
-) -> None:
+async def test_missing_key_is_refused_before_body(start: Any, kit: Any, keys: Any, more: tuple[str, ...]) -> None:
     running = await start(engines=1, auth=keys)
     reader, writer = await running.connect()
     writer.write(head(None, *more))
@@ -43,7 +41,7 @@ async def test_a_request_without_a_key_is_refused_before_its_body(
     assert running.router.pool.body_memory.used == 0
 
 
-async def test_bodies_that_nobody_reads_are_not_kept(start: Any, kit: Any, keys: Any) -> None:
+async def test_unread_bodies_are_not_kept(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys)
     reader, writer = await running.connect()
     writer.write(b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
@@ -58,7 +56,7 @@ async def test_bodies_that_nobody_reads_are_not_kept(start: Any, kit: Any, keys:
     assert (await read(kit, reader)).status == 405
 
 
-async def test_clients_without_a_key_do_not_disturb_those_with_one(start: Any, kit: Any, keys: Any) -> None:
+async def test_clients_without_key_take_no_memory(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, limits={"maxBufferedBytes": 4_000_000})
     body = b"x" * (LENGTH - 1)
     for _ in range(33):
@@ -70,7 +68,7 @@ async def test_clients_without_a_key_do_not_disturb_those_with_one(start: Any, k
     assert running.router.pool.metrics.errors["overloaded"] == 0
 
 
-async def test_one_tenant_can_not_take_the_room_of_another(start: Any, kit: Any, keys: Any) -> None:
+async def test_tenant_cannot_take_memory_of_another(start: Any, kit: Any, keys: Any) -> None:
     running = await start(engines=1, auth=keys, limits={"maxBufferedBytes": 4_000_000})
     pool, body = running.router.pool, b"x" * (LENGTH - 1)
     for _ in range(10):
@@ -82,7 +80,7 @@ async def test_one_tenant_can_not_take_the_room_of_another(start: Any, kit: Any,
     assert (await running.post(kit.chat("y"), authorization="Bearer key-a")).status == 200, "small ones have a reserve"
 
 
-async def test_room_is_free_again_once_an_answer_has_begun(start: Any, kit: Any) -> None:
+async def test_memory_is_free_once_answer_began(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     go = asyncio.Event()
 
@@ -103,7 +101,7 @@ async def test_room_is_free_again_once_an_answer_has_begun(start: Any, kit: Any)
     await reader.readuntil(b"\r\n0\r\n\r\n")
 
 
-async def test_http_1_0_knows_no_chunks(start: Any, kit: Any) -> None:
+async def test_http_1_0_has_no_chunks(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     reader, writer = await running.connect()
     body = b'{"model":"tiny","prompt":"x"}'
@@ -115,7 +113,7 @@ async def test_http_1_0_knows_no_chunks(start: Any, kit: Any) -> None:
     assert not running.engines[0].seen
 
 
-async def test_request_ids_tell_nothing_of_other_requests(start: Any, kit: Any) -> None:
+async def test_request_ids_are_random(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     ids = [(await running.post(kit.chat())).headers["x-request-id"] for _ in range(20)]
     assert len(set(ids)) == 20

@@ -1,4 +1,4 @@
-"""Large bodies are read in pieces, between which small requests are served; hostile ones are refused unread."""
+"""Large bodies are read in slices, and small requests are served between; hostile bodies are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from plumage_router.http.time_slicing import LARGE
 
 
-async def test_a_small_request_is_served_between_the_pieces_of_a_large_one(
+async def test_small_request_is_served_between_slices_of_large_one(
     start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plumage_router.http.time_slicing.LEAST_PAUSE", 0.2)
@@ -27,7 +27,7 @@ async def test_a_small_request_is_served_between_the_pieces_of_a_large_one(
     assert [len(seen.body) > LARGE for seen in engine.seen] == [False, True]
 
 
-async def test_a_large_body_whose_client_left_is_read_no_further(start: Any, kit: Any) -> None:
+async def test_large_body_of_aborted_request_is_not_read(start: Any, kit: Any) -> None:
     running = await start(engines=1, limits={"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20})
     pool = running.router.pool
     _, writer = await running.connect()
@@ -51,7 +51,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("path", "body", "code"), HOSTILE.values(), ids=HOSTILE)
-async def test_a_hostile_body_is_refused_and_small_requests_go_on(
+async def test_hostile_body_is_refused_while_small_requests_continue(
     start: Any, kit: Any, path: str, body: bytes, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {"maxBodyBytes": 16 << 20, "maxBufferedBytes": 64 << 20}
@@ -67,13 +67,13 @@ LONG = {"stop": ["x"] * 5000, "logit_bias": {str(n): 1 for n in range(5000)}, "t
 
 
 @pytest.mark.parametrize(("field", "entries"), LONG.items(), ids=LONG)
-async def test_long_lists_are_refused_before_they_are_walked(start: Any, kit: Any, field: str, entries: Any) -> None:
+async def test_long_lists_are_refused_early(start: Any, kit: Any, field: str, entries: Any) -> None:
     running = await start(engines=1)
     answer = await running.post(kit.chat(**{field: entries}))
     assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "too_many", field)
 
 
-async def test_more_content_parts_than_may_be_are_refused_before_they_are_walked(start: Any, kit: Any) -> None:
+async def test_too_many_content_parts_are_refused_early(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     parts = [{"type": "text", "text": "x"}] * 3000 + [{"type": "nonsense"}]
     messages = [{"role": "user", "content": parts[:3000]}] * 2 + [{"role": "user", "content": parts}]

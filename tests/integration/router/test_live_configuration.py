@@ -1,4 +1,4 @@
-"""A configuration file that changes under a running router."""
+"""Changes of the configuration file while a router runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(members: Path, **more: Any) -> dict[str, Any]:
             "policy": {"name": "RoundRobin"}, **more}  # fmt: skip
 
 
-async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any, write: Any) -> None:
+async def test_policy_and_bounds_change_at_runtime(start: Any, kit: Any, write: Any) -> None:
     running = await start(engines=2)
     plain = settings(running.members)
     file = write(plain)
@@ -61,7 +61,7 @@ async def test_policy_and_bounds_change_while_requests_run(start: Any, kit: Any,
         await other.close()
 
 
-async def test_a_request_under_way_ends_with_the_policy_that_chose(start: Any, kit: Any) -> None:
+async def test_request_ends_with_the_policy_that_chose(start: Any, kit: Any) -> None:
     running = await start(engines=1, policy={"name": "Lbgr"})
     router, engine = running.router, running.engines[0]
     changed = False
@@ -82,7 +82,7 @@ async def test_a_request_under_way_ends_with_the_policy_that_chose(start: Any, k
     assert router.pool.metrics.background_failures == 0
 
 
-def test_what_needs_a_new_process_is_named_and_the_rest_applied(tmp_path: Path) -> None:
+def test_fixed_settings_are_reported_and_others_applied(tmp_path: Path) -> None:
     now = RouterConfig.model_validate(settings(tmp_path / "members.json"))
     wanted = RouterConfig.model_validate(
         settings(tmp_path / "members.json", pool="other", limits={"maxInFlight": 7, "maxDirectoryChunks": 9000})
@@ -94,7 +94,7 @@ def test_what_needs_a_new_process_is_named_and_the_rest_applied(tmp_path: Path) 
     assert (config.pool, config.listen, config.limits.max_directory_chunks) == ("chat", now.listen, 1_000_000)
 
 
-def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: Any) -> None:
+def test_invalid_or_missing_file_changes_nothing(tmp_path: Path, write: Any) -> None:
     plain = settings(tmp_path / "members.json")
     file = write(plain)
     applied: list[RouterConfig] = []
@@ -123,7 +123,7 @@ def test_a_file_that_goes_wrong_or_away_changes_nothing(tmp_path: Path, write: A
     assert "no such policy" in watch.error
 
 
-async def test_settings_of_a_newer_operator_are_passed_over_and_counted(start: Any, kit: Any, write: Any) -> None:
+async def test_settings_of_newer_operator_are_ignored_and_counted(start: Any, kit: Any, write: Any) -> None:
     running = await start(engines=1)
     operators = {**settings(running.members), "writtenBy": "operator"}
     file = write({**operators, "novelty": 1})

@@ -1,4 +1,4 @@
-"""Ten thousand open connections where so many are allowed: served, bounded in memory, the rest refused."""
+"""Ten thousand open connections are served in bounded memory; more are refused."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ async def answered(port: int, kit: Any) -> Any:
     return answer
 
 
-async def test_ten_thousand_open_connections(router: tuple[psutil.Process, int], control: Control, kit: Any) -> None:
+async def test_router_serves_with_ten_thousand_open_connections(
+    router: tuple[psutil.Process, int], control: Control, kit: Any
+) -> None:
     process, port = router
     async with asyncio.timeout(60):
         while (await answered(port, kit)).status != 200:  # noqa: ASYNC110 - until it has seen its replica

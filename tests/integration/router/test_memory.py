@@ -1,4 +1,4 @@
-"""A router's memory does not grow with the requests it has served."""
+"""A router's memory does not grow with the number of requests."""
 
 from __future__ import annotations
 

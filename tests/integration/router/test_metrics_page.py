@@ -1,4 +1,4 @@
-"""What scrapers get: a valid page in the form that they accept, with the process' own figures."""
+"""The metrics page has a format that the scraper accepts, and metrics of the process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _page(running: Any, accept: str) -> Any:
 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/plain", "application/openmetrics-text;q=0, */*", "text/html"])
-async def test_the_text_form_is_the_default(start: Any, kit: Any, accept: str) -> None:
+async def test_text_format_is_default(start: Any, kit: Any, accept: str) -> None:
     running = await start(engines=1)
     await running.post(kit.chat())
     answer = await _page(running, accept)
@@ -30,7 +30,7 @@ async def test_the_text_form_is_the_default(start: Any, kit: Any, accept: str) -
     assert len(heads) == len(set(heads))
 
 
-async def test_openmetrics_is_sent_to_those_that_accept_it(start: Any, kit: Any) -> None:
+async def test_openmetrics_is_sent_if_accepted(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     await running.post(kit.chat(stream=True))
     answer = await _page(running, OFFERED)
@@ -42,7 +42,7 @@ async def test_openmetrics_is_sent_to_those_that_accept_it(start: Any, kit: Any)
     assert families["plumage_router_requests"].type == "counter"
 
 
-async def test_the_process_tells_what_it_takes(start: Any) -> None:
+async def test_page_has_process_metrics(start: Any) -> None:
     running = await start(engines=1)
     families = {f.name: f.samples[0].value for f in plain((await _page(running, "*/*")).body.decode()) if f.samples}
     assert 0 < families["process_cpu_seconds"] < 1e6

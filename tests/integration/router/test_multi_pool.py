@@ -1,4 +1,4 @@
-"""A router of several pools: real simulated engines, a real directory, and small engines where an answer is set."""
+"""A router of several pools, with simulated engines and a real directory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def write(path: Path, content: Any) -> None:
     fresh.rename(path)
 
 
-class Fronted:
-    """A front, its file and its clients."""
+class Gateway:
+    """A router of several pools, its file and its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Fronted:
         write(self.folder / f"{pool}.json", {"pool": pool, "replicas": lines})
 
     def save(self) -> Path:
-        path = self.folder / "front.json"
+        path = self.folder / "gateway.json"
         write(path, self.content)
         return path
 
@@ -69,11 +69,11 @@ class Fronted:
     def content(self) -> dict[str, Any]:
         auth = {"adminKeyFile": str(self.folder / "admin")}
         pools = list(self.pools.values())
-        return {"gateway": "front", "listen": {"port": 0}, "auth": auth, "pools": pools, **self.settings}
+        return {"gateway": "gateway", "listen": {"port": 0}, "auth": auth, "pools": pools, **self.settings}
 
     async def start(self) -> None:
         path = self.save()
-        self.router = MultiPoolServer(MultiPoolConfig.model_validate(self.content), path, name="front-0")
+        self.router = MultiPoolServer(MultiPoolConfig.model_validate(self.content), path, name="gateway-0")
         await self.router.start()
         url = f"http://{self.router.addresses[0]}"
         self.http = httpx.AsyncClient(base_url=url, timeout=60, trust_env=False)
@@ -92,8 +92,8 @@ class Fronted:
 
 
 @pytest.fixture
-async def front(tmp_path: Path) -> AsyncIterator[Fronted]:
-    made = Fronted(tmp_path)
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    made = Gateway(tmp_path)
     yield made
     if hasattr(made, "router"):
         await made.stop()
@@ -158,41 +158,41 @@ def _await_health(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.redis
-async def test_two_pools_of_real_engines_and_one_that_dies(front: Fronted, kit: Any) -> None:
+async def test_dead_pool_does_not_affect_other(gateway: Gateway, kit: Any) -> None:
     with LocalServer() as directory, simulators("chat", "code") as started:
         (chat, chat_engine), (code, _) = started.items()
-        front.add("chat", {"chat-0": chat}, directoryUrl=directory.url)
-        front.add("code", {"code-0": code}, directoryUrl=directory.url)
-        await front.start()
+        gateway.add("chat", {"chat-0": chat}, directoryUrl=directory.url)
+        gateway.add("code", {"code-0": code}, directoryUrl=directory.url)
+        await gateway.start()
         for model in ("chat", "code"):
-            answer = await front.chat(model, PROMPT, stream=True)
+            answer = await gateway.chat(model, PROMPT, stream=True)
             assert answer.status_code == 200, answer.text
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert words(answer)
             assert f'"model":"{model}"' in answer.text.replace(" ", "")
-        assert await front.models() == ["chat", "code"]
+        assert await gateway.models() == ["chat", "code"]
 
         chat_engine.kill()
         chat_engine.wait(60)
-        dead = await front.chat("chat")
+        dead = await gateway.chat("chat")
         assert dead.status_code in (502, 503), dead.text
         assert dead.json()["error"]["code"] in ("upstream_failed", "no_replica")
         assert "retry-after" in dead.headers
-        alive = await front.chat("code", PROMPT, stream=True)
+        alive = await gateway.chat("code", PROMPT, stream=True)
         assert alive.status_code == 200
         assert words(alive)
-        await kit.until(lambda: not front.router.dispatcher.pools["chat"].fleet.candidates(time.monotonic()))
-        assert (await front.chat("chat")).json()["error"]["code"] == "no_replica"
-        assert (await front.http.get("/health")).status_code == 200, "the others are served"
+        await kit.until(lambda: not gateway.router.dispatcher.pools["chat"].fleet.candidates(time.monotonic()))
+        assert (await gateway.chat("chat")).json()["error"]["code"] == "no_replica"
+        assert (await gateway.http.get("/health")).status_code == 200, "the others are served"
 
 
 @pytest.mark.redis
-async def test_each_pool_has_its_own_part_of_one_directory(front: Fronted, engines: list[Any], kit: Any) -> None:
+async def test_pools_share_a_directory_separately(gateway: Gateway, engines: list[Any], kit: Any) -> None:
     with LocalServer() as directory:
         for engine, pool in zip(engines, ("chat", "code"), strict=True):
-            front.add(pool, at(engine), directoryUrl=directory.url)
-        await front.start()
-        pools = front.router.dispatcher.pools
+            gateway.add(pool, at(engine), directoryUrl=directory.url)
+        await gateway.start()
+        pools = gateway.router.dispatcher.pools
         writer = DirectoryWriter(directory.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2)
         async with writer:
             writer.report(state=State.READY, load=Load())
@@ -206,36 +206,36 @@ async def test_each_pool_has_its_own_part_of_one_directory(front: Fronted, engin
         assert mirrors["code"].match(chunks) == {}
 
 
-async def test_a_name_nobody_serves_is_told_which_there_are(front: Fronted, engines: list[Any], kit: Any) -> None:
-    front.add("chat", at(engines[0]), "chat", "gpt-x", "lora", model="tiny",
+async def test_unknown_model_error_names_served_models(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]), "chat", "gpt-x", "lora", model="tiny",
               model_more={"aliases": ["chat", "gpt-x"], "adapters": ["lora"]})  # fmt: skip
-    front.add("code", at(engines[1]))
-    await front.start()
-    answer = await front.chat("nobody")
+    gateway.add("code", at(engines[1]))
+    await gateway.start()
+    answer = await gateway.chat("nobody")
     assert answer.status_code == 404
     assert answer.json()["error"] == {
         "message": "The model 'nobody' does not exist here; this gateway serves 'chat', 'code', 'gpt-x', 'lora'.",
         "type": "not_found_error", "param": "model", "code": "model_not_found",
     }  # fmt: skip
-    assert (await front.chat("tiny")).status_code == 404, "a name that the gateway does not give leads nowhere"
-    assert [(await front.chat(name)).status_code for name in ("chat", "gpt-x", "lora", "code")] == [200] * 4
+    assert (await gateway.chat("tiny")).status_code == 404, "a name that the gateway does not give leads nowhere"
+    assert [(await gateway.chat(name)).status_code for name in ("chat", "gpt-x", "lora", "code")] == [200] * 4
     assert [seen.json["model"] for seen in engines[0].seen] == ["tiny", "tiny", "lora"]
     assert [seen.json["model"] for seen in engines[1].seen] == ["code"]
-    assert (await front.http.get("/v1/models/gpt-x")).json()["id"] == "gpt-x"
-    assert (await front.http.get("/v1/models/tiny")).status_code == 404
+    assert (await gateway.http.get("/v1/models/gpt-x")).json()["id"] == "gpt-x"
+    assert (await gateway.http.get("/v1/models/tiny")).status_code == 404
 
 
-async def test_what_no_pool_gets_is_refused_as_one_pools_router_would(front: Fronted, engines: list[Any]) -> None:
-    keys = front.folder / "keys"
+async def test_errors_equal_those_of_single_pool(gateway: Gateway, engines: list[Any]) -> None:
+    keys = gateway.folder / "keys"
     keys.write_text("acme key-a\n")
-    (front.folder / "salt").write_text("salt-key\n")
-    front.settings["auth"] = {"apiKeysFile": str(keys)}
-    front.add("chat", at(engines[0]), saltKeyFile=str(front.folder / "salt"))
-    await front.start()
+    (gateway.folder / "salt").write_text("salt-key\n")
+    gateway.settings["auth"] = {"apiKeysFile": str(keys)}
+    gateway.add("chat", at(engines[0]), saltKeyFile=str(gateway.folder / "salt"))
+    await gateway.start()
     path, key = "/v1/chat/completions", {"authorization": "Bearer key-a", "content-type": "application/json"}
 
     async def code(content: bytes, headers: dict[str, str]) -> tuple[int, str]:
-        answer = await front.http.post(path, content=content, headers=headers)
+        answer = await gateway.http.post(path, content=content, headers=headers)
         return answer.status_code, answer.json()["error"]["code"]
 
     assert await code(b'{"model": "nobody"}', {}) == (401, "invalid_api_key"), "no model's name without a key"
@@ -247,12 +247,12 @@ async def test_what_no_pool_gets_is_refused_as_one_pools_router_would(front: Fro
     assert await code(b'{"model": "chat", "priority": 1, "messages": []}', key) == (400, "field_not_allowed")
     assert engines[0].seen == []
     asked = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
-    told = await front.http.post(path, headers=key, json=asked)
+    told = await gateway.http.post(path, headers=key, json=asked)
     assert told.status_code == 200
     assert engines[0].seen[0].json["cache_salt"], "the tenant's own"
 
 
-async def test_pools_come_change_and_go_under_a_stream_of_another(front: Fronted, engines: list[Any], kit: Any) -> None:
+async def test_pools_change_during_stream_of_another(gateway: Gateway, engines: list[Any], kit: Any) -> None:
     chat, code = engines
     ended = asyncio.Event()
 
@@ -262,76 +262,72 @@ async def test_pools_come_change_and_go_under_a_stream_of_another(front: Fronted
         rest = [kit.token("two "), kit.event("[DONE]")]
         writer.write(b"".join(map(kit.chunked, rest)) + b"0\r\n\r\n")
 
-    front.add("chat", at(chat))
-    await front.start()
+    gateway.add("chat", at(chat))
+    await gateway.start()
     chat.answer = slowly
-    stream = asyncio.create_task(front.chat("chat", stream=True))
+    stream = asyncio.create_task(gateway.chat("chat", stream=True))
     await kit.until(lambda: chat.seen)
-    kept = front.router.dispatcher.pools["chat"]
+    kept = gateway.router.dispatcher.pools["chat"]
 
-    front.add("code", at(code))
-    front.pools["chat"] |= {"names": ["chat", "talk"], "limits": {"maxInFlight": 1}}
-    front.save()
-    await kit.until(lambda: "code" in front.router.dispatcher.pools)
-    assert (await front.chat("code")).status_code == 200
-    assert front.router.dispatcher.pools["chat"] is kept, "what is live makes nothing anew"
-    assert (await front.chat("talk")).json()["error"]["code"] == "overloaded", "one is under way, and one may be"
+    gateway.add("code", at(code))
+    gateway.pools["chat"] |= {"names": ["chat", "talk"], "limits": {"maxInFlight": 1}}
+    gateway.save()
+    await kit.until(lambda: "code" in gateway.router.dispatcher.pools)
+    assert (await gateway.chat("code")).status_code == 200
+    assert gateway.router.dispatcher.pools["chat"] is kept, "what is live makes nothing anew"
+    assert (await gateway.chat("talk")).json()["error"]["code"] == "overloaded", "one is under way, and one may be"
 
-    del front.pools["chat"]
-    front.save()
-    await kit.until(lambda: "chat" not in front.router.dispatcher.pools)
-    gone = await front.chat("chat")
+    del gateway.pools["chat"]
+    gateway.save()
+    await kit.until(lambda: "chat" not in gateway.router.dispatcher.pools)
+    gone = await gateway.chat("chat")
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
-    assert (await front.chat("code")).status_code == 200
-    assert await front.models() == ["code"]
+    assert (await gateway.chat("code")).status_code == 200
+    assert await gateway.models() == ["code"]
     ended.set()
     answer = await stream
     assert words(answer) == "one two "
-    await kit.until(lambda: not front.router.dispatcher.ending)
+    await kit.until(lambda: not gateway.router.dispatcher.ending)
 
 
-async def test_a_pool_that_cannot_be_made_keeps_none_from_being_served(
-    front: Fronted, engines: list[Any], kit: Any
-) -> None:
-    front.add("chat", at(engines[0]))
-    front.add("lost", at(engines[1]), model_more={"modelFolder": "/nowhere/at/all"})
-    await front.start()
-    assert (await front.chat("chat")).status_code == 200
-    answer = await front.chat("lost")
+async def test_broken_pool_does_not_affect_others(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]))
+    gateway.add("lost", at(engines[1]), model_more={"modelFolder": "/nowhere/at/all"})
+    await gateway.start()
+    assert (await gateway.chat("chat")).status_code == 200
+    answer = await gateway.chat("lost")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "pool_unavailable")
     assert "/nowhere/at/all" not in answer.text, "an error tells nothing of where things lie"
-    assert await front.models() == ["chat"]
-    status = (await front.http.get("/plumage/v1/status", headers=ADMIN)).json()
+    assert await gateway.models() == ["chat"]
+    status = (await gateway.http.get("/plumage/v1/status", headers=ADMIN)).json()
     assert "/nowhere/at/all" in status["broken"]["lost"]
-    front.pools["lost"]["model"] = {"name": "lost", "modelFolder": "builtin://tiny-chat"}
-    front.save()
-    await kit.until(lambda: "lost" in front.router.dispatcher.pools)
-    assert (await front.chat("lost")).status_code == 200
+    gateway.pools["lost"]["model"] = {"name": "lost", "modelFolder": "builtin://tiny-chat"}
+    gateway.save()
+    await kit.until(lambda: "lost" in gateway.router.dispatcher.pools)
+    assert (await gateway.chat("lost")).status_code == 200
 
 
-async def test_what_only_a_new_process_takes_is_told_and_the_rest_taken(
-    front: Fronted, engines: list[Any], kit: Any
-) -> None:
-    front.add("chat", at(engines[0]))
-    await front.start()
-    front.settings |= {"listen": {"port": 1}, "limits": {"maxInFlight": 7}}
-    front.save()
-    await kit.until(lambda: front.router.dispatcher.config_error)
-    assert front.router.dispatcher.config_error == "listen: this change needs a new router process"
-    assert front.router.dispatcher.limits.max_in_flight == 7
-    front.settings["pools"] = [{"pool": "chat"}]
-    front.save()
-    await kit.until(lambda: "pools.0.names" in str(front.router.dispatcher.config_error))
-    assert (await front.chat("chat")).status_code == 200
+async def test_fixed_settings_of_gateway_are_reported(gateway: Gateway, engines: list[Any], kit: Any) -> None:
+    gateway.add("chat", at(engines[0]))
+    await gateway.start()
+    gateway.settings |= {"listen": {"port": 1}, "limits": {"maxInFlight": 7}}
+    gateway.save()
+    await kit.until(lambda: gateway.router.dispatcher.config_error)
+    assert gateway.router.dispatcher.config_error == "listen: this change needs a new router process"
+    assert gateway.router.dispatcher.limits.max_in_flight == 7
+    gateway.settings["pools"] = [{"pool": "chat"}]
+    gateway.save()
+    await kit.until(lambda: "pools.0.names" in str(gateway.router.dispatcher.config_error))
+    assert (await gateway.chat("chat")).status_code == 200
 
 
-async def test_figures_of_each_pool_and_of_the_port(front: Fronted, engines: list[Any]) -> None:
-    front.add("chat", at(engines[0]))
-    front.add("code", at(engines[1]))
-    await front.start()
+async def test_metrics_have_pool_label(gateway: Gateway, engines: list[Any]) -> None:
+    gateway.add("chat", at(engines[0]))
+    gateway.add("code", at(engines[1]))
+    await gateway.start()
     for model in ("chat", "code", "code", "nobody"):
-        await front.chat(model)
-    found = families((await front.http.get("/metrics")).text)
+        await gateway.chat(model)
+    found = families((await gateway.http.get("/metrics")).text)
     requests = {
         sample.labels.get("pool", ""): sample.value for sample in found["plumage_router_requests_total"].samples
     }
@@ -342,31 +338,31 @@ async def test_figures_of_each_pool_and_of_the_port(front: Fronted, engines: lis
     buckets = found["plumage_router_ttft_seconds"].samples
     assert {sample.labels.get("pool", "") for sample in buckets} == {"", "chat", "code"}
 
-    answer = await front.http.get(FLEET_PATH, params={"pool": "code"}, headers=ADMIN)
+    answer = await gateway.http.get(FLEET_PATH, params={"pool": "code"}, headers=ADMIN)
     report = read_router_report(answer.content)
     assert (report.pool, report.requests, [one.id for one in report.replicas]) == ("code", 2, ["code-0"])
-    assert (await front.http.get(FLEET_PATH, params={"pool": "code"})).status_code == 401
-    without = await front.http.get(FLEET_PATH, headers=ADMIN)
+    assert (await gateway.http.get(FLEET_PATH, params={"pool": "code"})).status_code == 401
+    without = await gateway.http.get(FLEET_PATH, headers=ADMIN)
     assert without.status_code == 404
     assert "chat, code" in without.json()["error"]["message"]
-    status = (await front.http.get("/plumage/v1/status", params={"pool": "chat"}, headers=ADMIN)).json()
+    status = (await gateway.http.get("/plumage/v1/status", params={"pool": "chat"}, headers=ADMIN)).json()
     assert (status["pool"], status["totals"]["requests"]) == ("chat", 1)
 
 
-async def test_a_pool_whose_secret_comes_later_is_served_then(
-    front: Fronted, engines: list[Any], monkeypatch: pytest.MonkeyPatch
+async def test_pool_is_served_once_its_secret_exists(
+    gateway: Gateway, engines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its volume is optional for a gateway's pods, so that one pool's Secret keeps nobody from the others."""
     monkeypatch.setattr("plumage_router.multi_pool.server._RETRY_INTERVAL", 0.0)
     monkeypatch.setattr("plumage_router.multi_pool.server.ROTATION", 0.05)
-    key = front.folder / "engine-key"
-    front.add("chat", at(engines[0]), engineApiKeyFile=str(key))
-    front.add("code", at(engines[1]))
-    await front.start()
-    assert (await front.chat("code")).status_code == 200
-    assert (await front.chat("chat")).json()["error"]["code"] == "pool_unavailable"
+    key = gateway.folder / "engine-key"
+    gateway.add("chat", at(engines[0]), engineApiKeyFile=str(key))
+    gateway.add("code", at(engines[1]))
+    await gateway.start()
+    assert (await gateway.chat("code")).status_code == 200
+    assert (await gateway.chat("chat")).json()["error"]["code"] == "pool_unavailable"
     key.write_text("engines-secret\n")
     async with asyncio.timeout(30):
-        while (await front.chat("chat")).status_code != 200:  # noqa: ASYNC110
+        while (await gateway.chat("chat")).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert engines[0].seen[0].headers["authorization"] == "Bearer engines-secret"

@@ -1,5 +1,4 @@
-"""A request on which engines die or fail costs two replicas at most, is refused when it comes again, and costs other
-requests nothing."""
+"""A request on which engines fail costs two replicas at most, and other requests nothing."""
 
 from __future__ import annotations
 
@@ -59,9 +58,7 @@ def _breakers(running: Any) -> set[BreakerState]:
 
 @pytest.mark.parametrize("fails", [_loses, _answers_500])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_request_that_engines_fail_on_reaches_two_and_then_none(
-    start: Any, kit: Any, fails: Any, stream: bool
-) -> None:
+async def test_failing_request_reaches_two_replicas_then_none(start: Any, kit: Any, fails: Any, stream: bool) -> None:
     running = await start(engines=5)
     for engine in running.engines:
         engine.answer = _answers(engine, fails)
@@ -83,7 +80,7 @@ async def test_a_request_that_engines_fail_on_reaches_two_and_then_none(
     assert 'plumage_router_errors_total{code="quarantined"} 4\n' in page
 
 
-async def test_engines_that_die_over_kept_connections_count_too(start: Any, kit: Any) -> None:
+async def test_death_over_kept_connection_counts(start: Any, kit: Any) -> None:
     running = await start(engines=5, timeouts={"probeInterval": 3600})
     for engine in running.engines:
         engine.answer = _answers(engine, _ends)
@@ -94,7 +91,7 @@ async def test_engines_that_die_over_kept_connections_count_too(start: Any, kit:
     assert [(await running.post(kit.chat())).status for _ in range(6)] == [200] * 6
 
 
-async def test_a_flood_of_failing_requests_refuses_no_innocent_one(start: Any, kit: Any) -> None:
+async def test_flood_of_failing_requests_spares_other_requests(start: Any, kit: Any) -> None:
     running = await start(engines=3, breaker={"failures": 3, "base": 3600, "cap": 3600})
     for engine in running.engines:
         engine.answer = _answers(engine, _answers_500)
@@ -106,7 +103,7 @@ async def test_a_flood_of_failing_requests_refuses_no_innocent_one(start: Any, k
     assert _breakers(running) == {BreakerState.CLOSED}
 
 
-async def test_failing_requests_do_not_shut_the_only_replica(start: Any, kit: Any) -> None:
+async def test_failing_requests_keep_the_only_replica_available(start: Any, kit: Any) -> None:
     running = await start(engines=1, breaker={"failures": 3, "base": 3600, "cap": 3600})
     running.engines[0].answer = _answers(running.engines[0], _answers_500)
     for number in range(6):
@@ -115,7 +112,7 @@ async def test_failing_requests_do_not_shut_the_only_replica(start: Any, kit: An
     assert (await running.post(kit.chat())).status == 200
 
 
-async def test_after_its_quarantine_a_body_is_sent_to_one_replica(start: Any, kit: Any) -> None:
+async def test_body_after_quarantine_reaches_one_replica(start: Any, kit: Any) -> None:
     running = await start(engines=5, quarantine={"seconds": 0.2})
     for engine in running.engines:
         engine.answer = _answers(engine, _loses)
@@ -127,7 +124,7 @@ async def test_after_its_quarantine_a_body_is_sent_to_one_replica(start: Any, ki
     assert quarantine.begun == 2
 
 
-async def test_a_stream_that_kills_its_engine_midway_is_refused_the_third_time(start: Any, kit: Any) -> None:
+async def test_stream_that_kills_engines_is_refused_third_time(start: Any, kit: Any) -> None:
     running = await start(engines=5)
 
     async def half(engine: Any, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +143,7 @@ async def test_a_stream_that_kills_its_engine_midway_is_refused_the_third_time(s
     assert len(_poisoned(running)) == 2
 
 
-async def test_a_whole_answer_clears_a_body(start: Any, kit: Any) -> None:
+async def test_complete_answer_clears_a_body(start: Any, kit: Any) -> None:
     running = await start(engines=2)
     running.engines[0].answer = _answers(running.engines[0], _loses)
     for _ in range(6):
@@ -154,7 +151,7 @@ async def test_a_whole_answer_clears_a_body(start: Any, kit: Any) -> None:
     assert len(running.router.pool.quarantine.cases) == 0
 
 
-async def test_a_replica_that_is_leaving_is_no_evidence_against_a_request(start: Any, kit: Any) -> None:
+async def test_leaving_replica_gives_no_strike(start: Any, kit: Any) -> None:
     running = await start(engines=3, timeouts={"probeInterval": 3600})
 
     async def told_to_end(engine: Any, writer: asyncio.StreamWriter) -> None:
@@ -200,7 +197,7 @@ def _started(stack: ExitStack, module: str, config: Path) -> subprocess.Popen[by
     return process
 
 
-async def test_real_engines_die_of_a_request_two_of_four(kit: Any) -> None:
+async def test_request_kills_two_of_four_real_engines(kit: Any) -> None:
     body, poison = kit.chat("hello", max_tokens=4), kit.chat(POISON, max_tokens=4)
     async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
         with _processes(4) as (url, engines):

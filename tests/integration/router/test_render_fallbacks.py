@@ -1,4 +1,4 @@
-"""A renderer that cannot go on with conversations serves them, and scrapers see it."""
+"""Conversations that must be rendered from the start are served and counted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from plumage.rendering.incremental import IncrementalTemplate
 
 
-async def test_conversations_that_had_to_be_rendered_anew_are_a_metric(
-    start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_render_fallbacks_are_counted(start: Any, kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*args: Any) -> str:
         raise ZeroDivisionError
 

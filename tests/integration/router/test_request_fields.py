@@ -1,4 +1,4 @@
-"""Fields that pass to the engine, fields that do not, and what they do to the chain that requests are routed by."""
+"""Allowed and refused fields, and their effect on the chunk chain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _chunks(running: Any, body: dict[str, Any], path: str = "/v1/chat/completion
 
 
 @pytest.mark.parametrize("more", HARMLESS, ids=lambda more: next(iter(more)))
-async def test_harmless_fields_reach_the_engine_and_keep_the_chain(start: Any, kit: Any, more: dict[str, Any]) -> None:
+async def test_known_fields_reach_engine_and_keep_chain(start: Any, kit: Any, more: dict[str, Any]) -> None:
     running = await start(engines=1)
     body = kit.chat(LONG, **more)
     assert (await running.post(body)).status == 200
@@ -50,7 +50,7 @@ async def test_harmless_fields_reach_the_engine_and_keep_the_chain(start: Any, k
     assert _chunks(running, body) == _chunks(running, kit.chat(LONG))
 
 
-async def test_the_second_turn_of_litellm_works_and_keeps_the_chain(start: Any) -> None:
+async def test_litellm_second_turn_keeps_chain(start: Any) -> None:
     running = await start(engines=1)
     body = {"model": "tiny", "messages": LITELLM}
     assert (await running.post(body)).status == 200
@@ -59,7 +59,7 @@ async def test_the_second_turn_of_litellm_works_and_keeps_the_chain(start: Any) 
     assert _chunks(running, body) == _chunks(running, {"model": "tiny", "messages": plain}) != (0, True)
 
 
-async def test_a_message_field_that_nobody_knows_passes_without_a_chain(start: Any, kit: Any) -> None:
+async def test_unknown_message_field_passes_without_chain(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     body = kit.chat(LONG)
     body["messages"][0]["surprise"] = {"x": 1}
@@ -81,7 +81,7 @@ async def test_a_message_field_that_nobody_knows_passes_without_a_chain(start: A
         ("/v1/completions", {"logprobs": 2}, True),
     ],
 )
-async def test_a_prompt_that_vllm_computes_anew_has_no_chain(
+async def test_prompt_logprobs_has_no_chain(
     start: Any, kit: Any, path: str, more: dict[str, Any], followed: bool
 ) -> None:
     running = await start(engines=1)
@@ -95,7 +95,7 @@ async def test_a_prompt_that_vllm_computes_anew_has_no_chain(
     ("field", "value", "followed"),
     [("priority", 1, True), ("chat_template", "{{ x }}", False), ("vllm_xargs", {}, False), ("surprise", 1, False)],
 )
-async def test_the_pool_may_let_more_fields_pass(start: Any, kit: Any, field: str, value: Any, followed: bool) -> None:
+async def test_pool_may_allow_more_fields(start: Any, kit: Any, field: str, value: Any, followed: bool) -> None:
     running = await start(engines=1, allowedRequestFields=["other", field])
     body = kit.chat(LONG, **{field: value})
     assert (await running.post(body)).status == 200
@@ -106,7 +106,7 @@ async def test_the_pool_may_let_more_fields_pass(start: Any, kit: Any, field: st
     assert "spec.router.allowedRequestFields" in refused.error["message"]
 
 
-async def test_fields_are_let_pass_and_refused_again_without_a_restart(start: Any, kit: Any) -> None:
+async def test_allowed_fields_change_at_runtime(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     body, router = kit.chat(priority=1), running.router
     assert (await running.post(body)).error["code"] == "field_not_allowed"
@@ -117,7 +117,7 @@ async def test_fields_are_let_pass_and_refused_again_without_a_restart(start: An
     assert (await running.post(body)).error["code"] == "field_not_allowed"
 
 
-async def test_a_tenants_salt_can_not_be_let_pass(start: Any, kit: Any, tmp_path: Any) -> None:
+async def test_cache_salt_of_tenant_cannot_be_allowed(start: Any, kit: Any, tmp_path: Any) -> None:
     keys = tmp_path / "keys"
     keys.write_text("acme sk-acme-0123456789abcdef\n")
     running = await start(engines=1, allowedRequestFields=["cache_salt"], auth={"apiKeysFile": str(keys)})

@@ -1,4 +1,4 @@
-"""What a router tells the pool and takes from it: what its policy learned, accesses, and what it could not read."""
+"""What a router shares with others: estimates, accesses, and counts of unreadable values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _metrics(running: Any) -> dict[str, float]:
     return {name.removeprefix(PREFIX): float(value) for name, _, value in lines}
 
 
-async def test_a_new_router_and_a_new_replica_begin_with_what_the_other_router_learned(
+async def test_new_router_starts_from_shared_estimates(
     start: Any, kit: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plumage.directory.work.OFFERS_EVERY", 0.2)
@@ -93,7 +93,7 @@ async def _engine(kit: Any, name: str) -> Any:
     return engine
 
 
-async def test_what_is_matched_is_told_to_the_pool(start: Any, kit: Any, server: LocalServer) -> None:
+async def test_matched_prefixes_are_published(start: Any, kit: Any, server: LocalServer) -> None:
     running = await start(engines=1, directoryUrl=server.url)
     body = kit.chat(PROMPT)
     chunks = list(running.router.pool.reader.read(b"/v1/chat/completions", json.dumps(body).encode()).chunks)
@@ -116,7 +116,7 @@ async def test_what_is_matched_is_told_to_the_pool(start: Any, kit: Any, server:
     assert (await _metrics(running))["hotness_deltas_total"] >= 1
 
 
-async def test_what_a_newer_version_or_a_vandal_wrote_is_counted_and_passed_over(
+async def test_unreadable_values_are_counted_and_ignored(
     start: Any, kit: Any, server: LocalServer, client: Redis
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
@@ -141,7 +141,7 @@ async def test_what_a_newer_version_or_a_vandal_wrote_is_counted_and_passed_over
     assert (await running.post(kit.chat())).status == 200
 
 
-async def test_gaps_snapshots_and_outages_are_metrics(start: Any, kit: Any, server: LocalServer, client: Redis) -> None:
+async def test_gaps_snapshots_and_outages_are_counted(start: Any, kit: Any, server: LocalServer, client: Redis) -> None:
     running = await start(engines=1, directoryUrl=server.url)
     async with DirectoryWriter(server.url, pool="chat", replica="chat-0", heartbeat_seconds=0.2) as writer:
         writer.publish([Change(7, 1, 60)])
@@ -162,7 +162,7 @@ async def test_gaps_snapshots_and_outages_are_metrics(start: Any, kit: Any, serv
         assert (await _metrics(running))['failures_total{part="mirror"}'] >= 1
 
 
-async def test_without_a_directory_the_metrics_are_there_and_zero(start: Any) -> None:
+async def test_directory_metrics_are_zero_without_directory(start: Any) -> None:
     running = await start(engines=1)
     found = await _metrics(running)
     assert found['newer_schema_total{part="mirror"}'] == 0

@@ -1,4 +1,4 @@
-"""Clients that take their answers slowly get all of them, and little waits for them. The clock is the test's."""
+"""Slow clients get all of their answers, and few bytes wait for them. The test moves the clock."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def _answer(reader: asyncio.StreamReader, size: int = SIZE) -> bytes:
     return await reader.readexactly(size)
 
 
-async def test_a_last_answer_waits_for_a_slow_client(host: _Host, connect: Any, kit: Any) -> None:
+async def test_last_answer_waits_for_slow_client(host: _Host, connect: Any, kit: Any) -> None:
     reader, writer = await connect()
     writer.write(CLOSE)
     await kit.until(lambda: host.served)
@@ -132,7 +132,7 @@ async def test_a_last_answer_waits_for_a_slow_client(host: _Host, connect: Any, 
     await kit.until(lambda: host.connection is None)
 
 
-async def test_but_not_for_ever(host: _Host, connect: Any, kit: Any) -> None:
+async def test_last_answer_wait_is_bounded(host: _Host, connect: Any, kit: Any) -> None:
     _, writer = await connect()
     writer.write(CLOSE)
     await kit.until(lambda: host.served)
@@ -140,7 +140,7 @@ async def test_but_not_for_ever(host: _Host, connect: Any, kit: Any) -> None:
     await kit.until(lambda: host.connection is None)
 
 
-async def test_an_answer_that_is_cut_short_waits_too(host: _Host, connect: Any, kit: Any) -> None:
+async def test_truncated_answer_waits_for_slow_client(host: _Host, connect: Any, kit: Any) -> None:
     reader, writer = await connect()
     writer.write(GET)
     await kit.until(lambda: host.served)
@@ -151,7 +151,7 @@ async def test_an_answer_that_is_cut_short_waits_too(host: _Host, connect: Any, 
     assert await reader.read() == b""
 
 
-async def test_a_refused_client_has_a_second_after_its_answer_and_no_more(host: _Host, connect: Any, kit: Any) -> None:
+async def test_refused_client_has_one_second_to_close(host: _Host, connect: Any, kit: Any) -> None:
     """What it had to take before does not earn it the time of a client between two requests."""
     reader, writer = await connect()
     writer.write(GET + b"NONSENSE\r\n\r\n")
@@ -162,7 +162,7 @@ async def test_a_refused_client_has_a_second_after_its_answer_and_no_more(host: 
     await kit.until(lambda: host.left <= LINGER)
 
 
-async def test_requests_of_a_client_that_takes_no_answers_wait(host: _Host, connect: Any, kit: Any) -> None:
+async def test_requests_wait_until_client_reads(host: _Host, connect: Any, kit: Any) -> None:
     reader, writer = await connect()
     for _ in range(5):
         writer.write(GET)
@@ -176,9 +176,7 @@ async def test_requests_of_a_client_that_takes_no_answers_wait(host: _Host, conn
     assert host.served == 5
 
 
-async def test_more_pipelined_requests_than_may_wait_are_left_unread_and_answered_later(
-    host: _Host, connect: Any, kit: Any
-) -> None:
+async def test_excess_pipelined_requests_stay_unread(host: _Host, connect: Any, kit: Any) -> None:
     reader, writer = await connect()
     requests = 40 * host.limits.max_pipelined
     writer.write(GET * requests)
@@ -190,9 +188,7 @@ async def test_more_pipelined_requests_than_may_wait_are_left_unread_and_answere
     assert host.served == requests
 
 
-async def test_a_client_is_not_cut_off_while_it_takes_an_answer_before_its_next_request(
-    host: _Host, connect: Any, kit: Any
-) -> None:
+async def test_slow_client_may_read_before_next_request(host: _Host, connect: Any, kit: Any) -> None:
     reader, writer = await connect()
     writer.write(GET)
     await kit.until(lambda: host.served)

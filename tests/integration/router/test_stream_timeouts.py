@@ -1,4 +1,4 @@
-"""Streams must begin and go on in time; an answer in one piece may take as long as it takes."""
+"""A stream must begin and continue in time; other answers may take longer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-async def test_a_stream_that_does_not_begin_in_time_is_asked_for_elsewhere(start: Any, kit: Any) -> None:
+async def test_late_first_byte_is_retried(start: Any, kit: Any) -> None:
     running = await start(engines=2, timeouts={"firstByte": 0.3})
     asleep = asyncio.Event()
 
@@ -22,7 +22,7 @@ async def test_a_stream_that_does_not_begin_in_time_is_asked_for_elsewhere(start
     asleep.set()
 
 
-async def test_an_answer_in_one_piece_may_take_its_time(start: Any, kit: Any) -> None:
+async def test_answer_without_stream_has_no_first_byte_timeout(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"firstByte": 0.1, "idle": 0.1})
     plain = running.engines[0].answer
 
@@ -35,7 +35,7 @@ async def test_an_answer_in_one_piece_may_take_its_time(start: Any, kit: Any) ->
     assert not running.router.pool.metrics.retries
 
 
-async def test_a_stream_that_stops_is_cut(start: Any, kit: Any) -> None:
+async def test_stopped_stream_is_cut(start: Any, kit: Any) -> None:
     running = await start(engines=1, timeouts={"idle": 0.3})
     asleep = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Usage of streams: the router asks engines for it, and the client gets as much as it asked for."""
+"""The router asks engines for the usage of streams, and clients get what they asked for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _body(path: str, **more: Any) -> dict[str, Any]:
         ({"include_usage": True, "continuous_usage_stats": True},) * 2,
     ],
 )
-async def test_engines_are_asked_for_the_usage_of_streams(
+async def test_router_asks_for_stream_usage(
     start: Any, path: str, options: dict[str, bool] | None, sent: dict[str, bool]
 ) -> None:
     running = await start(engines=1)
@@ -42,7 +42,7 @@ async def test_engines_are_asked_for_the_usage_of_streams(
 
 @PATHS
 @pytest.mark.parametrize("stream", [False, None])
-async def test_a_request_without_a_stream_is_sent_as_it_came(start: Any, path: str, stream: bool | None) -> None:
+async def test_request_without_stream_is_unchanged(start: Any, path: str, stream: bool | None) -> None:
     running = await start(engines=1)
     body = _body(path, stream=stream)
     assert (await running.post(body, path=path)).status == 200
@@ -51,9 +51,7 @@ async def test_a_request_without_a_stream_is_sent_as_it_came(start: Any, path: s
 
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("continuous", [False, True])
-async def test_an_engine_with_forced_usage_shows_the_client_no_more_than_it_asked_for(
-    start: Any, kit: Any, include: bool, continuous: bool
-) -> None:
+async def test_forced_usage_is_filtered(start: Any, kit: Any, include: bool, continuous: bool) -> None:
     running = await start(engines=1)
 
     async def forced(seen: Any, writer: asyncio.StreamWriter) -> None:

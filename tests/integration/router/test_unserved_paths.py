@@ -1,4 +1,4 @@
-"""APIs that are not served say what is, in the form of their clients; unknown paths are counted by class."""
+"""APIs that are not served name an alternative; unknown paths are counted by class."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ import pytest
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/resp_1", "/v1/embeddings"])
-async def test_an_openai_api_that_is_not_served_names_the_one_that_is(
-    start: Any, kit: Any, path: str, method: str
-) -> None:
+async def test_unserved_api_names_alternative(start: Any, kit: Any, path: str, method: str) -> None:
     running = await start(engines=1)
     answer = await running.send(kit.request({}, path=path, method=method))
     assert (answer.status, answer.error["code"], answer.error["type"]) == (404, "not_served", "not_found_error")
     assert "chat" in answer.error["message"]
 
 
-async def test_openais_client_shows_what_to_use_instead_of_responses(start: Any) -> None:
+async def test_responses_api_error_reaches_openai_client(start: Any) -> None:
     running = await start(engines=1)
     async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client:
         with pytest.raises(openai.NotFoundError, match="/v1/chat/completions") as refused:
@@ -29,7 +27,7 @@ async def test_openais_client_shows_what_to_use_instead_of_responses(start: Any)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches"])
-async def test_anthropics_api_is_refused_in_anthropics_form(start: Any, kit: Any, path: str) -> None:
+async def test_anthropic_api_error_has_anthropic_format(start: Any, kit: Any, path: str) -> None:
     running = await start(engines=1)
     answer = await running.post({"model": "tiny"}, path=path)
     assert answer.status == 404
@@ -38,7 +36,7 @@ async def test_anthropics_api_is_refused_in_anthropics_form(start: Any, kit: Any
     assert "/v1/chat/completions" in answer.json["error"]["message"]
 
 
-async def test_unknown_paths_are_counted_by_class_and_each_time(start: Any, kit: Any) -> None:
+async def test_unknown_paths_are_counted_by_class(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     for path, times in (("/v1/responses", 3), ("/v1/responses/x", 2), ("/v1/messages", 1), ("/v1/files/a", 2),
                         ("/v1/secret-name", 4), ("/wp-login.php", 5), ("/", 1)):  # fmt: skip
@@ -52,7 +50,7 @@ async def test_unknown_paths_are_counted_by_class_and_each_time(start: Any, kit:
     assert counted == {"/v1/responses": "5", "/v1/messages": "1", "/v1/files": "2", "/v1": "4", "other": "6"}
 
 
-async def test_an_unknown_model_has_one_code_wherever_it_is_asked_for(start: Any, kit: Any) -> None:
+async def test_unknown_model_has_one_code(start: Any, kit: Any) -> None:
     running = await start(engines=1)
     chat = await running.post({**kit.chat(), "model": "nobody"})
     one = await running.send(kit.request({}, path="/v1/models/nobody", method="GET"))

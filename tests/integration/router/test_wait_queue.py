@@ -1,4 +1,4 @@
-"""A pool without a replica: requests wait, in bounds, and none is lost."""
+"""Requests of a pool without a replica wait within bounds, and none is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def report(running: Any) -> RouterReport:
     return fleet_report(running.router.pool)
 
 
-async def test_twenty_requests_wait_for_a_pool_at_zero_and_all_are_answered(start: Any, kit: Any) -> None:
+async def test_requests_wait_for_pool_at_zero(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     asking = [asyncio.create_task(running.post(kit.chat(f"number {n}", stream=n % 2 == 0))) for n in range(20)]
     await kit.until(lambda: report(running).held == 20)
@@ -41,7 +41,7 @@ async def test_twenty_requests_wait_for_a_pool_at_zero_and_all_are_answered(star
     assert (after.held, after.held_wait.count, after.requests) == (0, 20, 20)
 
 
-async def test_who_finds_no_room_or_waits_too_long_is_told_to_come_back(start: Any, kit: Any) -> None:
+async def test_full_or_late_request_gets_retry_after(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold={"maxRequests": 1, "maxSeconds": 0.5})
     first = asyncio.create_task(running.post(kit.chat()))
     await kit.until(lambda: report(running).held == 1)
@@ -54,7 +54,7 @@ async def test_who_finds_no_room_or_waits_too_long_is_told_to_come_back(start: A
     assert (report(running).held_refused, report(running).held) == (2, 0)
 
 
-async def test_a_client_that_leaves_waits_no_more(start: Any, kit: Any) -> None:
+async def test_aborted_request_leaves_queue(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     _, writer = await running.connect()
     writer.write(kit.request(kit.chat()))
@@ -65,7 +65,7 @@ async def test_a_client_that_leaves_waits_no_more(start: Any, kit: Any) -> None:
     assert running.router.pool.body_memory.used == 0
 
 
-async def test_requests_wait_also_while_all_replicas_are_away(start: Any, kit: Any) -> None:
+async def test_requests_wait_while_replicas_are_away(start: Any, kit: Any) -> None:
     """The last engine is gone and membership does not know yet: the request waits for another one, also while the
     breaker lets requests try the old one again."""
     running = await start(engines=1, hold=HOLD, breaker={"base": 0.05, "cap": 0.05})
@@ -81,7 +81,7 @@ async def test_requests_wait_also_while_all_replicas_are_away(start: Any, kit: A
     assert (await asking).status == 200
 
 
-async def test_a_router_that_ends_turns_its_waiting_requests_away(start: Any, kit: Any) -> None:
+async def test_stop_turns_waiting_requests_away(start: Any, kit: Any) -> None:
     running = await start(engines=0, hold=HOLD)
     asking = asyncio.create_task(running.post(kit.chat()))
     await kit.until(lambda: report(running).held == 1)
@@ -92,7 +92,7 @@ async def test_a_router_that_ends_turns_its_waiting_requests_away(start: Any, ki
     assert answer.headers["connection"] == "close"
 
 
-async def test_a_router_with_room_to_wait_is_ready_without_a_replica(start: Any, kit: Any) -> None:
+async def test_router_with_queue_is_ready_without_replica(start: Any, kit: Any) -> None:
     waiting, refusing = await start(engines=0, hold=HOLD), await start(engines=0)
     health = kit.request(b"", path="/health", method="GET")
     assert (await waiting.send(health)).status == 200
@@ -102,7 +102,7 @@ async def test_a_router_with_room_to_wait_is_ready_without_a_replica(start: Any,
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
-async def test_a_router_that_leaves_serves_on_but_keeps_nobody(start: Any, kit: Any) -> None:
+async def test_leaving_router_serves_without_keep_alive(start: Any, kit: Any) -> None:
     running = await start(timeouts={"leave": 60})
     leaving = asyncio.create_task(running.router.leave())
     await kit.until(lambda: running.router.pool.leaving)

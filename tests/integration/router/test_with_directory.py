@@ -1,4 +1,4 @@
-"""The router beside a real directory: it follows what agents say, and goes on without them."""
+"""A router with a real directory: it follows agents' reports, and works without them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _hold(running: Any, kit: Any, writer: DirectoryWriter, chunks: list[in
     await kit.until(lambda: running.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks))
 
 
-async def test_requests_go_where_the_engines_say_the_prefix_is(
+async def test_requests_follow_reported_prefixes(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
@@ -76,7 +76,7 @@ async def test_requests_go_where_the_engines_say_the_prefix_is(
     await kit.until(lambda: slot not in running.router.pool.decider.mirror.match(chunks))
 
 
-async def test_load_and_states_come_from_the_agents(
+async def test_agents_report_load_and_state(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url)
@@ -95,7 +95,7 @@ async def test_load_and_states_come_from_the_agents(
     assert [len(engine.seen) for engine in running.engines] == [3, 1]
 
 
-async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
+async def test_cache_of_other_model_folder_is_unknown(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter], caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
@@ -125,7 +125,7 @@ async def test_what_a_replica_of_another_model_folder_holds_is_not_believed(
         await kit.until(lambda: first.slot in running.router.pool.decider.mirror.match(chunks))
 
 
-async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
+async def test_directory_outage_costs_no_request(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     running = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})
@@ -148,7 +148,7 @@ async def test_a_directory_that_dies_costs_no_request_and_is_taken_up_again(
     await kit.until(lambda: running.router.pool.decider.mirror.match(chunks).get(slot, (0, 0))[0] == len(chunks), 60)
 
 
-async def test_a_router_that_starts_without_its_directory(start: Any, kit: Any, tmp_path: Path) -> None:
+async def test_router_starts_without_directory(start: Any, kit: Any, tmp_path: Path) -> None:
     running = await start(engines=2, directoryUrl=f"unix://{tmp_path}/nobody.sock")
     for _ in range(4):
         assert (await running.post(kit.chat())).status == 200
@@ -156,7 +156,7 @@ async def test_a_router_that_starts_without_its_directory(start: Any, kit: Any, 
     assert b"plumage_router_degraded 1" in (await running.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")).body
 
 
-async def test_two_routers_count_each_others_work(
+async def test_routers_count_each_others_work(
     start: Any, kit: Any, server: LocalServer, agents: list[DirectoryWriter]
 ) -> None:
     one = await start(engines=2, directoryUrl=server.url, policy={"name": "PrefixAware"})

@@ -1,4 +1,4 @@
-"""Key files: what is a key, what is a comment, and what is refused."""
+"""Key files: keys, tenants, comments, and refused lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _tenant(auth: Auth, key: str) -> str | None:
     return tenant.name if tenant is not None else None
 
 
-def test_a_hash_inside_a_key_belongs_to_it(tmp_path: Path) -> None:
+def test_key_may_contain_a_hash(tmp_path: Path) -> None:
     auth = _auth(tmp_path, "acme sk-ab#cdef\nother k#\n")
     assert _tenant(auth, "sk-ab#cdef") == "acme"
     assert _tenant(auth, "sk-ab") is None
@@ -30,7 +30,7 @@ def test_a_hash_inside_a_key_belongs_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comment", ["# none", "#none", "#", "  # acme k2", "acme k1 # its key", "acme k1\t#k2", ""])
-def test_comments(tmp_path: Path, comment: str) -> None:
+def test_keys_file_ignores_comments(tmp_path: Path, comment: str) -> None:
     auth = _auth(tmp_path, f"{comment}\nbeta k3\n")
     assert _tenant(auth, "k1") == ("acme" if "k1" in comment else None)
     assert _tenant(auth, "k3") == "beta"
@@ -39,7 +39,7 @@ def test_comments(tmp_path: Path, comment: str) -> None:
 
 
 @pytest.mark.parametrize("second", ["acme secret", "beta secret", "secret", "beta secret # again"])
-def test_a_key_may_stand_there_once_and_is_not_told(tmp_path: Path, second: str) -> None:
+def test_keys_file_refuses_duplicate_key_without_showing_it(tmp_path: Path, second: str) -> None:
     with pytest.raises(ConfigurationError, match="line 3: this key") as refused:
         _auth(tmp_path, f"acme secret\n# more\n{second}\n")
     assert "secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Bodies: what is read, what is refused, and that no key is lost without notice."""
+"""Request bodies: parsing, refused JSON, and detection of duplicate keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BODIES = st.dictionaries(st.text(max_size=6), _JSON, max_size=5)
 
 
 @given(_BODIES, st.booleans(), st.sampled_from([None, 1, 3]))
-def test_any_object_is_read_however_it_is_written(body: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_parser_reads_any_object(body: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
     raw = json.dumps(body, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "surrogatepass")
     try:
         expected = orjson.loads(raw)
@@ -53,7 +53,7 @@ def _string(text: str, escape: bool) -> str:
     ),
     st.booleans(),
 )
-def test_a_repeated_key_is_always_seen(pairs: list[tuple[str, Any]], escape: bool) -> None:
+def test_parser_refuses_duplicate_key(pairs: list[tuple[str, Any]], escape: bool) -> None:
     raw = _written(pairs, escape)
     for document in (raw, b'{"deep":[{"er":' + raw + b"}]}"):
         if len({key for key, _ in pairs}) == len(pairs):
@@ -64,7 +64,7 @@ def test_a_repeated_key_is_always_seen(pairs: list[tuple[str, Any]], escape: boo
             assert (refused.value.status, refused.value.code) == (400, "duplicate_key")
 
 
-def test_quotes_spelled_another_way_do_not_hide_a_repeated_key() -> None:
+def test_escaped_quotes_do_not_hide_duplicate_key() -> None:
     raw = b'{"a":"1","a":"2","b":"\\u0022\\u0022\\u0022\\u0022"}'
     assert orjson.dumps(orjson.loads(raw)).count(b'"') == raw.count(b'"'), "the counts agree by design"
     with pytest.raises(RequestError, match="twice"):
@@ -72,7 +72,7 @@ def test_quotes_spelled_another_way_do_not_hide_a_repeated_key() -> None:
 
 
 @given(st.text(alphabet='\\"u02aé', max_size=30), st.booleans())
-def test_quotes_and_backslashes_in_any_order_are_counted_right(text: str, twice: bool) -> None:
+def test_quote_count_handles_backslashes(text: str, twice: bool) -> None:
     chars = ("\\u0022" if twice and char == '"' else json.dumps(char)[1:-1] for char in text)
     spelled = '"' + "".join(chars) + '"'
     raw = f'{{"a" : {spelled}}}'.encode()
@@ -82,14 +82,14 @@ def test_quotes_and_backslashes_in_any_order_are_counted_right(text: str, twice:
 
 
 @given(_BODIES.filter(bool), st.sampled_from([b"", b" \n"]))
-def test_fields_are_put_in_front_and_nothing_else_changes(body: dict[str, Any], space: bytes) -> None:
+def test_splice_puts_fields_in_front(body: dict[str, Any], space: bytes) -> None:
     raw = space + orjson.dumps(body)
     if "cache_salt" not in body:
         assert orjson.loads(splice(raw, {"cache_salt": 's"x'})) == {"cache_salt": 's"x', **body}
         assert splice(raw, {"cache_salt": "s"}).endswith(raw.lstrip()[1:])
 
 
-def test_a_repeated_key_of_a_long_body_is_found_without_the_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_key_of_long_body_needs_no_slow_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage_router.request.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
     keys = ",".join(f'"{number:x}":0' for number in range(30_000))
     assert len(parse_body(f'{{{keys}, "user":"\\u0022\\\\u0022"}}'.encode())) == 30_001
@@ -98,6 +98,6 @@ def test_a_repeated_key_of_a_long_body_is_found_without_the_slow_parser(monkeypa
     assert (refused.value.code, refused.value.param) == ("duplicate_key", None)
 
 
-def test_a_body_with_quotes_spelled_another_way_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escaped_quotes_need_no_second_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage_router.request.body.json.loads", lambda *_, **__: pytest.fail("the slow parser"))
     assert parse_body(b'{"user":"\\u0022","metadata":[{},{}]}') == {"user": '"', "metadata": [{}, {}]}

@@ -1,4 +1,4 @@
-"""A body that comes in many small parts is held as what it is counted for."""
+"""A body in many small parts takes the memory that is counted for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def connected(host: Host) -> DownstreamConnection:
 
 
 @pytest.mark.parametrize("part", [1, 2, 7])
-def test_tiny_chunks_take_no_more_memory_than_is_counted(host: Host, part: int) -> None:
+def test_tiny_chunks_take_the_counted_memory(host: Host, part: int) -> None:
     connection = connected(host)
     connection.data_received(HEAD)
     packet, packets = b"%x\r\n%b\r\n" % (part, b"x" * part) * 100, SIZE // part // 100
@@ -82,7 +82,7 @@ def test_tiny_chunks_take_no_more_memory_than_is_counted(host: Host, part: int) 
     assert host.body_memory.used == 0
 
 
-def test_bodies_in_one_part_and_in_several_are_what_was_sent(host: Host) -> None:
+def test_body_equals_its_parts(host: Host) -> None:
     connection = connected(host)
     connection.data_received(HEAD + b"3\r\nabc\r\n0\r\n\r\n")
     connection.data_received(HEAD + b"3\r\nabc\r\n")

@@ -1,4 +1,4 @@
-"""Memory for bodies: one limit, a share for each tenant, a part for small requests, the largest refused first."""
+"""Memory for bodies: one limit, a share for each tenant, a part for small requests, eviction of the largest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Arriving:
         return self.room.reserve(self.held, size)
 
 
-def test_a_large_body_gives_way_to_a_small_request() -> None:
+def test_large_body_is_evicted_for_small_request() -> None:
     room = BodyMemory(TOTAL)
     large = [Arriving(room) for _ in range(3)]
     sizes = (300_000, 600_000, 500_000)
@@ -39,7 +39,7 @@ def test_a_large_body_gives_way_to_a_small_request() -> None:
     assert room.used == 800_000 + 199_000 + 2000
 
 
-def test_large_bodies_leave_the_reserve_free() -> None:
+def test_large_bodies_leave_memory_for_small_ones() -> None:
     room = BodyMemory(TOTAL)
     whole = [Arriving(room) for _ in range(7)]
     for body in whole:
@@ -50,7 +50,7 @@ def test_large_bodies_leave_the_reserve_free() -> None:
     assert Arriving(room).add(SMALL), "small ones may use the reserve"
 
 
-def test_a_tenant_takes_no_more_than_its_share_and_gives_way_itself() -> None:
+def test_tenant_over_its_share_evicts_its_own_body() -> None:
     room = BodyMemory(TOTAL, shared=True)
     greedy = [Arriving(room, "a") for _ in range(20)]
     for body in greedy:
@@ -61,7 +61,7 @@ def test_a_tenant_takes_no_more_than_its_share_and_gives_way_itself() -> None:
     assert not other.refused
 
 
-def test_the_tenant_that_holds_most_gives_way_to_others() -> None:
+def test_eviction_starts_with_largest_tenant() -> None:
     room = BodyMemory(TOTAL, shared=True)
     a, b = Arriving(room, "a"), Arriving(room, "b")
     assert a.add(600_000)
@@ -71,7 +71,7 @@ def test_the_tenant_that_holds_most_gives_way_to_others() -> None:
     assert (a.refused, b.refused, c.refused) == (True, False, False)
 
 
-def test_nothing_is_counted_in_the_end_whatever_happened() -> None:
+def test_all_memory_is_released_in_the_end() -> None:
     rng = random.Random(1)
     room = BodyMemory(TOTAL, shared=True)
     bodies = [Arriving(room, rng.choice("abc")) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""The breaker: when a replica that failed is tried again."""
+"""The circuit breaker: when it opens, and when a failed replica is tried again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _open() -> Breaker:
     return breaker
 
 
-def test_failures_in_a_row_open_it_and_a_success_between_does_not_count() -> None:
+def test_breaker_opens_after_failures_in_a_row() -> None:
     breaker = _breaker()
     for outcome in "ffsff":
         breaker.succeeded() if outcome == "s" else breaker.failed(0.0)
@@ -25,11 +25,11 @@ def test_failures_in_a_row_open_it_and_a_success_between_does_not_count() -> Non
     assert not breaker.allows(0.5)
 
 
-def test_a_refused_connection_opens_it_at_once() -> None:
+def test_refused_connection_opens_breaker_at_once() -> None:
     assert not _open().allows(0.5)
 
 
-def test_after_the_back_off_one_trial_at_a_time() -> None:
+def test_half_open_breaker_allows_one_trial() -> None:
     breaker = _open()
     assert breaker.allows(1.0)
     assert breaker.state is BreakerState.OPEN, "asking changes nothing"
@@ -45,7 +45,7 @@ def test_after_the_back_off_one_trial_at_a_time() -> None:
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_the_back_off_doubles_up_to_its_cap() -> None:
+def test_backoff_doubles_up_to_cap() -> None:
     breaker, now, waits = _open(), 0.0, []
     for _ in range(4):
         start = now
@@ -58,14 +58,14 @@ def test_the_back_off_doubles_up_to_its_cap() -> None:
     assert waits == [1.0, 2.0, 4.0, 4.0]
 
 
-def test_late_failures_of_an_open_breaker_do_not_prolong_it() -> None:
+def test_late_failures_do_not_prolong_backoff() -> None:
     breaker = _open()
     for _ in range(10):
         breaker.failed(0.9)
     assert breaker.allows(1.0)
 
 
-def test_a_good_health_check_closes_what_a_failed_connection_opened() -> None:
+def test_health_check_closes_breaker_of_failed_connection() -> None:
     breaker = _open()
     breaker.reached(back=False)
     assert breaker.state is BreakerState.CLOSED
@@ -74,7 +74,7 @@ def test_a_good_health_check_closes_what_a_failed_connection_opened() -> None:
     assert breaker.state is BreakerState.CLOSED, "the count began anew"
 
 
-def test_a_good_health_check_says_nothing_about_completions_that_fail() -> None:
+def test_health_check_does_not_close_breaker_of_failed_completions() -> None:
     """An engine whose health check is good and whose every completion fails gets trials only, ever fewer."""
     breaker, sent = _breaker(), 0
     for tick in range(600):
@@ -89,7 +89,7 @@ def test_a_good_health_check_says_nothing_about_completions_that_fail() -> None:
     assert sent == 3 + 2 + 60 // 4 - 1, "three to open it, after 1 s and 2 s more, then every 4 s"
 
 
-def test_an_engine_that_was_away_and_is_back_gets_a_trial_at_once() -> None:
+def test_returned_engine_gets_trial_at_once() -> None:
     breaker = _breaker()
     for _ in range(3):
         breaker.failed(0.0)

@@ -1,4 +1,4 @@
-"""Deciding: what is read from a request, what is asked of the mirror, and that every account is settled."""
+"""Reading a prompt, looking it up, choosing a replica, and the accounts of each decision."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _prompt(text: str = "x" * 2600) -> Prompt:
     return _reader().read(CHAT_PATH, _chat(text))
 
 
-def test_the_chain_is_the_directorys() -> None:
+def test_chain_equals_the_directorys() -> None:
     text = "y" * 1000
     assert _reader().read(CHAT_PATH, _chat(text)).chunks == chain(text.encode(), seed("base"))
     assert _reader().read(CHAT_PATH, _chat(text, model="alias")).chunks == chain(text.encode(), seed("base"))
@@ -75,7 +75,7 @@ def test_the_chain_is_the_directorys() -> None:
         (0, {}, True),
     ],
 )
-def test_a_prompt_that_the_engine_may_cut_has_no_chain(kept: int, more: dict[str, int], cut: bool) -> None:
+def test_truncated_prompt_has_no_chain(kept: int, more: dict[str, int], cut: bool) -> None:
     """It keeps the end of a prompt, and no token is shorter than a byte."""
     text = "y" * 2600
     prompt = _reader(context=3000).read(CHAT_PATH, _chat(text, truncate_prompt_tokens=kept, **more))
@@ -84,7 +84,7 @@ def test_a_prompt_that_the_engine_may_cut_has_no_chain(kept: int, more: dict[str
     assert len(prompt.text) == (min(2600, 4 * max(1, kept if kept >= 0 else 3000 - 400)) if cut else 2600)
 
 
-def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
+def test_token_ids_are_counted_before_truncation() -> None:
     ids = [5] * 600
     for kept, cut in ((599, True), (600, False)):
         for prompt in (ids, [ids, ids]):
@@ -95,7 +95,7 @@ def test_token_ids_are_counted_to_tell_whether_they_are_cut() -> None:
 @pytest.mark.parametrize(
     "body", [{"prompt": "x" * 799}, {"prompt": [5] * 101}, {"messages": [{"role": "user", "content": "x" * 799}]}]
 )
-def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str, Any]) -> None:
+def test_truncated_prompt_may_exceed_the_context(body: dict[str, Any]) -> None:
     reader = _reader(context=100, longest_token=4)
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     with pytest.raises(RequestError, match="longer than this pool's context of 100 tokens"):
@@ -114,7 +114,7 @@ def test_what_the_engine_would_cut_is_not_refused_for_its_length(body: dict[str,
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 401}] * 2}]},
     ],
 )
-def test_a_text_far_longer_than_the_context_is_refused_though_it_would_be_cut(body: dict[str, Any], kept: int) -> None:
+def test_far_too_long_truncated_prompt_is_refused(body: dict[str, Any], kept: int) -> None:
     """The engine would tokenize all of it, to keep the end."""
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     cut = json.dumps({"model": "base", **body, "truncate_prompt_tokens": kept}).encode()
@@ -123,7 +123,7 @@ def test_a_text_far_longer_than_the_context_is_refused_though_it_would_be_cut(bo
     assert refused.value.code == "context_length_exceeded"
 
 
-def test_a_very_long_prompt_is_routed_without_knowledge_of_caches() -> None:
+def test_very_long_prompt_is_routed_without_chain() -> None:
     reader = _reader(context=10**7, longest_token=100)
     long = "word " * 900_000
     for path, body in (
@@ -139,17 +139,17 @@ def test_a_very_long_prompt_is_routed_without_knowledge_of_caches() -> None:
     assert reader.read(CHAT_PATH, raw).text, "an image is no text"
 
 
-def test_only_an_alias_changes_the_body() -> None:
+def test_payload_changes_only_for_alias() -> None:
     assert _reader().read(CHAT_PATH, _chat("x")).payload == _chat("x")
     assert json.loads(_reader().read(CHAT_PATH, _chat("x", model="alias")).payload)["model"] == "base"
 
 
-def test_several_prompts_are_routed_by_the_first() -> None:
+def test_first_of_several_prompts_decides() -> None:
     raw = json.dumps({"model": "base", "prompt": ["a" * 600, "b" * 600]}).encode()
     assert _reader().read(COMPLETION_PATH, raw).text == b"a" * 600
 
 
-def test_a_prompt_that_no_tokenization_could_fit_is_refused() -> None:
+def test_prompt_over_context_in_every_tokenization_is_refused() -> None:
     reader = _reader(context=100, longest_token=10)
     assert reader.read(CHAT_PATH, _chat("x" * 1000)).text
     with pytest.raises(RequestError) as refused:
@@ -157,7 +157,7 @@ def test_a_prompt_that_no_tokenization_could_fit_is_refused() -> None:
     assert refused.value.code == "context_length_exceeded"
 
 
-def test_a_burst_on_a_new_prefix_follows_its_first_request() -> None:
+def test_burst_on_new_prefix_follows_first_request() -> None:
     decider, loads = _decider()
     first = decider.decide(_prompt(), loads, 0.0)
     others = [decider.decide(_prompt(), loads, 0.01) for _ in range(5)]
@@ -165,7 +165,7 @@ def test_a_burst_on_a_new_prefix_follows_its_first_request() -> None:
     assert others[0].depth == len(_prompt().chunks) == 10
 
 
-def test_a_failure_before_the_prefill_takes_the_pending_owner_back() -> None:
+def test_failure_before_prefill_removes_pending_owner() -> None:
     decider, loads = _decider()
     first = decider.decide(_prompt(), loads, 0.0)
     decider.failed(first, 0.1)
@@ -175,7 +175,7 @@ def test_a_failure_before_the_prefill_takes_the_pending_owner_back() -> None:
     assert second.ticket.slot in decider.look_up(_prompt())[0]
 
 
-def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
+def test_pending_owner_expires() -> None:
     for renewed in (False, True):
         decider, loads = _decider()
         decider.decide(_prompt(), loads, 0.0)
@@ -185,7 +185,7 @@ def test_a_pending_owner_lapses_unless_it_is_renewed() -> None:
         assert bool(decider.look_up(_prompt())[0]) is renewed
 
 
-def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> None:
+def test_pending_owner_outlives_predicted_queue() -> None:
     decider, loads = _decider("Lbgr", replicas=1)
     first = decider.decide(_prompt("a" * 400_000), loads, 0.0)  # untaught, Lbgr takes a second for a thousand tokens
     assert first.ticket.predicted_ttft is not None
@@ -197,7 +197,7 @@ def test_a_prompt_behind_a_long_queue_is_a_pending_owner_until_its_turn() -> Non
     assert not decider.look_up(_prompt())[0]
 
 
-def test_an_answer_in_one_piece_waits_for_as_long_as_its_prefill_should_take() -> None:
+def test_prefill_without_stream_ends_at_prediction() -> None:
     """Its end says nothing of that, and is no sample of how long prompts wait."""
     decider, loads = _decider("Lbgr", replicas=1)
     whole = _reader().read(CHAT_PATH, _chat("a" * 8000))
@@ -220,7 +220,7 @@ def test_an_answer_in_one_piece_waits_for_as_long_as_its_prefill_should_take() -
     assert loads[0].prefill_tokens == 0.0
 
 
-def test_answers_in_one_piece_that_ended_before_their_prediction_are_not_kept() -> None:
+def test_ended_prefills_are_not_watched() -> None:
     decider, loads = _decider("Lbgr")
     under_way = decider.decide(_prompt("o" * 2600), loads, 0.0)
     prompt = _prompt()
@@ -230,7 +230,7 @@ def test_answers_in_one_piece_that_ended_before_their_prediction_are_not_kept() 
     assert under_way.prefill in [prefill for _, _, prefill in decider._watched]
 
 
-def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
+def test_tokens_are_known_or_estimated() -> None:
     decider, _ = _decider()
     prompt = _prompt()
     decider.mirror.apply(1, [(chunk, 1, 100 * depth) for depth, chunk in enumerate(prompt.chunks[:4], 1)])
@@ -239,7 +239,7 @@ def test_tokens_are_counted_where_known_and_guessed_elsewhere() -> None:
     assert tokens == 400 + (2600 - 4 * 256) / 4.0
 
 
-def test_what_an_engine_counted_is_known_before_its_events_come() -> None:
+def test_engine_count_is_used_before_events() -> None:
     decider, loads = _decider(replicas=1)
     first = _prompt("odd " * 640 + "y" * 100)
     decision = decider.decide(first, loads, 0.0)
@@ -252,7 +252,7 @@ def test_what_an_engine_counted_is_known_before_its_events_come() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Lbgr", "RoundRobin", "LeastLoad", "PrefixAware"])
-def test_every_account_is_settled(policy: str) -> None:
+def test_work_in_flight_returns_to_zero(policy: str) -> None:
     decider, loads = _decider(policy)
     rng = random.Random(3)
     under_way = []
@@ -275,14 +275,14 @@ def test_every_account_is_settled(policy: str) -> None:
         assert load.decode_blocks == pytest.approx(0.0, abs=1e-6)
 
 
-def test_bytes_a_token_are_learned_from_long_prompts() -> None:
+def test_long_prompts_teach_bytes_per_token() -> None:
     decider, loads = _decider()
     for _ in range(300):
         decider.finished(decider.decide(_prompt(), loads, 0.0), 1.0, Usage(1300, 0))
     assert decider.rate.bytes_per_token == pytest.approx(2.0, rel=0.01)
 
 
-def test_a_few_prompts_of_another_script_do_not_change_what_a_token_has() -> None:
+def test_other_script_does_not_change_token_rate() -> None:
     decider, loads = _decider()
     for number in range(100):
         tokens = 1950 if number % 4 == 3 else 400
@@ -308,7 +308,7 @@ _IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ({"messages": [{"role": "user", "content": [_IMAGE]}, {"role": "user", "content": _TEXT}]}, False),
     ],
 )
-def test_only_plain_prompts_teach(body: dict[str, Any], plain: bool) -> None:
+def test_only_plain_prompts_teach_policy(body: dict[str, Any], plain: bool) -> None:
     """An engine counts the tokens of all prompts and of media together; the text that is known here is of the first."""
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())
@@ -322,7 +322,7 @@ def test_only_plain_prompts_teach(body: dict[str, Any], plain: bool) -> None:
     assert set(graded) == {640 if plain else None}
 
 
-def test_new_prefixes_are_told_to_other_routers_known_ones_are_not() -> None:
+def test_only_new_prefixes_are_shared() -> None:
     decider, loads = _decider()
     told: list[int] = []
     decider.share = lambda chunks, slot, ttl: told.append(slot)
@@ -330,7 +330,7 @@ def test_new_prefixes_are_told_to_other_routers_known_ones_are_not() -> None:
     assert told == slots[:1]
 
 
-def test_the_audit_keeps_its_bound_and_the_latest_of_an_id() -> None:
+def test_audit_is_bounded_and_finds_latest_record() -> None:
     decider, loads = _decider(replicas=40)
     audit = Audit(8)
     for number in range(20):
@@ -346,7 +346,7 @@ def test_the_audit_keeps_its_bound_and_the_latest_of_an_id() -> None:
     assert latest[0].available == 40
 
 
-def test_the_audit_says_how_many_of_a_large_fleet_were_looked_at() -> None:
+def test_audit_shows_number_of_considered_replicas() -> None:
     decider, loads = _decider("Lbgr", replicas=200)
     for now in (0.0, 1.0):
         decision = decider.decide(_prompt(), loads, now)

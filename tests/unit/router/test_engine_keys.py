@@ -1,4 +1,4 @@
-"""The keys of a pool's engines while they change, and the salts of its tenants."""
+"""The engine keys of a pool during a change, and the salts of its tenants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumage_router.http.auth import Tenant
 OLD, NEW = b"old", b"new"
 
 
-def test_an_engine_gets_the_key_that_it_took_last() -> None:
+def test_engine_gets_the_key_it_accepted_last() -> None:
     keys = EngineKeys()
     keys.use(NEW, OLD)
     assert keys.of("a") == NEW
@@ -26,7 +26,7 @@ def test_an_engine_gets_the_key_that_it_took_last() -> None:
     assert keys.refused("a", [NEW, OLD]) is None
 
 
-def test_the_key_of_before_is_kept_without_a_file_that_names_it() -> None:
+def test_previous_key_is_kept_without_file() -> None:
     keys = EngineKeys()
     keys.use(OLD)
     keys.use(NEW)
@@ -37,14 +37,14 @@ def test_the_key_of_before_is_kept_without_a_file_that_names_it() -> None:
     assert keys.all == (NEW,), "engines may ask for it until they are restarted"
 
 
-def test_two_requests_that_meet_one_refusal_end_with_one_key() -> None:
+def test_concurrent_refusals_end_with_one_key() -> None:
     keys = EngineKeys()
     keys.use(NEW, OLD)
     assert [keys.refused("a", [NEW]), keys.refused("a", [NEW])] == [OLD, OLD]
     assert keys.of("a") == OLD
 
 
-def test_a_salt_can_not_be_computed_from_the_tenants_name() -> None:
+def test_salt_needs_the_secret_key() -> None:
     salts, others = Salts(), Salts()
     salts.use(b"k1")
     others.use(b"k2")
@@ -58,14 +58,14 @@ def test_a_salt_can_not_be_computed_from_the_tenants_name() -> None:
         Salts().of(acme)
 
 
-def test_all_routers_of_a_pool_make_the_same_salt() -> None:
+def test_salt_is_equal_on_all_routers() -> None:
     """A golden value: routers of two versions serve one pool during an upgrade."""
     salts = Salts()
     salts.use(b"secret")
     assert salts.of(Tenant("acme")) == "V0wwWNQ20Dx7j3oyfJcOxN8V"
 
 
-def test_a_previous_key_may_be_missing_come_and_go(tmp_path: Path) -> None:
+def test_previous_key_file_may_come_and_go(tmp_path: Path) -> None:
     line = SecretLine(tmp_path / "previous", "a key", needed=False)
     line.read()
     assert (line.value, line.refresh()) == (None, False)
@@ -76,7 +76,7 @@ def test_a_previous_key_may_be_missing_come_and_go(tmp_path: Path) -> None:
     assert (line.refresh(), line.value, line.error) == (True, None, None)
 
 
-def test_a_secret_that_went_stays_in_force(tmp_path: Path) -> None:
+def test_deleted_secret_stays_in_force(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("secret\n")
     line = SecretLine(file, "a key")

@@ -1,4 +1,4 @@
-"""A replica is given its time, whatever the router's own loop was busy with meanwhile."""
+"""A timeout does not count the time in which the event loop was busy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_loop_that_was_busy_does_not_count_as_a_replica_that_is_late(port: int) -> None:
+def test_busy_loop_does_not_count(port: int) -> None:
     async def main() -> None:
         connecting = asyncio.ensure_future(fair_timeout(0.2, asyncio.open_connection("127.0.0.1", port)))
         for _ in range(5):
@@ -41,7 +41,7 @@ def test_a_loop_that_was_busy_does_not_count_as_a_replica_that_is_late(port: int
     run(main())
 
 
-def test_what_does_not_end_is_ended() -> None:
+def test_timeout_cancels_the_work() -> None:
     ended = []
 
     async def waits() -> None:
@@ -65,7 +65,7 @@ def test_what_does_not_end_is_ended() -> None:
     run(main())
 
 
-def test_results_and_errors_pass_through() -> None:
+def test_timeout_passes_results_and_errors() -> None:
     async def answers() -> int:
         await asyncio.sleep(0.02)
         return 7
@@ -87,7 +87,7 @@ def test_results_and_errors_pass_through() -> None:
     run(main())
 
 
-def test_nothing_is_logged_of_work_that_fails_after_whoever_waited_left() -> None:
+def test_late_failure_is_not_logged() -> None:
     told: list[Any] = []
 
     async def fails_when_ended() -> None:

@@ -1,4 +1,4 @@
-"""Content parts: known types with their own keys, and no address that an engine would fetch for a client."""
+"""Content parts: known types with their own keys, and no URL that an engine would fetch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("part", GOOD, ids=lambda part: part["type"])
-def test_parts_that_may_be_sent(part: dict[str, Any]) -> None:
+def test_allowed_parts_pass(part: dict[str, Any]) -> None:
     _check(part)
 
 
@@ -52,9 +52,7 @@ def test_parts_that_may_be_sent(part: dict[str, Any]) -> None:
     "address", [ADDRESS, "https://x/y", "file:///etc/passwd", "ftp://x", "//x", " data:,", "DATA:,", ""]
 )
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_an_address_is_refused_whatever_the_type_unless_media_are_allowed(
-    kind: str, address: str, wrapped: bool
-) -> None:
+def test_media_url_needs_allow_media(kind: str, address: str, wrapped: bool) -> None:
     key = "image_url" if kind == "input_image" else kind
     part = {"type": kind, key: {"url": address} if wrapped else address}
     assert _refusal(part) == (f"messages[0].content[0].{key}", "media_url")
@@ -63,7 +61,7 @@ def test_an_address_is_refused_whatever_the_type_unless_media_are_allowed(
 
 @pytest.mark.parametrize("allow_media", [True, False])
 @pytest.mark.parametrize("kind", [part["type"] for part in GOOD if part["type"] not in ("image_url", "input_image")])
-def test_a_part_that_hides_another_ones_address_is_refused(kind: str, allow_media: bool) -> None:
+def test_part_with_hidden_url_is_refused(kind: str, allow_media: bool) -> None:
     part = next(part for part in GOOD if part["type"] == kind)
     for url in ({"url": ADDRESS}, ADDRESS, None):
         hidden = _refusal({**part, "image_url": url}, allow_media)
@@ -92,5 +90,5 @@ def test_a_part_that_hides_another_ones_address_is_refused(kind: str, allow_medi
         ({"type": "refusal", "refusal": None}, "refusal", "invalid_type"),
     ],
 )
-def test_parts_that_may_not_be_sent(part: dict[str, Any], key: str, code: str | None) -> None:
+def test_other_parts_are_refused(part: dict[str, Any], key: str, code: str | None) -> None:
     assert _refusal(part) == (f"messages[0].content[0].{key}", code)

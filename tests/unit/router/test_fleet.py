@@ -1,4 +1,4 @@
-"""Members, slots and who may be chosen; key files; the hottest prefixes; the configuration."""
+"""Members, slots, available replicas; key files; hot prefixes; the configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _slots(fleet: Fleet) -> dict[str, int]:
     return {replica.id: replica.slot for replica in fleet}
 
 
-def test_slots_stay_and_are_given_again_only_when_nothing_is_left_on_them() -> None:
+def test_slot_is_reused_after_last_request() -> None:
     fleet, freed = _fleet(), []
     fleet.listen(lambda replica, came: None if came else freed.append(replica.id))
     fleet.update(_members("a1", "a2", "a3"))
@@ -60,7 +60,7 @@ def test_slots_stay_and_are_given_again_only_when_nothing_is_left_on_them() -> N
     assert _slots(fleet)["a5"] == 1
 
 
-def test_the_same_id_at_another_address_is_another_replica() -> None:
+def test_new_address_makes_new_replica() -> None:
     fleet = _fleet()
     fleet.update([Member("a", "http://10.0.0.1:1")])
     first = fleet.get("a")
@@ -70,7 +70,7 @@ def test_the_same_id_at_another_address_is_another_replica() -> None:
     assert fleet.get("a") is not first
 
 
-def test_only_fit_replicas_are_candidates() -> None:
+def test_only_available_replicas_are_candidates() -> None:
     fleet = _fleet()
     members = _members("a1", "a2", "a3", "a4", "a5", "a6")
     fleet.update(
@@ -102,18 +102,18 @@ def test_only_fit_replicas_are_candidates() -> None:
         ({"replicas": 3}, "replicas"),
     ],
 )
-def test_membership_that_can_not_be(change: dict[str, Any], said: str) -> None:
+def test_invalid_membership_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         parse_members(json.dumps({"pool": "chat", "replicas": [], **change}).encode(), "chat")
 
 
-def test_a_newer_membership_may_say_more() -> None:
+def test_newer_membership_may_have_more_fields() -> None:
     text = b'{"pool":"chat","more":1,"replicas":[{"id":"a","url":"http://[::1]:80","role":"both"}]}'
     assert parse_members(text, "chat")[0].address() == ("::1", 80)
     assert Member("a", "http://x:81/").address() == ("x", 81)
 
 
-def test_keys_and_their_tenants(tmp_path: Path) -> None:
+def test_keys_file_names_tenants(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("acme k1\nacme k2\nk3\n")
     auth = Auth(AuthConfig(api_keys_file=file))
@@ -124,7 +124,7 @@ def test_keys_and_their_tenants(tmp_path: Path) -> None:
         Auth(AuthConfig(api_keys_file=tmp_path / "none"))
 
 
-def test_a_secret_is_one_line(tmp_path: Path) -> None:
+def test_secret_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     for text, said in (("", "is empty"), ("\n", "is empty"), ("a\nb\n", "single line"), ("a", "line break")):
         file.write_text(text)
@@ -132,7 +132,7 @@ def test_a_secret_is_one_line(tmp_path: Path) -> None:
             SecretLine(file, "a key").read()
 
 
-def test_the_hottest_stay_and_memory_is_bounded() -> None:
+def test_hot_prefix_stays_in_bounded_memory() -> None:
     hottest = HotPrefixes(capacity=64)
     for number in range(5000):
         hottest.count(number, 10)
@@ -143,7 +143,7 @@ def test_the_hottest_stay_and_memory_is_bounded() -> None:
     assert len(hottest.top(1000)) <= 64
 
 
-def test_a_wrong_configuration_names_every_mistake(tmp_path: Path) -> None:
+def test_invalid_configuration_names_every_error(tmp_path: Path) -> None:
     file = tmp_path / "router.json"
     file.write_text('{"pool":"chat","listen":{"port":70000},"surprise":1,"model":{"name":"m"}}')
     with pytest.raises(ConfigurationError) as refused:

@@ -1,4 +1,4 @@
-"""A gap between promised and found hits that lasts is told; one that comes and goes is not."""
+"""A lasting gap between predicted and actual hits is logged once; short gaps are not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pass_windows(watch: HitGapWatch, replica: Replica, windows: int, error: floa
 
 
 @pytest.mark.parametrize("error", [0.5, -0.5], ids=["promised too much", "promised too little"])
-def test_a_gap_that_lasts_is_told_once(error: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_lasting_gap_is_logged_once(error: float, caplog: pytest.LogCaptureFixture) -> None:
     watch, replica = HitGapWatch(), make()
     pass_windows(watch, replica, LASTING - 1, error)
     assert watch.lasting == []
@@ -43,7 +43,7 @@ def test_a_gap_that_lasts_is_told_once(error: float, caplog: pytest.LogCaptureFi
     assert r'plumage_router_hit_gap_lasting{replica="chat-\"0\""} 0' in list(watch.lines())
 
 
-def test_small_gaps_and_short_ones_are_told_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_and_short_gaps_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     watch, replica = HitGapWatch(), make()
     pass_windows(watch, replica, 2 * LASTING, 0.19)
     assert watch.ratios[replica.id] == pytest.approx(0.19, abs=0.001)
@@ -54,7 +54,7 @@ def test_small_gaps_and_short_ones_are_told_nobody(caplog: pytest.LogCaptureFixt
     assert caplog.records == []
 
 
-def test_who_promises_nothing_and_whom_hardly_anybody_asked_is_not_judged() -> None:
+def test_unknown_cache_and_few_tokens_are_not_judged() -> None:
     watch, silent, idle = HitGapWatch(), make("silent"), make("idle")
     silent.cache_known = False
     for number in range(3 * LASTING):
@@ -67,7 +67,7 @@ def test_who_promises_nothing_and_whom_hardly_anybody_asked_is_not_judged() -> N
     assert watch.ratios == {"idle": 0.0}
 
 
-def test_without_enough_tokens_what_was_known_of_a_gap_ends() -> None:
+def test_gap_is_forgotten_without_tokens() -> None:
     watch, replica = HitGapWatch(), make()
     pass_windows(watch, replica, LASTING, 0.5)
     for number in range(LASTING + 1, 2 * LASTING):
@@ -83,7 +83,7 @@ def test_without_enough_tokens_what_was_known_of_a_gap_ends() -> None:
     assert watch.lasting == [replica.id]
 
 
-def test_the_log_says_for_how_long_when_windows_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_the_real_duration(caplog: pytest.LogCaptureFixture) -> None:
     watch, replica = HitGapWatch(), make()
     for number in range(2 * LASTING):
         watch.check([replica], number * WINDOW)
@@ -96,7 +96,7 @@ def test_the_log_says_for_how_long_when_windows_go_on(caplog: pytest.LogCaptureF
     assert f"for {2 * LASTING * WINDOW / 60:.0f} minutes" in told.getMessage()
 
 
-def test_a_successor_of_the_same_name_begins_anew() -> None:
+def test_successor_starts_without_gap() -> None:
     watch, first = HitGapWatch(), make("a")
     pass_windows(watch, first, LASTING, 0.5)
     assert watch.lasting == ["a"]

@@ -1,11 +1,11 @@
-"""The prefixes a router matches most: handed over to the pool and counted here."""
+"""Counts of matched prefixes: returned once for the pool, and kept here."""
 
 from __future__ import annotations
 
 from plumage_router.routing.hot_prefixes import HotPrefixes
 
 
-def test_what_was_matched_is_handed_over_once_and_still_counted_here() -> None:
+def test_take_returns_counts_once() -> None:
     hottest = HotPrefixes()
     for tokens in (100.0, 640.0, 320.0):
         hottest.count(7, tokens)
@@ -17,7 +17,7 @@ def test_what_was_matched_is_handed_over_once_and_still_counted_here() -> None:
     assert [(row["count"], row["tokens"]) for row in hottest.top(5)] == [(4, 640), (1, 64)]
 
 
-def test_with_nobody_to_hand_over_to_memory_is_bounded() -> None:
+def test_counts_are_bounded_without_take() -> None:
     hottest = HotPrefixes(capacity=8, max_recent=16)
     for number in range(1000):
         hottest.count(number, 1.0)

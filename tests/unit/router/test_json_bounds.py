@@ -1,4 +1,4 @@
-"""Values of a body are counted before it is parsed, wherever a window ends."""
+"""The values of a body are counted before it is parsed, for any window size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def containers(value: Any) -> int:
 
 
 @given(_JSON, st.integers(1, 9))
-def test_containers_are_counted_exactly_and_not_within_strings(value: Any, window: int) -> None:
+def test_containers_outside_strings_are_counted(value: Any, window: int) -> None:
     raw, held = json.dumps(value).encode(), containers(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_bounds, "WINDOW", window)
@@ -53,19 +53,19 @@ def test_containers_are_counted_exactly_and_not_within_strings(value: Any, windo
     ],
     ids=["parts", "objects", "ids", "nested", "texts"],
 )
-def test_a_hostile_body_is_refused_before_it_is_parsed(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_body_is_refused_before_parsing(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage_router.request.body.orjson.loads", lambda _: pytest.fail("parsed"))
     with pytest.raises(RequestError) as refused:
         parse_body(hostile)
     assert (refused.value.status, refused.value.code) == (400, "too_many")
 
 
-def test_a_long_text_may_hold_whatever_it_likes() -> None:
+def test_long_text_may_contain_brackets() -> None:
     text = '{[,:"\\' * 400_000
     assert parse_body(json.dumps({"prompt": text}).encode()) == {"prompt": text}
 
 
-def test_a_run_of_backslashes_longer_than_a_window_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_of_backslashes_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_bounds, "WINDOW", 16)
     monkeypatch.setattr(json_bounds, "MAX_CONTAINERS", 3)
     run = b"\\" * 100

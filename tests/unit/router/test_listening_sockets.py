@@ -1,4 +1,4 @@
-"""Listening: what stands in the way is named, and nothing of others is removed."""
+"""Listening sockets: errors name the cause, and files of others are not removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _server(path: Path) -> socket.socket:
     return sock
 
 
-def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+def test_other_file_is_not_removed(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_text("precious")
     with pytest.raises(ConfigurationError, match="not a socket"):
@@ -36,7 +36,7 @@ def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
     assert file.read_text() == "precious"
 
 
-def test_a_socket_that_somebody_answers_on_stays(tmp_path: Path) -> None:
+def test_socket_in_use_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "router.sock"
     with _server(path) as server:
         with pytest.raises(ConfigurationError, match="another process"):
@@ -46,7 +46,7 @@ def test_a_socket_that_somebody_answers_on_stays(tmp_path: Path) -> None:
             client.connect(str(path))
 
 
-def test_a_socket_that_nobody_answers_on_is_taken_over(tmp_path: Path) -> None:
+def test_abandoned_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "router.sock"
     _server(path).close()
     assert path.is_socket()
@@ -59,7 +59,7 @@ def test_a_socket_that_nobody_answers_on_is_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "said"), [("none/router.sock", "No such file"), ("x" * 200, "too long")])
-def test_a_path_that_can_not_be_and_the_port_bound_before_is_free_again(tmp_path: Path, name: str, said: str) -> None:
+def test_failed_path_frees_the_port(tmp_path: Path, name: str, said: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(ConfigurationError, match=said):
@@ -68,14 +68,14 @@ def test_a_path_that_can_not_be_and_the_port_bound_before_is_free_again(tmp_path
         pass
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_error_names_the_used_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"{port}: .*choose another port"):
             bind(ListenConfig(port=port))
 
 
-def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+def test_failed_bind_leaks_no_descriptor(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for name in ("file", "none/router.sock", "x" * 200):

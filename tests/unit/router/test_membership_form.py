@@ -1,4 +1,4 @@
-"""What local mode writes is what routers read."""
+"""Local mode writes the membership file that routers read."""
 
 from __future__ import annotations
 

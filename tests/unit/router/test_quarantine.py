@@ -1,4 +1,4 @@
-"""When a body that engines failed on is refused, and for how long."""
+"""Which bodies are refused after failures of engines, and for how long."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def strike(quarantine: Quarantine, body: bytes, now: float, replica: str = "") -
     return quarantine.strike(body, replica or f"chat-{next(REPLICAS)}", now)
 
 
-def test_one_strike_refuses_nothing() -> None:
+def test_one_strike_does_not_refuse() -> None:
     quarantine = _quarantine()
     assert not strike(quarantine, b"a", 0.0)
     assert quarantine.left(b"a", 0.0) == 0.0
     assert quarantine.begun == 0
 
 
-def test_two_strikes_refuse_this_body_alone() -> None:
+def test_two_strikes_refuse_only_this_body() -> None:
     quarantine = _quarantine()
     strike(quarantine, b"a", 0.0)
     assert strike(quarantine, b"a", 1.0)
@@ -40,7 +40,7 @@ def test_two_strikes_refuse_this_body_alone() -> None:
     assert (quarantine.begun, quarantine.refused(1.0), quarantine.refused(12.0)) == (1, 1, 0)
 
 
-def test_after_its_quarantine_one_strike_begins_one_twice_as_long_up_to_the_cap() -> None:
+def test_next_quarantine_is_twice_as_long_up_to_cap() -> None:
     quarantine = _quarantine()
     strike(quarantine, b"a", 0.0)
     now, lengths = 0.0, []
@@ -51,7 +51,7 @@ def test_after_its_quarantine_one_strike_begins_one_twice_as_long_up_to_the_cap(
     assert lengths == [10.0, 20.0, 35.0, 35.0]
 
 
-def test_strikes_of_requests_that_were_under_way_do_not_lengthen_a_quarantine() -> None:
+def test_late_strikes_do_not_extend_quarantine() -> None:
     quarantine = _quarantine()
     for _ in range(9):
         strike(quarantine, b"a", 0.0)
@@ -59,7 +59,7 @@ def test_strikes_of_requests_that_were_under_way_do_not_lengthen_a_quarantine() 
     assert quarantine.begun == 1
 
 
-def test_copies_of_a_body_on_one_dying_replica_are_one_strike() -> None:
+def test_copies_on_one_replica_are_one_strike() -> None:
     quarantine = _quarantine()
     assert not any(strike(quarantine, b"a", 0.1 * copy, "chat-1") for copy in range(9))
     assert quarantine.left(b"a", 1.0) == 0.0
@@ -72,7 +72,7 @@ def test_replica_that_fails_again_later_counts_again() -> None:
     assert strike(quarantine, b"a", 10.0, "chat-1")
 
 
-def test_a_whole_answer_clears_the_body() -> None:
+def test_complete_answer_clears_body() -> None:
     quarantine = _quarantine()
     strike(quarantine, b"a", 0.0)
     quarantine.clear(b"a")
@@ -80,13 +80,13 @@ def test_a_whole_answer_clears_the_body() -> None:
 
 
 @pytest.mark.parametrize(("pause", "refused"), [(99.0, True), (101.0, False)])
-def test_a_body_is_forgotten_after_a_time_without_strikes(pause: float, refused: bool) -> None:
+def test_body_without_strikes_is_forgotten(pause: float, refused: bool) -> None:
     quarantine = _quarantine()
     strike(quarantine, b"a", 0.0)
     assert strike(quarantine, b"a", pause) is refused
 
 
-def test_of_too_many_bodies_the_one_with_the_oldest_strike_is_forgotten() -> None:
+def test_oldest_of_too_many_bodies_is_forgotten() -> None:
     quarantine = _quarantine()
     for at, body in enumerate((b"a", b"b", b"c", b"a", b"d")):
         strike(quarantine, body, float(at))
@@ -95,7 +95,7 @@ def test_of_too_many_bodies_the_one_with_the_oldest_strike_is_forgotten() -> Non
     assert not strike(quarantine, b"b", 5.0)
 
 
-def test_a_flood_of_bodies_stays_within_the_bound() -> None:
+def test_flood_of_bodies_stays_within_bound() -> None:
     quarantine = _quarantine()
     for number in range(10_000):
         strike(quarantine, b"%d" % number, number / 1000)

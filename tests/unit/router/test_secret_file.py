@@ -1,4 +1,4 @@
-"""A file of keys that is caught half written changes nothing; a whole one counts, at once where it is swapped."""
+"""A half-written key file changes nothing; a complete one counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keys(tmp_path: Path) -> _Keys:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# all keys are gone\n", "acme key-of-ac", "acme new-key\nbeta key-of-b"])
-def test_half_a_file_changes_nothing(keys: _Keys, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_half_written_file_changes_nothing(keys: _Keys, text: str, caplog: pytest.LogCaptureFixture) -> None:
     keys.file.write_text(text)
     keys.looks(4)
     assert (keys.tenant("key-of-acme"), keys.tenant("key-of-beta")) == ("acme", "beta")
@@ -44,7 +44,7 @@ def test_half_a_file_changes_nothing(keys: _Keys, text: str, caplog: pytest.LogC
     assert "key-of" not in caplog.text
 
 
-def test_the_rest_of_the_file_counts_once_it_is_there(keys: _Keys) -> None:
+def test_complete_file_counts(keys: _Keys) -> None:
     keys.file.write_text("acme new-k")
     keys.looks()
     keys.file.write_text("acme new-key\n")
@@ -53,7 +53,7 @@ def test_the_rest_of_the_file_counts_once_it_is_there(keys: _Keys) -> None:
     assert keys.auth.error is None
 
 
-def test_a_file_that_still_changes_is_not_read(keys: _Keys) -> None:
+def test_changing_file_is_not_read(keys: _Keys) -> None:
     """Cut at the end of a line it looks whole, and lacks tenants."""
     keys.file.write_text("acme new-key\n")
     keys.looks(1)
@@ -65,7 +65,7 @@ def test_a_file_that_still_changes_is_not_read(keys: _Keys) -> None:
     assert (keys.tenant("new-key"), keys.tenant("newer-key"), keys.tenant("key-of-beta")) == ("acme", "beta", None)
 
 
-def test_a_secrets_volume_counts_at_once_and_needs_no_line_break(tmp_path: Path) -> None:
+def test_mounted_secret_counts_at_once(tmp_path: Path) -> None:
     """The kubelet's form: `keys` → `..data/keys`, and `..data` is a link that is replaced in one step."""
     for version, text in (("..1", "acme one"), ("..2", "acme two")):
         (tmp_path / version).mkdir()
@@ -80,7 +80,7 @@ def test_a_secrets_volume_counts_at_once_and_needs_no_line_break(tmp_path: Path)
     assert auth.tenant({b"authorization": b"Bearer two"}) is not None
 
 
-def test_a_file_that_was_away_counts_when_it_is_back(keys: _Keys, tmp_path: Path) -> None:
+def test_returned_file_counts(keys: _Keys, tmp_path: Path) -> None:
     os.rename(keys.file, tmp_path / "elsewhere")
     keys.looks()
     assert keys.tenant("key-of-acme") == "acme"
@@ -91,12 +91,12 @@ def test_a_file_that_was_away_counts_when_it_is_back(keys: _Keys, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "# none\n", "acme key-of-ac"])
-def test_a_router_does_not_start_with_half_a_file(tmp_path: Path, text: str) -> None:
+def test_half_written_file_prevents_start(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError):
         _Keys(tmp_path / "keys", text)
 
 
-def test_half_an_admin_key_is_not_taken(tmp_path: Path) -> None:
+def test_half_written_admin_key_is_not_used(tmp_path: Path) -> None:
     file = tmp_path / "admin"
     file.write_text("the-admins-key\n")
     auth = Auth(AuthConfig(admin_key_file=file))
@@ -108,7 +108,7 @@ def test_half_an_admin_key_is_not_taken(tmp_path: Path) -> None:
     assert "line break" in str(auth.error)
 
 
-def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+def test_endless_file_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "huge"
     with file.open("wb") as opened:
         opened.truncate(1 << 30)

@@ -1,4 +1,4 @@
-"""A router's life beside the requests: settings that it refuses, tasks that fail."""
+"""Settings that a router refuses, and background tasks that fail."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ def config(folder: Path, **changes: Any) -> RouterConfig:
 
 
 @pytest.mark.parametrize("policy", [{"options": {"rng": 1}}, {"lbgr": {"name": "x"}}])
-async def test_an_option_that_the_router_gives_itself_is_refused_by_name(
-    tmp_path: Path, policy: dict[str, Any]
-) -> None:
+async def test_reserved_policy_option_is_refused(tmp_path: Path, policy: dict[str, Any]) -> None:
     [name] = next(iter(policy.values()))
     with pytest.raises(ConfigurationError, match=f"^routing policy Lbgr has no option {name}: "):
         RouterServer(config(tmp_path, policy={"name": "Lbgr", **policy}))
 
 
-async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind(
+async def test_failed_task_is_counted_and_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "RESTART", 0.0)
@@ -64,7 +62,7 @@ async def test_a_task_that_fails_is_counted_each_time_and_told_once_of_each_kind
         (40_000, 40_000, [], []),
     ],
 )
-async def test_open_files_are_allowed_as_far_as_the_system_lets_it(
+async def test_file_limit_is_raised_as_far_as_allowed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -1,4 +1,4 @@
-"""Long work runs in pieces, one work at a time, and the loop is free between two of them."""
+"""Long work runs in slices, one work at a time, and the event loop is free between two slices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_other_callbacks_run_between_two_pieces() -> None:
+async def test_other_callbacks_run_between_slices() -> None:
     loop, seen, done = asyncio.get_running_loop(), list[str](), asyncio.Event()
     TimeSlicer(loop).add(1, work("a", 3, seen), lambda result, error: (seen.append(str(result)), done.set()))
 
@@ -40,7 +40,7 @@ async def test_other_callbacks_run_between_two_pieces() -> None:
     assert all(later - earlier > 1 for earlier, later in pairwise(own))
 
 
-async def test_the_smallest_is_first_and_one_runs_to_its_end() -> None:
+async def test_smallest_work_runs_first_to_its_end() -> None:
     loop, seen, ends = asyncio.get_running_loop(), list[str](), list[Any]()
     pieces = TimeSlicer(loop)
     for name, size in (("big", 30), ("small", 10), ("middle", 20)):
@@ -52,7 +52,7 @@ async def test_the_smallest_is_first_and_one_runs_to_its_end() -> None:
     assert len(pieces) == 0
 
 
-async def test_errors_reach_their_owner_and_cancelled_work_nobody() -> None:
+async def test_errors_reach_owner_and_cancelled_work_calls_nothing() -> None:
     loop, seen, ends = asyncio.get_running_loop(), list[str](), list[Any]()
     pieces = TimeSlicer(loop)
     broken = ValueError("x")
@@ -68,5 +68,5 @@ async def test_errors_reach_their_owner_and_cancelled_work_nobody() -> None:
     assert "gone0" not in seen
 
 
-def test_short_work_is_done_at_once() -> None:
+def test_short_work_runs_at_once() -> None:
     assert run_now(work("a", 3, [])) == "a"

@@ -1,4 +1,4 @@
-"""How many bytes a token has is learned by script: what comes in rows says nothing of the others."""
+"""Bytes per token are learned for each class of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EMOJI = "👩\u200d👧 日本 ".encode() * 80
 MIXED = ("a few words, then 日本語 " * 60).encode()
 
 
-def test_a_row_of_emoji_says_nothing_of_words() -> None:
+def test_emoji_do_not_change_rate_of_words() -> None:
     rate = TokenRate()
     for _ in range(3):
         rate.learn(WORDS, len(WORDS) // 6)
@@ -20,14 +20,14 @@ def test_a_row_of_emoji_says_nothing_of_words() -> None:
     assert rate.bytes_per_token == 1.0
 
 
-def test_what_nobody_has_counted_is_guessed_by_all_others() -> None:
+def test_unknown_class_uses_rate_of_all() -> None:
     rate = TokenRate(4.5)
     assert rate.of(EMOJI) == 4.5
     rate.learn(WORDS, len(WORDS) // 6)
     assert rate.of(EMOJI) == rate.of(MIXED) == 6.0
 
 
-def test_a_few_marks_among_words_are_words() -> None:
+def test_few_marks_keep_the_class_of_words() -> None:
     rate = TokenRate()
     rate.learn(WORDS, len(WORDS) // 6)
     rate.learn(MIXED, len(MIXED) // 2)
@@ -35,7 +35,7 @@ def test_a_few_marks_among_words_are_words() -> None:
     assert rate.of(MIXED) == 2.0
 
 
-def test_the_few_that_are_far_off_move_nothing() -> None:
+def test_outliers_do_not_change_rate() -> None:
     rate = TokenRate()
     for odd in (1, 9, 1):
         rate.learn(WORDS, len(WORDS) // odd)
@@ -44,7 +44,7 @@ def test_the_few_that_are_far_off_move_nothing() -> None:
     assert rate.of(WORDS) == 6.0
 
 
-def test_what_is_new_counts_after_sixteen_prompts() -> None:
+def test_new_rate_counts_after_sixteen_prompts() -> None:
     rate = TokenRate()
     for _ in range(31):
         rate.learn(WORDS, len(WORDS) // 6)
@@ -53,7 +53,7 @@ def test_what_is_new_counts_after_sixteen_prompts() -> None:
     assert rate.of(WORDS) == 3.0
 
 
-def test_short_prompts_and_answers_without_a_count_teach_nothing() -> None:
+def test_short_prompts_and_missing_counts_are_ignored() -> None:
     rate = TokenRate()
     rate.learn(b"x" * 255, 100)
     rate.learn(WORDS, 0)

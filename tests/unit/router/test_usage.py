@@ -1,4 +1,4 @@
-"""Usage read out of answers, whatever pieces they come in."""
+"""Usage is read from answers that arrive in any pieces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=30)
 
 
 @given(CUTS, st.sampled_from(WantedUsage), st.text(max_size=20))
-def test_a_stream_comes_through_in_any_pieces(cuts: list[int], wanted: WantedUsage, text: str) -> None:
+def test_stream_passes_in_any_pieces(cuts: list[int], wanted: WantedUsage, text: str) -> None:
     tokens = _token(text) + _token('"usage": {"prompt_tokens": 99}')
     usage, done = _event({"choices": [], "usage": USAGE}), _event(b"[DONE]")
     reader = StreamFilter(wanted)
@@ -44,12 +44,12 @@ def test_a_stream_comes_through_in_any_pieces(cuts: list[int], wanted: WantedUsa
 
 
 @given(CUTS)
-def test_comments_alone_give_nothing(cuts: list[int]) -> None:
+def test_comments_alone_pass_nothing(cuts: list[int]) -> None:
     assert _feed(StreamFilter(WantedUsage.NONE), b": a\n\n\r\n: b\r\n:\n", cuts) == b""
 
 
 @given(CUTS)
-def test_streams_with_carriage_returns(cuts: list[int]) -> None:
+def test_stream_may_use_carriage_returns(cuts: list[int]) -> None:
     token, usage = _event({"choices": [1]}, b"\r\n\r\n"), _event({"choices": [], "usage": USAGE}, b"\r\n\r\n")
     reader = StreamFilter(WantedUsage.NONE)
     assert _feed(reader, token + usage + token, cuts) == token + token
@@ -57,9 +57,7 @@ def test_streams_with_carriage_returns(cuts: list[int]) -> None:
 
 
 @given(CUTS, st.sampled_from(WantedUsage), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
-def test_usage_beside_a_token_is_read_and_kept_where_it_is_wanted(
-    cuts: list[int], wanted: WantedUsage, end: bytes
-) -> None:
+def test_usage_beside_token_is_read_and_kept_if_wanted(cuts: list[int], wanted: WantedUsage, end: bytes) -> None:
     choices = [{"delta": {"content": 'a "usage": {} b'}}]
     beside = b"id: 1" + end[: len(end) // 2] + _event({"choices": choices, "usage": USAGE}, end)
     last = _event({"choices": [], "usage": USAGE}, end)
@@ -74,26 +72,26 @@ def test_usage_beside_a_token_is_read_and_kept_where_it_is_wanted(
     assert reader.usage.prompt_tokens == 7
 
 
-def test_null_usage_is_no_usage() -> None:
+def test_null_usage_is_ignored() -> None:
     reader = StreamFilter(WantedUsage.NONE)
     event = _token("x", usage=None)
     assert reader.feed(event) == event
     assert reader.usage.prompt_tokens is None
 
 
-def test_an_event_without_end_is_not_kept_for_ever() -> None:
+def test_endless_event_is_not_buffered() -> None:
     reader = StreamFilter(WantedUsage.NONE)
     passed = sum(len(reader.feed(b"data: " + b"x" * 65536)) for _ in range(64))
     assert passed > 2 << 20
 
 
-def test_a_stream_that_ends_inside_an_event() -> None:
+def test_stream_may_end_inside_event() -> None:
     reader = StreamFilter(WantedUsage.NONE)
     assert reader.feed(b"data: {") + reader.end() == b"data: {"
 
 
 @given(CUTS)
-def test_a_whole_answer_is_untouched_and_read(cuts: list[int]) -> None:
+def test_json_answer_passes_and_is_read(cuts: list[int]) -> None:
     said = {"choices": [{"message": {"content": '"usage": {"cached_tokens": 99}' * 300}}], "usage": USAGE}
     body = json.dumps(said).encode()
     reader = JsonTail()
@@ -102,7 +100,7 @@ def test_a_whole_answer_is_untouched_and_read(cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"usage":null}', b"not json"])
-def test_answers_without_usage(body: bytes) -> None:
+def test_answer_may_lack_usage(body: bytes) -> None:
     reader = JsonTail()
     assert reader.feed(body) + reader.end() == body
     assert reader.usage.cached_tokens is None
