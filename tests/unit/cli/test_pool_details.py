@@ -11,7 +11,7 @@ from rich.console import Console
 from plumage_cli.cluster.picture import pool_details
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
-POOL: dict[str, Any] = {"metadata": {"name": "chat", "namespace": "chat"}, "spec": {}, "status": {}}
+POOL: dict[str, Any] = {"metadata": {"name": "chat", "namespace": "chat"}, "spec": {}, "status": {"model": "tiny"}}
 
 
 def shown(conditions: dict[str, str]) -> str:
