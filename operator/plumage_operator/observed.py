@@ -20,6 +20,7 @@ __all__ = [
     "ScalingDecision",
     "WarningEvent",
     "component_pods",
+    "condition_of",
     "digest",
     "key_of",
     "meta",
@@ -155,3 +156,9 @@ def digest(value: object) -> str:
     """Sixteen hexadecimal characters; equal for equal JSON, in whatever order its keys are."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def condition_of(thing: Object, type_: str) -> Mapping[str, Any]:
+    """The condition of that type in an object's status; empty if there is none."""
+    conditions = status_of(thing).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == type_), {})

@@ -21,11 +21,10 @@ from plumage.autoscaling import (
     deletion_costs,
     judge_of,
 )
-from plumage.cluster import child_name
 from plumage_operator.autoscaling.pods import PoolPods, pods_observed
 from plumage_operator.autoscaling.pool_load import PodReports, cache_heats, pool_load
-from plumage_operator.observed import Observed, ScalingDecision, meta, own_child
-from plumage_operator.resources.context import read_pool
+from plumage_operator.observed import Observed, ScalingDecision, meta
+from plumage_operator.resources.context import deployed_replicas, read_pool
 from plumage_operator.status.conditions import timestamp
 
 __all__ = ["PoolScaler", "autoscaled_decision", "deletion_costs_of", "manual_decision"]
@@ -73,7 +72,7 @@ class PoolScaler:
     def decide(self, observed: Observed, pods: PoolPods, now: float) -> None:
         """Decides after a poll. Without a Deployment there is nothing to scale yet. now: seconds since 1970."""
         pool = self.pool(observed)
-        wanted = replicas_wanted(pool, observed)
+        wanted = deployed_replicas(observed, pool)
         if wanted is None:
             return
         if self._wanted is not None and wanted != self._wanted:
@@ -95,7 +94,7 @@ class PoolScaler:
     def decision(self, observed: Observed) -> ScalingDecision | None:
         """The decision for a plan; None before there is one, when the status' decision holds."""
         pool = self.pool(observed)
-        wanted = replicas_wanted(pool, observed)
+        wanted = deployed_replicas(observed, pool)
         if self.load is None or wanted is None:
             return None
         autoscaled = pool.spec.autoscaling is not None
@@ -118,14 +117,6 @@ class PoolScaler:
             return timestamp(self._scaled)
         found = ((observed.pool.get("status") or {}).get("autoscaling") or {}).get("lastScaleTime")
         return None if found is None else str(found)
-
-
-def replicas_wanted(pool: InferencePool, observed: Observed) -> int | None:
-    """`spec.replicas` of the engines' Deployment; None where the pool has none yet."""
-    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
-    if deployment is None:
-        return None
-    return int((deployment.get("spec") or {}).get("replicas", 1))
 
 
 def autoscaled_decision(

@@ -15,7 +15,17 @@ from plumage_operator.config import OperatorConfig
 from plumage_operator.controller.actions import Action, Annotate, Apply, CreateSecret, Delete, EmitEvent, WriteStatus
 from plumage_operator.controller.drift import drift
 from plumage_operator.kinds import KINDS
-from plumage_operator.observed import ChildKey, Object, Observed, key_of, meta, own_child, owner_uid, status_of
+from plumage_operator.observed import (
+    ChildKey,
+    Object,
+    Observed,
+    condition_of,
+    key_of,
+    meta,
+    own_child,
+    owner_uid,
+    status_of,
+)
 from plumage_operator.resources import (
     APPLIED,
     Child,
@@ -162,7 +172,9 @@ def _existed(observed: Observed, key: ChildKey) -> bool:
     """
     status = status_of(observed.pool)
     applied = status.get("observedGeneration") == meta(observed.pool).get("generation")
-    return key in observed.lost_children and applied and last_condition(observed.pool, Type.ROUTER_READY)[1] != ""
+    return (
+        key in observed.lost_children and applied and bool(condition_of(observed.pool, Type.ROUTER_READY).get("reason"))
+    )
 
 
 def _status_actions(

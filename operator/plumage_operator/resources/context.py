@@ -33,6 +33,7 @@ __all__ = [
     "PoolContext",
     "ServedPool",
     "cordoned_replicas",
+    "deployed_replicas",
     "is_deleting",
     "is_paused",
     "model_mistakes",
@@ -173,6 +174,12 @@ class GatewayContext(ChildOwner):
         return gateway_selector_of(self.metadata.name)
 
 
+def deployed_replicas(observed: Observed, pool: InferencePool) -> int | None:
+    """`spec.replicas` of the engines' Deployment; None where the pool has none yet."""
+    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
+    return None if deployment is None else int((deployment.get("spec") or {}).get("replicas", 1))
+
+
 def read_pool_context(observed: Observed, config: OperatorConfig) -> tuple[PoolContext | None, list[str]]:
     """The context of a pool, and what is wrong with its spec; no context where the spec can't be parsed."""
     try:
@@ -211,8 +218,7 @@ def wanted_replicas(observed: Observed, pool: InferencePool) -> int:
     written before the status: an operator that died between the two would otherwise undo the decision. A paused pool
     keeps its size, and its status shows that size.
     """
-    deployment = own_child(observed, ("Deployment", child_name(pool.metadata.name, "engine")))
-    live = None if deployment is None else int((deployment.get("spec") or {}).get("replicas", 1))
+    live = deployed_replicas(observed, pool)
     if is_paused(observed.pool) and live is not None:
         return live
     if pool.spec.autoscaling is None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from plumage.cluster import COMPONENT_LABEL, Component
-from plumage_operator.observed import Object, Observed, component_pods, meta, own_child
+from plumage_operator.observed import Object, Observed, component_pods, condition_of, meta, own_child
 from plumage_operator.resources import CONFIG_HASH, ChildOwner, PoolContext
-from plumage_operator.status.conditions import Condition, Reason, Status, Type, find_condition
+from plumage_operator.status.conditions import Condition, Reason, Status, Type
 from plumage_operator.status.diagnosis import Cause, diagnose, is_ready
 
 __all__ = [
@@ -90,8 +90,7 @@ def _why_not_ready(observed: Observed, context: PoolContext) -> tuple[Reason, st
 
 
 def _was_ready(observed: Observed) -> bool:
-    last = find_condition((observed.pool.get("status") or {}).get("conditions") or (), Type.ENGINE_READY)
-    return last is not None and last.get("status") == "True"
+    return bool(condition_of(observed.pool, Type.ENGINE_READY).get("status") == "True")
 
 
 def proven_replicas(observed: Observed) -> int:
@@ -136,8 +135,7 @@ def _gateway(observed: Observed, name: str) -> Condition:
     if observed.gateway is None:
         message = f"there is no InferenceGateway {name} in this namespace: create it, or remove spec.router.gatewayRef"
         return Condition(Type.ROUTER_READY, "False", Reason.GATEWAY_MISSING, message)
-    reported = {str(one.get("type")): one for one in (observed.gateway.get("status") or {}).get("conditions") or ()}
-    accepted, routers = reported.get(Type.ACCEPTED, {}), reported.get(Type.ROUTER_READY, {})
+    accepted, routers = condition_of(observed.gateway, Type.ACCEPTED), condition_of(observed.gateway, Type.ROUTER_READY)
     if not is_served(observed):
         why = accepted.get("message") or "its routers are being created"
         return Condition(
@@ -213,8 +211,7 @@ def _rolling(observed: Observed, context: PoolContext, replaced: int) -> Conditi
 
 def _was_rolled_out(deployment: Mapping[str, Any]) -> bool:
     """The Deployment controller says so once all replicas of a template existed, and still when some fail later."""
-    progress = find_condition((deployment.get("status") or {}).get("conditions") or (), "Progressing")
-    return progress is not None and progress.get("reason") == "NewReplicaSetAvailable"
+    return bool(condition_of(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable")
 
 
 def _halted(found: Counts, cause: Cause) -> Condition:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-__all__ = ["Condition", "Reason", "Status", "Type", "find_condition", "seconds_of", "set_condition", "timestamp"]
+__all__ = ["Condition", "Reason", "Status", "Type", "seconds_of", "set_condition", "timestamp"]
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -104,7 +104,7 @@ def set_condition(
 
     lastTransitionTime changes only when the status changes. now: seconds since 1970.
     """
-    before = find_condition(conditions, condition.type)
+    before = _find(conditions, condition.type)
     flipped = before is None or before.get("status") != condition.status
     written = {
         "type": str(condition.type),
@@ -119,7 +119,7 @@ def set_condition(
     return tuple(written if one.get("type") == condition.type else dict(one) for one in conditions)
 
 
-def find_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:
+def _find(conditions: Sequence[Mapping[str, Any]], type_: str) -> Mapping[str, Any] | None:
     """The condition of that type, or None."""
     return next((one for one in conditions if one.get("type") == type_), None)
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from plumage.api.v1alpha1.gpus import is_gpu
 from plumage.lost_pods import is_lost
-from plumage_operator.observed import Object, WarningEvent, meta
-from plumage_operator.status.conditions import Reason, find_condition, seconds_of
+from plumage_operator.observed import Object, WarningEvent, condition_of, meta
+from plumage_operator.status.conditions import Reason, seconds_of
 from plumage_operator.status.remedies import (
     ContainerRef,
     container_of,
@@ -100,7 +100,7 @@ def diagnose(
 
 def is_ready(pod: Object) -> bool:
     """Whether the pod's Ready condition is True."""
-    return _condition(pod, "Ready").get("status") == "True"
+    return condition_of(pod, "Ready").get("status") == "True"
 
 
 def _lost(pod: Object) -> Cause:
@@ -130,19 +130,19 @@ def pods_to_explain(stuck: Iterable[Object], now: float) -> list[str]:
 
 def _is_late(pod: Object, now: float) -> bool:
     """A clock that is behind the cluster's makes all of them late, rather than none."""
-    since = seconds_of(str(_condition(pod, "PodScheduled").get("lastTransitionTime") or ""))
+    since = seconds_of(str(condition_of(pod, "PodScheduled").get("lastTransitionTime") or ""))
     return since is None or not 0 <= now - since < _PATIENCE
 
 
 def _is_stuck(pod: Object) -> bool:
     waiting = [_waiting(status).get("reason") for status in _containers(pod)]
-    scheduled = _condition(pod, "PodScheduled").get("status") == "True"
+    scheduled = condition_of(pod, "PodScheduled").get("status") == "True"
     return scheduled and (not waiting or all(reason in ("ContainerCreating", "PodInitializing") for reason in waiting))
 
 
 def _causes(pod: Object, warnings: Sequence[WarningEvent]) -> Iterator[Cause]:
     name = str(meta(pod).get("name", "a pod"))
-    scheduled = _condition(pod, "PodScheduled")
+    scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _unscheduled(name, str(scheduled.get("message", "")), container_of(pod))
     for status in _containers(pod):
@@ -254,12 +254,11 @@ def _before_containers(warning: WarningEvent) -> Cause:
 
 def replica_failure(deployment: Object | None, component: str = "engine") -> Cause | None:
     """Pods of the present template that the API server refused to create."""
-    conditions = (deployment or {}).get("status", {}).get("conditions") or ()
-    failure = find_condition(conditions, "ReplicaFailure")
-    if failure is None or failure.get("status") != "True":
+    failure = condition_of(deployment or {}, "ReplicaFailure")
+    if failure.get("status") != "True":
         return None
     message = str(failure.get("message", ""))
-    if _of_an_older_template(message, find_condition(conditions, "Progressing") or {}):
+    if _of_an_older_template(message, condition_of(deployment or {}, "Progressing")):
         return None
     text = _short(message)
     if (quota := _QUOTA.search(message)) is not None:
@@ -287,8 +286,7 @@ def _of_an_older_template(message: str, progressing: Mapping[str, Any]) -> bool:
 
 def _late(deployment: Object | None, component: str) -> Cause | None:
     """No cause is visible, but the pods took too long."""
-    progress = find_condition((deployment or {}).get("status", {}).get("conditions") or (), "Progressing")
-    if progress is None or progress.get("reason") != "ProgressDeadlineExceeded":
+    if condition_of(deployment or {}, "Progressing").get("reason") != "ProgressDeadlineExceeded":
         return None
     longer = "; a large model may need a longer spec.engine.startupTimeoutSeconds" if component == "engine" else ""
     return Cause(Reason.NOT_READY_IN_TIME, f"pods run and are not ready in time: check their logs{longer}.")
@@ -297,10 +295,6 @@ def _late(deployment: Object | None, component: str) -> Cause | None:
 def _waiting(status: Mapping[str, Any]) -> Mapping[str, Any]:
     found: Mapping[str, Any] = (status.get("state") or {}).get("waiting") or {}
     return found
-
-
-def _condition(pod: Object, type_: str) -> Mapping[str, Any]:
-    return find_condition(pod.get("status", {}).get("conditions") or (), type_) or {}
 
 
 def _short(text: str) -> str:

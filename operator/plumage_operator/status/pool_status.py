@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from plumage.cluster import selector_of
 from plumage.settings import without_effect
-from plumage_operator.observed import Object, Observed, Refusal, meta, status_of
+from plumage_operator.observed import Object, Observed, Refusal, condition_of, meta, status_of
 from plumage_operator.resources import PoolContext
 from plumage_operator.status.component_status import (
     count_replicas,
@@ -22,7 +22,7 @@ from plumage_operator.status.component_status import (
     proven_replicas,
     router_condition,
 )
-from plumage_operator.status.conditions import Condition, Reason, Type, find_condition, set_condition
+from plumage_operator.status.conditions import Condition, Reason, Type, set_condition
 
 __all__ = ["invalid_conditions", "is_worth_writing", "make_status", "pool_conditions", "refused_condition"]
 
@@ -99,8 +99,8 @@ def _scaling(observed: Observed, context: PoolContext, *, paused: bool) -> Condi
 
 def _undecided(pool: Object) -> Condition:
     """The autoscaler's last decision holds until the next: a new operator gathers reports first."""
-    last = find_condition(status_of(pool).get("conditions") or (), Type.SCALING)
-    if last is None or last.get("reason") in (Reason.MANUAL, Reason.PAUSED):
+    last = condition_of(pool, Type.SCALING)
+    if not last or last.get("reason") in (Reason.MANUAL, Reason.PAUSED):
         return Condition(Type.SCALING, "Unknown", Reason.AUTOSCALER_UNKNOWN, "the autoscaler has not decided yet")
     return Condition(Type.SCALING, last["status"], str(last["reason"]), str(last.get("message", "")))
 
@@ -209,5 +209,5 @@ def _changes_often(condition: Mapping[str, Any], name: str) -> bool:
 
 def last_condition(pool: Object, type_: Type) -> tuple[str, str]:
     """Status and reason that a condition has in the pool's status."""
-    found = find_condition(status_of(pool).get("conditions") or (), type_) or {}
+    found = condition_of(pool, type_)
     return str(found.get("status", "")), str(found.get("reason", ""))

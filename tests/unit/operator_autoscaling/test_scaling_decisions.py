@@ -8,12 +8,12 @@ from typing import Any
 from support.fleets import START, observed, pod
 
 from plumage.autoscaling import Decision
-from plumage_operator.autoscaling.scaler import autoscaled_decision, replicas_wanted
+from plumage_operator.autoscaling.scaler import autoscaled_decision
 from plumage_operator.config import OperatorConfig
 from plumage_operator.controller.actions import Action, Annotate, Apply, EmitEvent, WriteStatus
 from plumage_operator.controller.plan import plan_changes, plan_status
 from plumage_operator.observed import Observed, ScalingDecision
-from plumage_operator.resources.context import read_pool
+from plumage_operator.resources.context import deployed_replicas, read_pool
 
 SPEC = {
     "autoscaling": {"minReplicas": 1, "maxReplicas": 9, "metrics": [{"type": "TotalTokensPerSecond", "target": 100}]}
@@ -58,7 +58,7 @@ def test_a_deleted_namesakes_deployment_asks_for_nothing() -> None:
     asked = []
     for uid in ("u1", "another"):
         metadata["ownerReferences"] = [{"uid": uid, "controller": True}]
-        asked.append(replicas_wanted(read_pool(found.pool), found))
+        asked.append(deployed_replicas(found, read_pool(found.pool)))
     assert asked == [7, None]
 
 
