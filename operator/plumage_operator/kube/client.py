@@ -40,7 +40,7 @@ _STEPS: Final = "application/json-patch+json"
 
 _METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-_MISFIT: Final = "failed to create typed patch object"
+_SCHEMA_MISMATCH: Final = "failed to create typed patch object"
 """How the API server starts the message that an applied object does not fit the schema; status 500, no reason."""
 
 
@@ -250,7 +250,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 def _error(method: str, path: str, status: int, answer: Mapping[str, Any], after: float | None) -> ApiError:
     reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
     message = f"{method} {path}: {status} {reason}: {text}"
-    if status == 500 and text.startswith(_MISFIT):  # every retry would get the same answer
+    if status == 500 and text.startswith(_SCHEMA_MISMATCH):  # every retry would get the same answer
         return RefusedError(text, status, reason)
     if status in (401, 408, 410, 429) or status >= 500:  # 410: a list took too long, and its next page expired
         return UnavailableError(message, status, reason, after)

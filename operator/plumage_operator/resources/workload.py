@@ -237,11 +237,11 @@ def router_defaults(limits: RouterLimits) -> ResourceDefaults:
 
     Without `resources`, bodies get a quarter of the router's memory. So the request is four times `limits.bodyMemory`.
     """
-    asked = Quantity(ROUTER_MEMORY)
-    if limits.body_memory is not None and 4 * limits.body_memory.value > asked.value:
-        asked = Quantity(4 * int(limits.body_memory))
+    request = Quantity(ROUTER_MEMORY)
+    if limits.body_memory is not None and 4 * limits.body_memory.value > request.value:
+        request = Quantity(4 * int(limits.body_memory))
     memory_limit = Quantity(_ROUTER_MOST)
-    return ResourceDefaults("100m", str(asked), str(memory_limit if asked.value <= memory_limit.value else asked))
+    return ResourceDefaults("100m", str(request), str(memory_limit if request.value <= memory_limit.value else request))
 
 
 def with_defaults(given: Resources, defaults: ResourceDefaults) -> dict[str, dict[str, str]]:

@@ -106,7 +106,7 @@ def is_ready(pod: Object) -> bool:
 def _lost(pod: Object) -> Cause:
     name, node = str(meta(pod).get("name")), (pod.get("spec") or {}).get("nodeName", "")
     what_next = (
-        "A replacement is being started; the pod itself goes once the node reports again or is deleted."
+        "A replacement is being started; the pod itself is removed once the node reports again or is deleted."
         if "deletionTimestamp" in meta(pod)
         else "Kubernetes replaces the pod when its tolerations of the taints unreachable and not-ready end, after five "
         f"minutes by default. At once, if the node is known to be off: kubectl delete pod {name} --force."
