@@ -52,7 +52,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Manager:
     return operator
 
 
-async def test_what_is_refused_for_a_moment_is_asked_for_again(
+async def test_fill_retries_after_a_short_refusal(
     server: Server, api: KubeClient, operator: Manager, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.refusals = 2
@@ -62,7 +62,7 @@ async def test_what_is_refused_for_a_moment_is_asked_for_again(
     assert "retrying in 0 s: User plumage cannot list it" in caplog.text
 
 
-async def test_who_lacks_a_right_ends(server: Server, api: KubeClient, operator: Manager) -> None:
+async def test_fill_raises_after_repeated_refusals(server: Server, api: KubeClient, operator: Manager) -> None:
     server.refusals = 1_000
     with pytest.raises(RefusedError, match="cannot list"):
         await operator._fill(api, WATCHED)

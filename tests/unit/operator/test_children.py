@@ -98,7 +98,7 @@ def test_the_plugin_takes_its_settings() -> None:
     assert json.loads(data["agent.json"])["featherFile"] == "/etc/plumage/plugin.json"
 
 
-def test_vllm_is_told_what_the_manifest_says() -> None:
+def test_vllm_flags_follow_the_manifest() -> None:
     spec = vllm({"tensorParallelSize": 2, "hostMemory": {"capacity": "4Gi"}, "args": ["--max-num-seqs=8"]},
                 {"uri": "hf://org/model", "revision": "abc", "maxLength": 4096,
                  "tokenRef": {"name": "hub", "key": "t"}})  # fmt: skip
@@ -140,7 +140,7 @@ def test_vllm_is_told_what_the_manifest_says() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_vllm_asks_for_a_gpu_where_none_is_named(named: dict[str, Any], limits: dict[str, str]) -> None:
+def test_vllm_requests_a_gpu_by_default(named: dict[str, Any], limits: dict[str, str]) -> None:
     resources = engine(children(vllm({"resources": named})))["resources"]
     assert resources["limits"] == {"memory": str(32 << 30), **limits}
     assert not any(name.endswith("/gpu") for name in resources["requests"])
@@ -151,7 +151,7 @@ def test_on_cpus_several_workers_ask_for_no_gpu() -> None:
     assert not any("gpu" in name for part in engine(children(spec))["resources"].values() for name in part)
 
 
-def test_a_simulated_engine_asks_for_no_gpu() -> None:
+def test_simulator_requests_no_gpu() -> None:
     assert not any("gpu" in name for part in engine(children())["resources"].values() for name in part)
 
 
@@ -299,7 +299,7 @@ def test_scheduling_fields_reach_the_pods() -> None:
         ("monitoring.enabled", True),
     ],
 )
-def test_what_can_change_live_rolls_no_engine(path: str, value: Any) -> None:
+def test_live_settings_restart_no_engine(path: str, value: Any) -> None:
     assert not rolls(SIMULATOR, with_(SIMULATOR, path, value))
     assert not rolls(vllm(), with_(vllm(), path, value))
 
@@ -320,7 +320,7 @@ def test_policy_and_limits_roll_no_router_either(path: str, value: Any) -> None:
         ("directory.warmup.maxTokens", 5),
     ],
 )
-def test_what_a_process_reads_at_start_rolls_it(path: str, value: Any) -> None:
+def test_start_settings_restart_the_pods(path: str, value: Any) -> None:
     assert rolls(SIMULATOR, with_(SIMULATOR, path, value))
     assert rolls(vllm(), with_(vllm(), path, value))
 

@@ -58,7 +58,7 @@ CAUSES: list[tuple[dict[str, Any], Reason, str]] = [
 @pytest.mark.parametrize(
     ("status", "reason", "words"), CAUSES, ids=[f"{reason}-{words}" for _, reason, words in CAUSES]
 )
-def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reason, words: str) -> None:
+def test_condition_names_cause_and_remedy(status: dict[str, Any], reason: Reason, words: str) -> None:
     cause = diagnose([pod_object(**status)], None, [])
     assert cause is not None
     assert cause.reason is reason
@@ -75,7 +75,7 @@ def test_the_cause_is_named_with_what_to_do(status: dict[str, Any], reason: Reas
         ("timed out waiting for the condition", Reason.VOLUME_FAILED, "timed out"),
     ],
 )
-def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason, words: str) -> None:
+def test_stuck_pods_are_explained_by_events(message: str, reason: Reason, words: str) -> None:
     pod = pod_object(**waiting("ContainerCreating"))
     assert pods_to_explain(stuck_pods([pod]), 0.0) == ["chat-engine-0"]
     cause = diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedMount", message)])
@@ -93,7 +93,7 @@ def test_what_stands_in_events_alone_is_read_there(message: str, reason: Reason,
         ("FailedPreStartHook", "something else", Reason.CONTAINER_REFUSED, "FailedPreStartHook"),
     ],
 )
-def test_each_event_is_told_as_what_it_is(event: str, message: str, reason: Reason, words: str) -> None:
+def test_each_event_has_its_reason(event: str, message: str, reason: Reason, words: str) -> None:
     cause = diagnose(
         [pod_object(**waiting("ContainerCreating"))], None, [WarningEvent("chat-engine-0", event, message)]
     )
@@ -103,7 +103,7 @@ def test_each_event_is_told_as_what_it_is(event: str, message: str, reason: Reas
     assert ("volume" in cause.message) is (reason is Reason.VOLUME_FAILED)
 
 
-def test_what_kept_a_pod_from_its_node_is_over_once_it_has_one() -> None:
+def test_scheduling_event_is_ignored_after_scheduling() -> None:
     """The event stays for an hour."""
     pod = pod_object(**waiting("ContainerCreating"))
     said = "0/4 nodes are available: 2 Insufficient nvidia.com/gpu."
@@ -124,7 +124,7 @@ def test_the_first_fetch_that_fails_names_the_model() -> None:
     assert "tokenRef" in cause.message
 
 
-def test_of_a_long_traceback_the_last_line_is_told() -> None:
+def test_long_traceback_keeps_its_last_line() -> None:
     said = (
         "INFO the engine starts\n" + 60 * '  File "engine.py", line 1, in load\n' + "ValueError: no such quantization"
     )
@@ -135,7 +135,7 @@ def test_of_a_long_traceback_the_last_line_is_told() -> None:
     assert len(cause.message) < 800
 
 
-def test_quota_and_admission_are_told_from_the_deployment() -> None:
+def test_quota_and_admission_come_from_the_deployment() -> None:
     def failure(message: str) -> dict[str, Any]:
         return {"status": {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]}}
 
@@ -148,7 +148,7 @@ def test_quota_and_admission_are_told_from_the_deployment() -> None:
     assert refused.reason is Reason.PODS_REFUSED
 
 
-def test_a_refusal_of_an_older_replica_set_is_not_told() -> None:
+def test_refusal_of_an_older_replica_set_is_ignored() -> None:
     def deployment(present: str) -> dict[str, Any]:
         refused = 'pods "chat-engine-6b9f7d5c4-" is forbidden: exceeded quota: small, requested: pods=1'
         conditions = [
@@ -184,7 +184,7 @@ def test_a_new_pool_that_cannot_start_names_the_cause_instead_of_a_halted_rollou
     assert "RolloutHalted" not in {one.reason for one in world.told}
 
 
-def test_hard_causes_come_before_what_may_pass() -> None:
+def test_permanent_causes_come_before_transient_ones() -> None:
     first_crash = pod_object(name="a", **ended(1, restarts=1) | {"containerStatuses": [
         {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}},
          "lastState": {"terminated": {"exitCode": 1}}}]})  # fmt: skip
@@ -251,7 +251,7 @@ def large(rollout: dict[str, Any] | None = None) -> World:
     return world
 
 
-def test_a_pool_that_serves_without_one_of_four_is_ready_and_says_what_it_lacks() -> None:
+def test_pool_with_three_of_four_replicas_is_ready_and_degraded() -> None:
     world = large()
     lose(world, "chat-engine-1", **ended(137, "OOMKilled"))
     world.do(world.plan())
@@ -277,7 +277,7 @@ def test_a_replica_that_fails_after_the_rollout_halts_none() -> None:
     assert told["message"].startswith("3 of 4 replicas are ready, all as the spec says. chat-engine-1: ")
 
 
-def test_a_replica_that_starts_anew_is_no_warning() -> None:
+def test_restarting_replica_is_no_warning() -> None:
     world = large()
     lose(world, "chat-engine-1", **waiting("PodInitializing"))
     told = len(world.told)
@@ -303,7 +303,7 @@ def test_more_than_one_may_be_missing_only_where_the_rollout_says_so(rollout: di
     assert world.reasons()["Ready"] == (ready, "Degraded" if ready == "True" else "CrashLoop")
 
 
-def test_the_only_replica_that_is_gone_is_not_ready() -> None:
+def test_pool_without_its_only_replica_is_not_ready() -> None:
     world = World(pool_object({**pool_object()["spec"], "replicas": 1, "rollout": {"maxUnavailable": 1}}))
     world.converge()
     lose(world, "chat-engine-0", **ended(1))
@@ -346,7 +346,7 @@ def test_a_pool_of_no_replicas_is_as_it_should_be() -> None:
         (Refusal("ConfigMap", "chat-engine", Reason.QUOTA_EXCEEDED, "quota"), "QuotaExceeded"),
     ],
 )
-def test_what_the_api_server_refuses_is_the_pools_condition(refusal: Refusal, reason: str) -> None:
+def test_refusal_is_reported_as_condition(refusal: Refusal, reason: str) -> None:
     world = World()
     world.converge()
     world.do(plan_status(world.observed(refusals=(refusal,)), CONFIG, NOW))
@@ -368,7 +368,7 @@ def test_a_spec_that_only_an_older_schema_let_pass_changes_nothing() -> None:
     assert world.plan() == ()
 
 
-def test_a_model_without_a_tokenizer_is_refused_in_words() -> None:
+def test_model_without_tokenizer_is_an_invalid_spec() -> None:
     world = World(pool_object({"model": {"uri": "s3://bucket/model"}}))
     world.do(world.plan())
     assert world.reasons()["Ready"] == ("False", "InvalidSpec")
@@ -385,7 +385,7 @@ def test_a_time_changes_only_when_the_status_flips() -> None:
     assert other["lastTransitionTime"] == "2027-01-15T08:01:00Z"
 
 
-def test_a_hit_ratio_that_hardly_moves_is_not_written() -> None:
+def test_small_change_of_the_hit_ratio_is_not_written() -> None:
     world = World()
     world.scaling = ScalingDecision(2, "False", "Manual", "", fields={"hitRatioPercent": 80})
     world.converge()
@@ -397,7 +397,7 @@ def test_a_hit_ratio_that_hardly_moves_is_not_written() -> None:
     assert written.status["hitRatioPercent"] == 70
 
 
-def test_every_reason_is_one_word() -> None:
+def test_every_reason_is_camel_case() -> None:
     assert all(reason.value.isalpha() and reason.value[0].isupper() for reason in Reason)
     assert json.dumps([str(reason) for reason in Reason])  # they go out as plain text
 
@@ -421,7 +421,7 @@ def test_host_tier_that_vllm_would_not_get_is_refused(runtime: str, tier: dict[s
     assert ("hostMemory.capacity: must be set" in accepted["message"]) is (reason == "InvalidSpec")
 
 
-def test_a_long_manifest_that_kubectl_keeps_in_an_annotation_is_no_mistake() -> None:
+def test_long_last_applied_annotation_is_accepted() -> None:
     kept = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 200_000}
     world = World(pool_object(annotations=kept))
     world.converge()

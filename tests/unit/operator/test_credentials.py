@@ -29,7 +29,7 @@ async def test_a_changed_authority_ends_it(tmp_path: Path) -> None:
             await trusting
 
 
-async def test_what_can_not_be_read_or_is_not_named_says_nothing(tmp_path: Path) -> None:
+async def test_unreadable_authority_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     assert await lives_on(str(file))
     assert await lives_on(None)

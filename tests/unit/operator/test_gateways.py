@@ -88,7 +88,7 @@ def test_of_two_pools_of_one_name_the_older_serves_and_both_are_named() -> None:
         (True, "PoolNotAttached", "set its spec.router to {gatewayRef: {name: front}}"),
     ],
 )
-def test_a_named_pool_that_it_cannot_serve_is_told_and_the_others_served(there: bool, reason: str, words: str) -> None:
+def test_unservable_pool_is_reported_and_the_others_are_served(there: bool, reason: str, words: str) -> None:
     world = Gateway(attached("chat"), models=[model("chat", "chat"), model("code", "code")])
     world.strangers = {"code"} if there else set()
     world.converge()
@@ -97,7 +97,7 @@ def test_a_named_pool_that_it_cannot_serve_is_told_and_the_others_served(there: 
     assert words in world.condition("Accepted")["message"]
 
 
-def test_a_pool_comes_and_goes_with_its_keys() -> None:
+def test_gateway_mounts_the_keys_of_its_present_pools() -> None:
     world = Gateway(attached("chat"), models=[model("chat", "chat")])
     world.converge()
 
@@ -173,7 +173,7 @@ def test_listeners_auth_and_bounds_reach_the_router() -> None:
     assert world.pool["status"]["addresses"] == [f"http://front-gateway.default.svc:{port}" for port in (80, 8080)]
 
 
-def test_a_gateway_without_pools_says_what_to_do() -> None:
+def test_gateway_without_pools_is_not_ready() -> None:
     idle = Gateway(attached("chat"), models=[{"name": "x", "pools": [{"poolRef": {"name": "chat"}, "weight": 0},
                                                                   {"poolRef": {"name": "gone"}}]}])  # fmt: skip
     idle.converge()
@@ -186,7 +186,7 @@ def test_a_gateway_without_pools_says_what_to_do() -> None:
     assert "no pool that refers to it can be served" in gateway.condition("Ready")["message"]
 
 
-def test_a_child_that_somebody_changed_is_put_back_and_a_refusal_told() -> None:
+def test_changed_child_is_restored_and_a_refusal_reported() -> None:
     world = Gateway(attached("chat"))
     world.converge()
     world.objects["Service", "front-gateway"]["spec"]["ports"][0]["port"] = 1
@@ -199,7 +199,7 @@ def test_a_child_that_somebody_changed_is_put_back_and_a_refusal_told() -> None:
     assert world.reasons()["Accepted"] == ("False", "NameTaken")
 
 
-def test_a_gateway_that_is_paused_or_goes_is_left_alone() -> None:
+def test_paused_or_deleted_gateway_is_left_alone() -> None:
     world = Gateway(attached("chat"))
     world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
     assert plan_gateway_changes(world.seen(), CONFIG) == ()
@@ -270,7 +270,7 @@ def test_a_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
     assert alone.objects[engines]["spec"]["template"] == behind(gateway).objects[engines]["spec"]["template"]
 
 
-def test_a_door_that_a_pool_can_not_shut_is_told_where_its_spec_is_accepted() -> None:
+def test_field_without_effect_is_named_in_accepted() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
     door = {"networkPolicy": {"clientNamespaces": ["apps"]}}
@@ -313,7 +313,7 @@ def test_a_gateway_has_a_bound_of_pools() -> None:
     assert sum(map(len, config["data"].values())) < 200_000, "a ConfigMap holds a mebibyte"
 
 
-def test_words_of_a_pool_do_not_hang_on_its_own_children_alone() -> None:
+def test_status_of_a_pool_depends_on_its_gateway() -> None:
     """A pool without a gateway's word is told so at once, before any child is there."""
     world = World(attached("chat").pool)
     world.do(plan_status(world.observed(), CONFIG, NOW))

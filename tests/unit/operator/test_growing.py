@@ -56,7 +56,7 @@ def test_a_pool_that_serves_is_ready_while_it_grows() -> None:
     assert [one.reason for one in world.told].count("Starting") == 1  # when it was made
 
 
-def test_what_served_before_and_breaks_while_it_grows_is_told() -> None:
+def test_growing_pool_that_breaks_is_not_ready() -> None:
     world = serving(4)
     ask_for(world, 8)
     assert is_ready(world, 3) == ("True", "Serving")
@@ -65,7 +65,7 @@ def test_what_served_before_and_breaks_while_it_grows_is_told() -> None:
     assert is_ready(world, 4) == ("True", "Serving")  # the others go on loading
 
 
-def test_the_last_that_breaks_is_told_too() -> None:
+def test_loss_of_the_last_replica_is_reported() -> None:
     world = serving(1)
     ask_for(world, 3)
     assert is_ready(world, 1) == ("True", "Serving")
@@ -104,7 +104,7 @@ def test_a_pool_that_never_served_waits_for_all_whatever_its_size_becomes(wanted
     assert is_ready(world, wanted) == ("True", "Serving")
 
 
-def test_a_pool_that_shrinks_is_held_against_what_it_keeps() -> None:
+def test_shrinking_pool_needs_its_remaining_replicas() -> None:
     world = serving(4)
     ask_for(world, 2)
     assert is_ready(world, 4, total=4) == ("True", "Serving")
@@ -115,7 +115,7 @@ def test_a_pool_that_shrinks_is_held_against_what_it_keeps() -> None:
     assert is_ready(world, 0) == ("False", "Starting")
 
 
-def test_one_that_is_not_ready_may_shrink_to_what_is() -> None:
+def test_pool_that_is_not_ready_may_shrink_to_its_ready_replicas() -> None:
     world = serving(6)
     assert is_ready(world, 2) == ("False", "Starting")
     ask_for(world, 3)
@@ -135,7 +135,7 @@ def test_a_pool_that_wakes_is_ready_once_all_that_are_wanted_are() -> None:
 
 
 @pytest.mark.parametrize(("unavailable", "least"), [(0, 3), (2, 2), ("50%", 2), ("75%", 1)])
-def test_a_rollout_takes_what_it_may_of_what_served(unavailable: int | str, least: int) -> None:
+def test_rollout_may_take_max_unavailable_replicas(unavailable: int | str, least: int) -> None:
     world = serving(4, rollout={"maxUnavailable": unavailable})
     ask_for(world, 8)
     assert is_ready(world, least) == ("True", "Serving")

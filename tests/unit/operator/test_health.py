@@ -46,7 +46,7 @@ async def probe(heartbeats: Heartbeats) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_silence_fails_the_probe_and_says_who_is_silent() -> None:
+async def test_silence_fails_the_probe_and_names_the_loop() -> None:
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect("queue", 60)
@@ -76,7 +76,7 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "plural"), [("InferencePool", "inferencepools"), ("Deployment", "deployments"), ("Pod", "pods")]
 )
-async def test_a_watch_that_tells_nothing_is_found_frozen(kind: str, plural: str) -> None:
+async def test_silent_watch_is_found_frozen(kind: str, plural: str) -> None:
     cluster, store = Cluster(plural), Store()
     store.put(pool(4, kind))  # the watch told version 4, and then no more
     assert await looks(cluster, store, 3) == []
@@ -141,7 +141,7 @@ async def test_a_queue_that_is_long_and_worked_off_lives() -> None:
     assert looks.time.now > 360, "longer than the oldest may be overdue"
 
 
-async def test_a_queue_that_nobody_works_off_is_told() -> None:
+async def test_queue_without_progress_fails_the_probe() -> None:
     looks = Looks()
     for _ in range(170):
         await looks.second(4.3, workers=0)

@@ -133,7 +133,7 @@ async def performer(server: _Server) -> AsyncIterator[Performer]:
         yield Performer(api, EventRecorder(api, lambda: NOW, "one"), Store())
 
 
-async def test_it_is_random_and_what_is_there_is_left(performer: Performer, server: _Server) -> None:
+async def test_key_secret_is_random_and_never_overwritten(performer: Performer, server: _Server) -> None:
     actions = plan_key_secret(World().observed(), CONFIG)
     assert await performer.perform(pool_object(), actions) == ()
     first = dict(server.secrets[NAME]["stringData"])

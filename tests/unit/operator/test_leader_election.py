@@ -131,7 +131,7 @@ async def test_a_release_without_an_answer_keeps_no_operator_from_ending(
     assert "the Lease was not released: no answer" in caplog.text
 
 
-async def test_who_can_not_renew_ends_before_another_may_begin() -> None:
+async def test_holder_exits_before_another_may_acquire() -> None:
     leases, time = Leases(), Time()
     first = elector(leases, "first", time)
     await first.acquire()
@@ -143,7 +143,9 @@ async def test_who_can_not_renew_ends_before_another_may_begin() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_who_gets_no_answer_ends_before_another_may_begin(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+async def test_holder_without_answer_exits_before_another_may_acquire(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     monkeypatch.setattr(lease_module, "DEADLINE", 0.5)
     monkeypatch.setattr(lease_module, "RETRY", 0.05)
     leases = Leases()
@@ -154,7 +156,7 @@ async def test_who_gets_no_answer_ends_before_another_may_begin(monkeypatch: pyt
         await asyncio.wait_for(first.hold(), 60)
 
 
-async def test_who_gets_no_answer_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acquire_retries_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "DEADLINE", 0.2)
     monkeypatch.setattr(lease_module, "RETRY", 0.05)
     leases, tries = Leases(), 0
@@ -202,7 +204,7 @@ async def test_holding_on_does_not_count_as_a_renewal() -> None:
     assert time.now - begun < DURATION
 
 
-async def test_who_meets_a_write_of_his_own_renews_it_again() -> None:
+async def test_holder_renews_after_its_own_unacknowledged_write() -> None:
     leases, time = Leases(), Time()
     first = elector(leases, "first", time)
     await first.acquire()
@@ -218,7 +220,7 @@ async def test_who_meets_a_write_of_his_own_renews_it_again() -> None:
     assert leases.conflicts == 0
 
 
-async def test_who_loses_the_race_waits() -> None:
+async def test_loser_of_the_race_waits() -> None:
     leases, time = Leases(), Time()
     leases.conflicts = 1
     first = elector(leases, "first", time)

@@ -73,7 +73,7 @@ async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: KubeCli
     assert len(found) == 5
 
 
-async def test_a_kind_of_which_there_is_none_has_no_items(api: KubeClient) -> None:
+async def test_list_of_no_objects_is_empty(api: KubeClient) -> None:
     assert await api.list_versions("v1", "pods", None, "") == []
     assert [page async for page in api.list_pages("v1", "pods", None, "")] == [[]]
 

@@ -77,7 +77,7 @@ def test_attempts_of_all_watches_are_one_cause(log: Log) -> None:
     assert log.lines() == ["Request attempt #2/1009 failed; will retry: GET /pods", "something else"]
 
 
-def test_what_was_held_back_is_written_when_the_process_ends(log: Log) -> None:
+def test_suppressed_lines_are_reported_at_the_end_of_the_process(log: Log) -> None:
     for number in range(3):
         log.ours.warning("pool %d", number, extra=cause("away"))
     log.limit.flush_all()

@@ -71,13 +71,13 @@ def test_pod_that_stays_terminating_on_a_lost_node_is_named() -> None:
     assert "replacement" in cause.message
 
 
-def test_pod_that_merely_drains_is_no_cause() -> None:
+def test_draining_pod_is_no_cause() -> None:
     pod = pod_object(containerStatuses=CONTAINERS)
     pod["metadata"]["deletionTimestamp"] = "2027-01-01T00:05:00Z"
     assert diagnose([pod], None, []) is None
 
 
-def test_what_no_waiting_cures_keeps_its_reason_and_names_the_lost_node() -> None:
+def test_permanent_cause_keeps_its_reason_and_names_the_lost_node() -> None:
     message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     replacement = pod_object(
         name="chat-engine-1", conditions=[{"type": "PodScheduled", "status": "False", "message": message}]

@@ -15,11 +15,11 @@ LABEL = {"f:metadata": {"f:labels": {"f:pool": {}}}}
 REPLICAS = {"f:spec": {"f:replicas": {}}}
 
 
-def test_what_was_created_becomes_what_was_applied() -> None:
+def test_created_fields_become_applied_fields() -> None:
     assert as_applied([entry("plumage", "Update", LABEL)]) == [entry("plumage", "Apply", LABEL)]
 
 
-def test_what_was_applied_already_is_left() -> None:
+def test_applied_fields_are_left_alone() -> None:
     assert as_applied([entry("plumage", "Apply", LABEL), entry("kubectl", "Update", REPLICAS)]) is None
     assert as_applied([]) is None
 

@@ -43,7 +43,7 @@ def test_it_begins_with_its_own_size(annotations: dict[str, str]) -> None:
     assert world.pool["status"]["desiredReplicas"] == 1
 
 
-def test_it_is_not_ready_by_its_namesakes_replicas() -> None:
+def test_replicas_of_an_earlier_pool_do_not_count() -> None:
     world = made_anew({**BASE, "replicas": 7})
     status = world.pool["status"]
     assert (status["replicas"], status["readyReplicas"], "provenReplicas" in status) == (0, 0, False)

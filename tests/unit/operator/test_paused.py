@@ -36,7 +36,7 @@ def go_on(world: World) -> None:
     world.converge()
 
 
-def test_what_the_autoscaler_would_do_is_no_news_and_breaks_nothing() -> None:
+def test_paused_pool_reports_the_autoscalers_decision_without_events() -> None:
     world = paused(AUTOSCALED)
     world.scaling = word(7)
     world.converge()
@@ -52,7 +52,7 @@ def test_what_the_autoscaler_would_do_is_no_news_and_breaks_nothing() -> None:
     assert [one.message for one in world.told if one.reason == "ScaledUp"] == [word(7).message]
 
 
-def test_another_size_that_people_give_its_deployment_is_not_told_as_the_autoscalers() -> None:
+def test_manual_size_of_a_paused_pool_emits_no_autoscaler_event() -> None:
     world = paused(AUTOSCALED)
     world.scaling = word(7)
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 5
@@ -61,7 +61,7 @@ def test_another_size_that_people_give_its_deployment_is_not_told_as_the_autosca
     assert {one.reason for one in world.told} <= {"Resizing", "Settled", "RollingOut"}
 
 
-def test_a_size_that_the_autoscaler_gave_before_the_pause_is_told() -> None:
+def test_autoscaled_size_before_the_pause_emits_an_event() -> None:
     world = World(pool_object(AUTOSCALED))
     world.converge()
     world.scaling = word(7)
@@ -82,7 +82,7 @@ def test_a_size_that_people_ask_for_waits_too() -> None:
     assert world.pool["status"]["desiredReplicas"] == 5
 
 
-def test_a_new_operator_keeps_the_size_when_the_pool_goes_on() -> None:
+def test_new_operator_keeps_the_size_of_a_resumed_pool() -> None:
     world = paused(AUTOSCALED)
     world.scaling = word(7)
     world.converge()
@@ -123,7 +123,7 @@ def test_a_cordon_reaches_its_routers_and_nothing_else_does() -> None:
     assert world.objects["ConfigMap", "chat-router"]["data"]["router.json"] != settings
 
 
-def test_a_cordon_makes_no_object_anew_and_takes_over_none() -> None:
+def test_cordon_creates_no_object_and_takes_over_none() -> None:
     world = paused({**BASE, "replicas": 2})
     world.pods["chat-engine-1"]["metadata"]["annotations"][CORDON] = "true"
     world.objects["ConfigMap", "chat-router"]["metadata"]["ownerReferences"] = []

@@ -117,7 +117,7 @@ async def test_one_that_is_there_after_all_is_applied_if_it_is_the_pools_own(
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_what_is_somebody_elses_is_left(server: Server, performer: Performer, known: bool) -> None:
+async def test_other_owners_object_is_left_alone(server: Server, performer: Performer, known: bool) -> None:
     pool, (first, *_) = creation()
     theirs = {"kind": "ServiceAccount", "metadata": {"name": first.child["metadata"]["name"], "resourceVersion": "3"}}
     server.objects[resource_path(first)] = theirs
@@ -127,7 +127,7 @@ async def test_what_is_somebody_elses_is_left(server: Server, performer: Perform
     assert "apply-patch" not in server.asked
 
 
-async def test_one_that_is_gone_though_nothing_told_so_is_made_again(server: Server, performer: Performer) -> None:
+async def test_child_deleted_without_an_event_is_created_again(server: Server, performer: Performer) -> None:
     pool, (first, *_) = creation()
     await performer.perform(pool, [Apply(first.child, known=True)])
     assert server.asked == ["GET", "POST"]
@@ -141,7 +141,7 @@ async def test_a_conflict_about_something_else_is_tried_again_later(server: Serv
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_binding_of_another_role_is_made_anew(server: Server, performer: Performer, known: bool) -> None:
+async def test_binding_of_another_role_is_recreated(server: Server, performer: Performer, known: bool) -> None:
     """The chart's `rbac.routerRole` changed, and the API server lets no binding be changed."""
     pool, actions = creation()
     (binding,) = [one for one in actions if one.child["kind"] == "RoleBinding"]

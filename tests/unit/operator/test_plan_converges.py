@@ -60,7 +60,7 @@ def shape(world: World) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_what_is_as_it_should_be_is_left_alone(spec: dict[str, Any]) -> None:
+def test_converged_pool_gets_no_action(spec: dict[str, Any]) -> None:
     assert settled(spec).plan() == ()
 
 
@@ -109,7 +109,7 @@ def test_children_are_the_pools_own_and_labelled() -> None:
         assert thing["metadata"]["labels"]["inference.plumage.dev/pool"] == "chat"
 
 
-def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
+def test_deleted_child_is_recreated_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
     made, told = world.plan()
@@ -121,14 +121,14 @@ def test_a_child_that_somebody_deleted_comes_back_and_it_is_said() -> None:
     assert ("Service", "chat-router") in world.objects
 
 
-def test_a_child_that_a_newer_operator_adds_is_made_and_nobody_is_said_to_have_deleted_it() -> None:
+def test_child_of_a_newer_operator_is_created_without_an_event() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
     world.known.clear()  # a newer operator, which has never seen one
     assert [type(action) for action in world.plan()] == [Apply]
 
 
-def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None:
+def test_changed_child_is_restored_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
     made, told = world.plan()
@@ -139,7 +139,7 @@ def test_a_child_that_somebody_changed_is_put_back_and_it_is_said_what() -> None
     assert isinstance(made, Apply)
 
 
-def test_what_others_add_to_a_child_is_left_alone() -> None:
+def test_fields_of_other_managers_are_left_alone() -> None:
     world = settled(SPECS["simulator"])
     deployment = world.objects["Deployment", "chat-engine"]
     deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
@@ -156,7 +156,7 @@ def test_a_child_without_its_owner_is_looked_at_before_it_is_taken_back() -> Non
     assert not made.known
 
 
-def test_what_the_spec_no_longer_asks_for_goes_by_its_uid() -> None:
+def test_unwanted_child_is_deleted_by_uid() -> None:
     world = settled(SPECS["simulator"])
     uid = world.objects["Deployment", "chat-directory"]["metadata"]["uid"]
     world.pool["spec"]["directory"] = {"redisRef": {"url": "redis://cache:6379"}}
@@ -173,7 +173,7 @@ def test_others_objects_under_our_label_are_not_deleted() -> None:
     assert world.plan() == ()
 
 
-def test_a_pool_that_goes_is_left_to_the_garbage_collector() -> None:
+def test_deleted_pool_is_left_to_the_garbage_collector() -> None:
     world = settled(SPECS["simulator"])
     world.objects.clear()
     world.pool["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
@@ -195,7 +195,7 @@ def test_a_paused_pool_is_changed_in_nothing_and_says_so() -> None:
     assert world.reasons()["Paused"] == ("False", "NotPaused")
 
 
-def test_a_cordoned_replica_is_told_to_the_routers_and_rolls_nothing() -> None:
+def test_cordon_reaches_the_routers_and_restarts_nothing() -> None:
     world = settled(SPECS["simulator"])
     templates = {
         name: thing["spec"]["template"] for (kind, name), thing in world.objects.items() if kind == "Deployment"
@@ -224,7 +224,7 @@ def test_the_coldest_are_marked_before_the_deployment_shrinks() -> None:
     assert actions[marked].annotations == {DELETION_COST: "-100"}  # type: ignore[union-attr]
 
 
-def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
+def test_last_scaling_decision_holds_without_a_new_one() -> None:
     spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
     world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
     world.converge()
@@ -240,7 +240,7 @@ def test_without_a_new_word_of_the_autoscaler_its_last_holds() -> None:
 
 
 @pytest.mark.parametrize("decided", [1, 5])
-def test_a_decision_whose_status_was_not_written_any_more_is_not_undone(decided: int) -> None:
+def test_decision_without_a_written_status_is_kept(decided: int) -> None:
     spec = {key: value for key, value in SPECS["simulator"].items() if key != "replicas"}
     world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
     world.scaling = ScalingDecision(3, "True", "AtTarget", "3 are right")
@@ -254,7 +254,7 @@ def test_a_decision_whose_status_was_not_written_any_more_is_not_undone(decided:
     assert world.pool["status"]["desiredReplicas"] == decided
 
 
-def test_labels_of_monitors_come_and_go_without_a_word() -> None:
+def test_changed_monitor_labels_emit_no_event() -> None:
     """They are the spec's own change, not somebody's."""
     world = settled({**SPECS["simulator"], "monitoring": {"enabled": True, "labels": {"release": "a"}}})
     count, monitor = len(world.told), ("PodMonitor", "chat-router")

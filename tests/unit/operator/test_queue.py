@@ -99,9 +99,7 @@ async def test_a_servers_wish_to_wait_is_kept(queue: WorkQueue[str], clock: Cloc
     assert await ready(queue) == "a"
 
 
-async def test_what_is_asked_while_a_look_fails_is_not_put_off_by_the_failure(
-    queue: WorkQueue[str], clock: Clock
-) -> None:
+async def test_change_during_a_failed_reconcile_skips_the_backoff(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a")
     for _ in range(8):  # a minute's wait by now
         await ready(queue)
@@ -117,7 +115,7 @@ async def test_what_is_asked_while_a_look_fails_is_not_put_off_by_the_failure(
     assert queue.overdue == -60, "it is asked once only"
 
 
-async def test_a_servers_wish_to_wait_counts_for_what_is_asked_meanwhile(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_retry_after_applies_to_changes_meanwhile(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a")
     await ready(queue)
     queue.add("a", 5)

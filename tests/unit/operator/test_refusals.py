@@ -94,7 +94,7 @@ def reconciler(api: KubeClient, performer: Performer, metrics: Metrics, store: S
 
 
 @pytest.mark.parametrize("key", [POOL_KEY, GATEWAY_KEY])
-async def test_a_refused_status_is_tried_again_counted_and_said_once(
+async def test_refused_status_is_retried_counted_and_logged_once(
     key: Key, server: Server, reconciler: Reconciler, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -110,7 +110,7 @@ async def test_a_refused_status_is_tried_again_counted_and_said_once(
 
 
 @pytest.mark.parametrize(("key", "thing"), [(POOL_KEY, pool_object()), (GATEWAY_KEY, GATEWAY)])
-async def test_what_a_refused_status_says_is_told_once(
+async def test_events_of_a_refused_status_are_emitted_once(
     key: Key, thing: dict[str, Any], server: Server, store: Store, reconciler: Reconciler
 ) -> None:
     await reconciler.reconcile(key)
@@ -140,7 +140,7 @@ def changed(thing: dict[str, Any], version: int, spec: dict[str, Any] | None = N
     return {**thing, "metadata": metadata, "spec": spec or thing["spec"]}
 
 
-async def test_a_refused_child_is_counted_and_said(
+async def test_refused_child_is_counted_and_logged(
     server: Server, reconciler: Reconciler, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -198,9 +198,7 @@ async def refusal_of(kind: str, server: Server, performer: Performer, said: str)
 
 
 @pytest.mark.parametrize("switch", INTEGRATIONS)
-async def test_a_right_that_the_chart_gives_on_request_is_told_with_its_switch(
-    switch: str, server: Server, performer: Performer
-) -> None:
+async def test_missing_optional_right_names_its_switch(switch: str, server: Server, performer: Performer) -> None:
     assert yaml.safe_load(VALUES.read_text())["integrations"][switch] is False, "so that people meet it"
     group, version, plural = INTEGRATIONS[switch]
     kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
@@ -212,7 +210,7 @@ async def test_a_right_that_the_chart_gives_on_request_is_told_with_its_switch(
 
 
 @pytest.mark.parametrize("integration", integrations.INTEGRATIONS, ids=lambda one: one.kind)
-async def test_one_that_is_no_longer_asked_for_and_can_not_be_removed_is_told_as_that(
+async def test_unwanted_child_without_the_delete_right_is_reported(
     integration: integrations.Integration, server: Server, performer: Performer
 ) -> None:
     """As where somebody's own role lets the operator see them and no more: to drop the field would do nothing."""

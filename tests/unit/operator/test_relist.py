@@ -40,7 +40,7 @@ def holding(*things: dict[str, Any]) -> Store:
     return store
 
 
-async def test_a_child_that_went_unseen_is_forgotten_and_its_pool_is_told() -> None:
+async def test_relist_removes_a_deleted_child_and_reports_its_pool() -> None:
     pool, there, gone = thing("InferencePool", "chat", 1), thing("Service", "here", 2), thing("Service", "gone", 3)
     store = holding(pool, there, gone)
     assert await relist(Cluster(pool, there), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
@@ -50,13 +50,13 @@ async def test_a_child_that_went_unseen_is_forgotten_and_its_pool_is_told() -> N
     assert await relist(Cluster(pool, there), store, _SERVICES, ()) == set()  # type: ignore[arg-type]
 
 
-async def test_a_pool_that_went_unseen_is_forgotten() -> None:
+async def test_relist_removes_a_deleted_pool() -> None:
     store = holding(thing("InferencePool", "chat", 1))
     assert await relist(Cluster(), store, _SERVICES, ()) == {_CHAT}  # type: ignore[arg-type]
     assert store.pools() == []
 
 
-async def test_what_a_watch_told_during_the_list_is_believed() -> None:
+async def test_relist_keeps_objects_that_a_watch_reported_meanwhile() -> None:
     pool, first = thing("InferencePool", "chat", 1), thing("Service", "again", 2)
     store = holding(pool, first)
 
@@ -68,7 +68,7 @@ async def test_what_a_watch_told_during_the_list_is_believed() -> None:
     assert store.versions("Service") == {("default", "again"): 5, ("default", "new"): 6}
 
 
-async def test_only_watched_namespaces_are_asked_and_a_kind_that_went_takes_its_objects_along() -> None:
+async def test_relist_lists_watched_namespaces_and_drops_an_unknown_kind() -> None:
     pool, service = thing("InferencePool", "chat", 1), thing("Service", "chat-router", 2)
     store = holding(pool, service)
     asked: set[str | None] = set()

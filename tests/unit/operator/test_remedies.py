@@ -170,10 +170,10 @@ def test_all_components_are_walked() -> None:
         ("router", "router", "Unschedulable", "spec.router.resources"),
     ],
 )
-def test_remedy_says_what_helps(component: str, container: str, trouble: str, words: str) -> None:
+def test_remedy_names_the_field(component: str, container: str, trouble: str, words: str) -> None:
     assert words in messages(component, container)[trouble]
 
 
-def test_only_engines_are_told_of_the_engines_start_timeout() -> None:
+def test_start_timeout_is_named_for_engines_only() -> None:
     assert "spec.engine.startupTimeoutSeconds" in messages("engine", "engine")["late"]
     assert "spec." not in messages("router", "router")["late"]

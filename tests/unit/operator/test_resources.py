@@ -21,7 +21,7 @@ def resources(requests: dict[str, str], limits: dict[str, str]) -> Resources:
     return Resources.model_validate({"requests": requests, "limits": limits})
 
 
-def test_what_is_not_named_is_the_default() -> None:
+def test_missing_resources_have_defaults() -> None:
     assert with_defaults(Resources(), DEFAULTS) == {
         "requests": {"cpu": "50m", "memory": "192Mi"},
         "limits": {"memory": "1Gi"},

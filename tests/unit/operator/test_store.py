@@ -18,7 +18,7 @@ def versioned(thing: dict[str, Any], version: int) -> dict[str, Any]:
     return {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(version)}}
 
 
-def test_news_concerns_a_pool_and_no_news_concerns_nobody() -> None:
+def test_put_returns_the_pool_of_a_change_only() -> None:
     store = Store()
     assert store.put(versioned(pool_object(), 5)) == POOL
     assert store.put(versioned(pool_object(), 5)) is None
@@ -37,7 +37,7 @@ def test_an_answer_that_overtook_the_watch_is_kept() -> None:
     assert observed.pool["metadata"]["generation"] == 2
 
 
-def test_pods_are_kept_without_what_nobody_reads() -> None:
+def test_pods_are_kept_without_unread_fields() -> None:
     store = Store()
     store.put(pool_object())
     pod = pod_object(podIP="10.0.0.1", hostIP="10.9.9.9")
@@ -53,7 +53,7 @@ def test_pods_are_kept_without_what_nobody_reads() -> None:
     assert "hostIP" not in kept["status"]
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_deleted_objects_are_removed() -> None:
     store = Store()
     store.put(pool_object())
     store.put(pod_object())
@@ -77,7 +77,7 @@ def pods_of(store: Store, pool: tuple[str, str]) -> list[str]:
     return [pod["metadata"]["name"] for pod in observed.pods]
 
 
-def test_a_pod_that_somebody_isolates_leaves_its_pool() -> None:
+def test_isolated_pod_leaves_its_pool() -> None:
     store = Store()
     store.put(pool_object())
     store.put(labelled(pod_object(), "chat", 5))
@@ -90,7 +90,7 @@ def test_a_pod_that_somebody_isolates_leaves_its_pool() -> None:
     assert store.versions("Pod") == {}
 
 
-def test_a_pod_of_which_only_its_end_is_told_leaves_its_pool_whatever_its_labels_say() -> None:
+def test_deleted_pod_leaves_its_pool_with_any_labels() -> None:
     store = Store()
     store.put(pool_object())
     store.put(labelled(pod_object(), "chat", 5))
@@ -98,7 +98,7 @@ def test_a_pod_of_which_only_its_end_is_told_leaves_its_pool_whatever_its_labels
     assert pods_of(store, POOL) == []
 
 
-def test_a_pod_whose_label_names_another_pool_goes_there() -> None:
+def test_relabelled_pod_moves_to_the_other_pool() -> None:
     store = Store()
     store.put(pool_object())
     store.put(pool_object(name="other"))
@@ -109,7 +109,7 @@ def test_a_pod_whose_label_names_another_pool_goes_there() -> None:
     assert pods_of(store, ("default", "other")) == []
 
 
-def test_children_that_went_are_remembered_for_as_long_as_their_owner_is_there() -> None:
+def test_lost_children_are_kept_while_their_owner_exists() -> None:
     store = Store()
     service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
 
@@ -139,7 +139,7 @@ def test_children_that_went_are_remembered_for_as_long_as_their_owner_is_there()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["its end was not told", "its end was told"])
-def test_children_that_went_with_a_namesake_are_not_remembered(again: bool) -> None:
+def test_lost_children_of_an_earlier_pool_are_dropped(again: bool) -> None:
     store = Store()
     owner = {"uid": "pool-uid", "controller": True}
     service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
@@ -161,7 +161,7 @@ def test_children_that_went_with_a_namesake_are_not_remembered(again: bool) -> N
     assert observed.lost_children == {("Service", "s")}
 
 
-def test_a_gateways_router_that_somebody_isolates_leaves_it() -> None:
+def test_isolated_router_leaves_its_gateway() -> None:
     store = Store()
     store.put({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
     router = pod_object(name="front-gateway-0")

@@ -30,7 +30,7 @@ def engine(world: World) -> dict[str, Any]:
     return world.objects[_ENGINE]
 
 
-def test_what_statuses_say_changes_nothing(settled: World) -> None:
+def test_statuses_do_not_change_the_fingerprint(settled: World) -> None:
     before = fingerprint_of(settled.observed())
     engine(settled)["status"] = {"replicas": 1, "readyReplicas": 0}
     engine(settled)["metadata"]["resourceVersion"] = "999999"
@@ -78,7 +78,7 @@ def _unmarked(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [_spec, _gone, _edited, _disowned, _unmarked])
-def test_what_gives_something_to_do_changes_it(settled: World, change: Callable[[World], None]) -> None:
+def test_relevant_changes_change_the_fingerprint(settled: World, change: Callable[[World], None]) -> None:
     before = fingerprint_of(settled.observed())
     change(settled)
     assert plan_changes(settled.observed(), CONFIG)
@@ -101,14 +101,14 @@ def _annotated(observed: Observed, annotation: str) -> Observed:
 
 
 @pytest.mark.parametrize("annotation", [CORDON, DELETION_COST])
-def test_what_people_and_the_autoscaler_write_on_pods_changes_it(settled: World, annotation: str) -> None:
+def test_pod_annotations_change_the_fingerprint(settled: World, annotation: str) -> None:
     labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
     pod = {"kind": "Pod", "metadata": {"name": "chat-engine-1", "labels": labels}, "status": {}}
     observed = settled.observed(pods=(pod,))
     assert fingerprint_of(_annotated(observed, annotation)) != fingerprint_of(observed)
 
 
-def test_the_autoscalers_word_changes_it(settled: World) -> None:
+def test_scaling_decision_changes_the_fingerprint(settled: World) -> None:
     word = ScalingDecision(3, "True", "AtTarget", "as it was")
     marks = {
         fingerprint_of(settled.observed(scaling=scaling))

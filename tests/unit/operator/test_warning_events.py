@@ -93,7 +93,7 @@ async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Serve
     assert len(server.asked) == 1
 
 
-async def test_the_newest_three_of_a_pod_are_told_and_nobody_elses(server: Server, api: KubeClient) -> None:
+async def test_list_for_returns_the_newest_three_events_of_our_pods(server: Server, api: KubeClient) -> None:
     warnings = WarningEvents(api, lambda: 0.0, lambda _namespace, pod: pod.startswith("chat"))
     newest = event("chat-0", "E", 0, lastTimestamp=None, series={"lastObservedTime": "1970-01-01T00:01:00.000000Z"})
     server.events = [

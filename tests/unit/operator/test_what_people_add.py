@@ -106,7 +106,7 @@ LEFT: dict[str, tuple[tuple[str, str], Edit]] = {
 
 
 @pytest.mark.parametrize(("key", "edit", "path"), TAKEN_OUT.values(), ids=TAKEN_OUT)
-def test_what_is_added_is_said_and_taken_out(key: tuple[str, str], edit: Edit, path: str) -> None:
+def test_added_fields_are_reported_and_removed(key: tuple[str, str], edit: Edit, path: str) -> None:
     world = settled()
     before = copy.deepcopy(world.objects[key])
     edit(world.objects[key])
@@ -123,7 +123,7 @@ def test_what_is_added_is_said_and_taken_out(key: tuple[str, str], edit: Edit, p
 
 
 @pytest.mark.parametrize(("key", "edit"), LEFT.values(), ids=LEFT)
-def test_what_others_may_add_is_left(key: tuple[str, str], edit: Edit) -> None:
+def test_allowed_additions_are_left_alone(key: tuple[str, str], edit: Edit) -> None:
     world = settled()
     edit(world.objects[key])
     assert world.plan() == ()

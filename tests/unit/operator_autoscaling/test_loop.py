@@ -24,7 +24,7 @@ async def look(world: World, loop: AutoscalingLoop, tokens: int, **more: Any) ->
     return loop.decision(KEY, world.observe(KEY))  # type: ignore[arg-type]
 
 
-async def test_it_asks_decides_and_tells_whoever_plans(world: World, tmp_path: Path) -> None:
+async def test_round_polls_decides_and_notifies(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         assert await look(world, loop, 0) is None, "a rate is of two looks: what the status says holds"
         second = await look(world, loop, 4500)  # 300 a second on each of two
@@ -65,7 +65,7 @@ async def test_a_pool_without_autoscaling_has_a_hit_ratio_and_a_coldest_replica(
         assert word.fields == {"hitRatioPercent": 75}
 
 
-async def test_what_was_decided_is_forgotten_with_the_spec_that_asked_for_it(world: World, tmp_path: Path) -> None:
+async def test_decision_is_dropped_with_its_spec(world: World, tmp_path: Path) -> None:
     """At once, not at the next look: somebody who takes autoscaling out reads the conditions now."""
     async with running(world, tmp_path) as loop:
         await look(world, loop, 0)
@@ -87,9 +87,7 @@ async def test_of_a_deleted_namesake_nothing_holds(world: World, tmp_path: Path)
         assert (await look(world, loop, 1500)).fields["autoscaling"].get("lastScaleTime") is None
 
 
-async def test_a_figure_that_is_missing_at_the_first_look_and_at_the_second_is_told(
-    world: World, tmp_path: Path
-) -> None:
+async def test_metric_missing_twice_is_reported(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         assert await look(world, loop, 0) is None
         world.now += 15
@@ -139,7 +137,7 @@ async def test_a_sleeping_pool_is_looked_at_often_and_woken(world: World, tmp_pa
         assert (word.desired, word.reason) == (1, "Woken")
 
 
-async def test_a_manifest_that_is_wrong_disturbs_nobody(world: World, tmp_path: Path) -> None:
+async def test_invalid_manifest_does_not_disturb_others(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         await look(world, loop, 0)
         world.spec, world.generation = {"replicas": -1}, 2

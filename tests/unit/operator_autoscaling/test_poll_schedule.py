@@ -45,7 +45,7 @@ async def asks(client: TestClient[Any, Any]) -> dict[str, Any]:
     return found
 
 
-async def test_whoever_asks_again_and_again_always_gets_figures(world: World, tmp_path: Path) -> None:
+async def test_repeated_requests_keep_metrics_fresh(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop, offered(world, loop) as client:
         await passes(world, loop, 300)
         await asks(client)
@@ -80,7 +80,7 @@ def test_only_the_pool_that_was_asked_about_is_looked_at_more_often() -> None:
     assert schedule.due(OTHER, 60.0)
 
 
-def test_nothing_is_kept_of_a_pool_that_is_not_there() -> None:
+def test_unknown_pools_are_not_kept() -> None:
     schedule = PollSchedule()
     schedule.requested(CHAT, 0.0)
     schedule.start(CHAT, 1.0)

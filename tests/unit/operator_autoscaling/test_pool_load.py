@@ -60,7 +60,7 @@ def test_the_figures_of_some_routers_are_not_the_pools() -> None:
     assert load_of(starting, {}, {"r0": [router(LATER), router(LATER + 15)]}).arrivals == 0
 
 
-def test_waits_are_split_by_who_waits_why() -> None:
+def test_waiting_time_is_split_by_reason() -> None:
     """Three of four that wait are held back on purpose: so is three quarters of the time."""
     told = [
         agent("e0", LATER, queue_wait=waits(0, 0), waiting_held_back=3, waiting_for_capacity=1),
@@ -92,7 +92,7 @@ def test_waits_are_split_by_who_waits_why() -> None:
     ],
     ids=["new", "warms", "no node", "crashed", "no image", "crashed and warms again", "ready"],
 )
-def test_who_warms(made: Any, reports: list[Any], warming: bool) -> None:
+def test_warming_replicas(made: Any, reports: list[Any], warming: bool) -> None:
     load = load_of([made], {"e0": reports}, {})
     assert bool(load.warming) is warming
 
@@ -103,7 +103,7 @@ def test_pods_on_their_way_out_are_none() -> None:
     assert [one.id for one in load_of([pod("e0"), leaving], {}, {}).replicas] == ["e0"]
 
 
-def test_heat_is_what_agents_tell() -> None:
+def test_heat_comes_from_agents() -> None:
     reports = PodReports()
     for name, hotness in (("e0", 50.0), ("e1", 7.0)):
         reports.agents[name] = ReportWindow()
@@ -133,7 +133,7 @@ def test_an_address_of_version_six_is_written_in_brackets() -> None:
     ],
     ids=str,
 )
-def test_a_pod_that_only_has_the_labels_is_not_asked(owners: list[dict[str, Any]]) -> None:
+def test_pod_with_only_the_labels_is_not_polled(owners: list[dict[str, Any]]) -> None:
     """It would be handed the operator's token."""
     stranger = pod("stranger")
     stranger["metadata"]["ownerReferences"] = owners

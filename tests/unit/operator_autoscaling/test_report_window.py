@@ -19,7 +19,7 @@ def tokens(window: ReportWindow[AgentReport]) -> float | None:
     return window.gained(lambda one: one.output_tokens)
 
 
-def test_one_report_tells_no_rate() -> None:
+def test_one_report_has_no_rate() -> None:
     window = ReportWindow[AgentReport]()
     assert tokens(window) is None
     window.add(report(HOUR, 500), 0.0)
@@ -57,7 +57,7 @@ def test_a_clock_that_is_set_by_an_hour_between_two_looks_changes_no_rate(jump: 
     assert (tokens(window), window.seconds) == (150, 15.0)
 
 
-def test_a_process_that_began_anew_counts_from_its_start() -> None:
+def test_restarted_process_counts_from_its_start() -> None:
     window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 90_000), 0.0)
     window.add(report(HOUR + 15, 50, started=HOUR + 10), 15.0)

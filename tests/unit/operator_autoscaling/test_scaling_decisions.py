@@ -52,7 +52,7 @@ def test_a_decision_becomes_a_deployments_size_a_status_and_one_event() -> None:
     ]
 
 
-def test_a_deleted_namesakes_deployment_asks_for_nothing() -> None:
+def test_deployment_of_an_earlier_pool_is_ignored() -> None:
     found = observed(SPEC, [], 7)
     metadata = found.children["Deployment", "chat-engine"]["metadata"]
     asked = []
