@@ -19,10 +19,10 @@ from plumage.directory.ledger import Ledger
 from plumage.directory.schema import Change
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
-from plumage_engine.agent.holdings import Holdings
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.throttle import Throttle
-from plumage_engine.agent.wire import decode_batch
+from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.throttle import Throttle
+from plumage_engine.agent.events.wire import decode_batch
+from plumage_engine.agent.index.cache_index import CacheIndex
 
 __all__ = ["EventCost", "event_cost"]
 

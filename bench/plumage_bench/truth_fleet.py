@@ -27,10 +27,10 @@ from plumage.errors import PlumageError
 from plumage.rendering import ByteTable, ModelFolder
 from plumage_bench.ours import Ours
 from plumage_bench.vllm_server import Server, serving
-from plumage_engine.agent.holdings import Holdings
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.throttle import Throttle
-from plumage_engine.agent.wire import decode_batch
+from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.throttle import Throttle
+from plumage_engine.agent.events.wire import decode_batch
+from plumage_engine.agent.index.cache_index import CacheIndex
 
 __all__ = ["Answer", "Fleet", "Setting", "agent_cost", "fleet"]
 

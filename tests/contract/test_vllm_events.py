@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumage_engine.agent.wire import Cleared, Removed, Stored, decode_batch, decode_snapshot
+from plumage_engine.agent.events.wire import Cleared, Removed, Stored, decode_batch, decode_snapshot
 from plumage_engine.simulator import wire
 from plumage_engine.vllm.record import BlockRecord, encode
 

@@ -15,8 +15,8 @@ from plumage.models import resolve
 from plumage.rendering import ModelFolder
 from plumage_engine.agent.__main__ import make_server
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.app import make_app
 from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 __all__ = ["BOS", "ask", "running", "served", "settings", "until"]

@@ -27,7 +27,7 @@ from plumage.hashing.chunks import CHUNK, chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_bench.router.prompts import MARK, MODEL, make_bodies
-from plumage_engine.agent.throttle import Throttle
+from plumage_engine.agent.directory.throttle import Throttle
 
 __all__ = ["main"]
 

@@ -1,5 +1,7 @@
-"""The agent beside each engine: from KV events to the directory, and the engine's citizen in the fleet.
+"""The agent beside each engine: it indexes the cache, publishes it to the directory, warms up and drains.
 
-events (live, sequence, wire) → index (block, tally, heat, checkpoint) → holdings (throttle) → the directory's writer.
-Beside that: load, engine, warmup, hotness. `agent` puts them together, `app` serves, `__main__` runs it.
+events: reads the engine's KV events in order. index: the cached blocks and their chunks.
+directory: publishes chunks, reads the pool's hotness. engine: HTTP calls to the engine, and its load.
+engine_updates: sends policy, learned tables and hot blocks to the engine. warmup: computes hot prefixes of peers.
+`agent` connects them, `http` serves them, `__main__` runs them. `drain` is the pod's preStop hook.
 """

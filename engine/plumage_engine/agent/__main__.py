@@ -23,9 +23,9 @@ from starlette.applications import Starlette
 from plumage.directory.tasks import end
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.app import make_app
 from plumage_engine.agent.config import AgentConfig
-from plumage_engine.agent.podtoken import ensure_token
+from plumage_engine.agent.http.routes import make_app
+from plumage_engine.agent.pod_token import ensure_token
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 __all__ = ["AgentServer", "main", "make_server", "serve"]

@@ -23,21 +23,21 @@ from plumage.directory.schema import Load, State, engine_name
 from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
 from plumage.errors import ConfigurationError
-from plumage_engine.agent import checkpoint
-from plumage_engine.agent.block import last_chunk
 from plumage_engine.agent.config import AgentConfig
-from plumage_engine.agent.engine import EngineClient, EngineDownError
-from plumage_engine.agent.events import EventStream
-from plumage_engine.agent.feather import FeatherLink
-from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.holdings import Holdings
-from plumage_engine.agent.hotness import HotnessLink
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.load import EngineLoad, LifeWatch, StallWatch
-from plumage_engine.agent.promote import PromoteLink
-from plumage_engine.agent.share import follow_share
-from plumage_engine.agent.tables import TablesLink
-from plumage_engine.agent.throttle import Throttle
+from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.memory_share import follow_share
+from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.directory.throttle import Throttle
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
+from plumage_engine.agent.engine.load import EngineLoad, LifeWatch, StallWatch
+from plumage_engine.agent.engine_updates.batching_policy import FeatherLink
+from plumage_engine.agent.engine_updates.learned_tables import TablesLink
+from plumage_engine.agent.engine_updates.promotion import PromoteLink
+from plumage_engine.agent.events.stream import EventStream
+from plumage_engine.agent.index import checkpoint
+from plumage_engine.agent.index.block import last_chunk
+from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.agent.index.local_hotness import Heat
 from plumage_engine.agent.tokenizer import TokenText
 from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
 from plumage_engine.configuration import read_secret

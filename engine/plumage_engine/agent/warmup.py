@@ -22,9 +22,9 @@ import msgspec
 from pydantic import SecretStr
 
 from plumage_engine.agent.config import WarmupConfig
-from plumage_engine.agent.engine import EngineClient, EngineDownError, bearer, read_bounded
-from plumage_engine.agent.members import agents_in, agents_of
-from plumage_engine.agent.wire import TokenId
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError, bearer, read_bounded
+from plumage_engine.agent.events.wire import TokenId
+from plumage_engine.agent.pool_members import agents_in, agents_of
 
 __all__ = ["Hottest", "Prefix", "Warmth", "find_peers", "hottest_of", "warm"]
 

@@ -25,9 +25,9 @@ from plumage.hashing.chunks import chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.app import make_app
-from plumage_engine.agent.block import last_chunk
-from plumage_engine.agent.load import EngineLoad
+from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.http.routes import make_app
+from plumage_engine.agent.index.block import last_chunk
 from plumage_router.config import ModelConfig
 from plumage_router.request.model import load_model
 

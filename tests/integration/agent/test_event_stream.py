@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.agents import until
 
-from plumage_engine.agent.events import EventStream
-from plumage_engine.agent.wire import EventBatch, Removed, Row, Snapshot, Stored
+from plumage_engine.agent.events.stream import EventStream
+from plumage_engine.agent.events.wire import EventBatch, Removed, Row, Snapshot, Stored
 
 
 class Held:

@@ -16,7 +16,7 @@ from plumage.directory.server import LocalServer
 from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent import agent as agents
-from plumage_engine.agent import share as shares
+from plumage_engine.agent.directory import memory_share as shares
 
 pytestmark = pytest.mark.redis
 

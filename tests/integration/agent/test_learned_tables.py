@@ -19,8 +19,8 @@ from plumage.directory.offers import HEAD
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
-from plumage_engine.agent.engine import EngineClient
-from plumage_engine.agent.tables import TablesLink
+from plumage_engine.agent.engine.client import EngineClient
+from plumage_engine.agent.engine_updates.learned_tables import TablesLink
 
 pytestmark = pytest.mark.redis
 

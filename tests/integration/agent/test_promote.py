@@ -20,13 +20,13 @@ from plumage.directory.hotness import HotnessShare
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
 from plumage.hashing.chunks import chain, seed
-from plumage_engine.agent import promote
-from plumage_engine.agent.engine import EngineClient
-from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.hotness import HotnessLink
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.promote import PromoteLink
-from plumage_engine.agent.wire import Stored
+from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.engine.client import EngineClient
+from plumage_engine.agent.engine_updates import promotion
+from plumage_engine.agent.engine_updates.promotion import PromoteLink
+from plumage_engine.agent.events.wire import Stored
+from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.agent.index.local_hotness import Heat
 
 pytestmark = pytest.mark.redis
 
@@ -144,7 +144,7 @@ async def test_an_engine_is_told_the_pools_hotness_of_what_it_holds(directory, r
 
 
 async def test_a_word_is_bounded_to_the_hottest(directory, ranking, monkeypatch) -> None:
-    monkeypatch.setattr(promote, "MOST", 10)
+    monkeypatch.setattr(promotion, "MOST", 10)
     cache = Cache()
     cache.hold("hot", 20)
     cache.hold("cold", 20)

@@ -19,8 +19,8 @@ from plumage.directory.schema import RECORD, Change, Tier
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
-from plumage_engine.agent import share as shares
 from plumage_engine.agent.config import ShareConfig
+from plumage_engine.agent.directory import memory_share as shares
 
 STEP = 50  # chunks that a prompt of the flood brings
 

@@ -11,7 +11,7 @@ import pytest
 from plumage.directory.ledger import capacity_within
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
-from plumage_engine.agent.share import share_of
+from plumage_engine.agent.directory.memory_share import share_of
 from plumage_engine.agent.warmup import find_peers
 from plumage_engine.configuration import read_secret
 

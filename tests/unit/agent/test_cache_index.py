@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from plumage.hashing.chunks import CHUNK, chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.checkpoint import Checkpoint
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.wire import Cleared, Removed, Row, Stored
+from plumage_engine.agent.events.wire import Cleared, Removed, Row, Stored
+from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.agent.index.checkpoint import Checkpoint
 
 # Several token sequences for the same bytes, as sampled text has.
 TABLE = ByteTable([b"a" * 64, b"a" * 32, b"b" * 64, b"a" * 96, b"c" * 7])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plumage_engine.agent.checkpoint import VERSION, Checkpoint, Saved, read, write
+from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, Saved, read, write
 
 
 def checkpoint(version: int = VERSION, model: str = "m") -> Checkpoint:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from plumage_engine.agent.engine import EngineClient
+from plumage_engine.agent.engine.client import EngineClient
 
 
 async def test_a_proxy_in_the_environment_is_not_asked_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from plumage_engine.agent.engine import EngineClient, EngineDownError
-from plumage_engine.agent.feather import FeatherLink
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
+from plumage_engine.agent.engine_updates.batching_policy import FeatherLink
 
 TOKEN = "engine-token"
 
@@ -98,7 +98,7 @@ async def test_a_refused_policy_is_said_once(engine: Engine, tmp_path: Path, cap
         await link.look()
     assert link.error is not None
     assert "no policy named Banditt" in link.error
-    assert len([record for record in caplog.records if record.name.endswith("feather")]) == 1
+    assert len([record for record in caplog.records if record.name.endswith("batching_policy")]) == 1
     engine.status = 204
     write(path, {"policy": "Bandit"})
     await link.look()

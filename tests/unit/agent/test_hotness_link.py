@@ -9,10 +9,10 @@ import pytest
 
 from plumage.hashing.chunks import Link
 from plumage.hotness.fleet import HotnessDelta
-from plumage_engine.agent import hotness
-from plumage_engine.agent.block import Block, Origin, adopt
-from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.hotness import HotnessLink
+from plumage_engine.agent.directory import pool_hotness
+from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.index.block import Block, Origin, adopt
+from plumage_engine.agent.index.local_hotness import Heat
 
 
 def _block(parent: Block | None, *chunks: int) -> Block:
@@ -55,7 +55,7 @@ async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() 
 
 
 async def test_others_get_the_loop_while_a_long_chain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hotness, "WALKED", 10)
+    monkeypatch.setattr(pool_hotness, "WALKED", 10)
     heat, turns, at = Heat(), 0, None
     link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
     for number in range(300):

@@ -6,9 +6,9 @@ import pytest
 
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.wire import Removed, Row, Stored
+from plumage_engine.agent.events.wire import Removed, Row, Stored
+from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.agent.index.local_hotness import Heat
 
 TABLE = ByteTable([bytes([byte]) * 64 for byte in range(32, 127)])
 SIZE = 4  # 256 bytes: one chunk a block

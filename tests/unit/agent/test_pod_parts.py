@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from plumage.errors import ConfigurationError
-from plumage_engine.agent import members
+from plumage_engine.agent import pool_members
 from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
-from plumage_engine.agent.figures import EngineFigures, parse_figures
-from plumage_engine.agent.podtoken import ensure_token
-from plumage_engine.agent.share import share_of
+from plumage_engine.agent.directory.memory_share import share_of
+from plumage_engine.agent.engine.operator_figures import EngineFigures, parse_figures
+from plumage_engine.agent.pod_token import ensure_token
 from plumage_engine.agent.warmup import find_peers
 
 PAGE = """\
@@ -58,8 +58,8 @@ def resolve(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]) -> Non
         family = {True: socket.AF_INET6, False: socket.AF_INET}
         return [(family[":" in one], socket.SOCK_STREAM, 6, "", (one, 0)) for one in names[name]]
 
-    monkeypatch.setattr(members.socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(members.socket, "gethostname", lambda: "own")
+    monkeypatch.setattr(pool_members.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(pool_members.socket, "gethostname", lambda: "own")
 
 
 def test_peers_by_the_services_name_are_all_but_this_pod(monkeypatch: pytest.MonkeyPatch) -> None:

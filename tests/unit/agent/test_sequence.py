@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.sequence import Sequencer, Verdict
+from plumage_engine.agent.events.sequence import Sequencer, Verdict
 
 
 def at(last: int, ts: float | None) -> Sequencer:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from plumage.errors import RefusedError
-from plumage_engine.agent.app import make_app
+from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.warmup import Hottest
 
 

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from plumage.directory.tasks import end
-from plumage_engine.agent.engine import EngineClient, EngineDownError
-from plumage_engine.agent.tables import TablesLink
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
+from plumage_engine.agent.engine_updates.learned_tables import TablesLink
 
 
 class Engine(EngineClient):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.directory.schema import Change
-from plumage_engine.agent.throttle import Throttle
+from plumage_engine.agent.directory.throttle import Throttle
 
 
 def adds(*chunks: int) -> list[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from plumage_engine.agent.wire import Cleared, Removed, Stored, WireError, decode_batch, decode_snapshot
+from plumage_engine.agent.events.wire import Cleared, Removed, Stored, WireError, decode_batch, decode_snapshot
 
 encode = msgspec.msgpack.encode
 STORED = {

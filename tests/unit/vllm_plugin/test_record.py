@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_engine.agent.wire import Removed, Stored, decode_snapshot
+from plumage_engine.agent.events.wire import Removed, Stored, decode_snapshot
 from plumage_engine.vllm.record import BlockRecord, encode
 
 SIZE = 4

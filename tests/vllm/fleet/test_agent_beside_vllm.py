@@ -20,8 +20,8 @@ from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.events.wire import decode_snapshot
 from plumage_engine.agent.tokenizer import read_tokenizer
-from plumage_engine.agent.wire import decode_snapshot
 
 pytestmark = pytest.mark.redis
 

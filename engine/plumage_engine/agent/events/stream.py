@@ -26,9 +26,9 @@ import zmq
 import zmq.asyncio
 
 from plumage.directory.tasks import end
-from plumage_engine.agent.live import LiveSocket
-from plumage_engine.agent.sequence import Sequencer, Verdict
-from plumage_engine.agent.wire import EventBatch, Snapshot, WireError, decode_batch
+from plumage_engine.agent.events.live_socket import LiveSocket
+from plumage_engine.agent.events.sequence import Sequencer, Verdict
+from plumage_engine.agent.events.wire import EventBatch, Snapshot, WireError, decode_batch
 
 __all__ = ["EventStream", "Sink", "StreamCounters"]
 

@@ -9,7 +9,7 @@ import asyncio
 from plumage.directory.ledger import capacity_within
 from plumage.directory.writer import DirectoryWriter
 from plumage_engine.agent.config import ShareConfig
-from plumage_engine.agent.members import count_in, count_of
+from plumage_engine.agent.pool_members import count_in, count_of
 
 __all__ = ["follow_share", "share_of"]
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from plumage.exposition import counters, gauge, page
-
-if TYPE_CHECKING:
-    from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.agent import Agent
 
 __all__ = ["metrics_page"]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from plumage.fleet_report import AgentReport, WarmupReport
-from plumage_engine.agent.figures import parse_figures
-
-if TYPE_CHECKING:
-    from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.engine.operator_figures import parse_figures
 
 __all__ = ["report_of"]
 

@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 
-from plumage_engine.agent.block import Block, Origin
-from plumage_engine.agent.tally import GONE
+from plumage_engine.agent.index.block import Block, Origin
+from plumage_engine.agent.index.tier_counts import GONE
 
 __all__ = ["ID", "Heat"]
 

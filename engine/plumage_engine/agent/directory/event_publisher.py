@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from plumage.directory.schema import Change
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.throttle import Throttle
-from plumage_engine.agent.wire import EventBatch, Snapshot
+from plumage_engine.agent.directory.throttle import Throttle
+from plumage_engine.agent.events.wire import EventBatch, Snapshot
+from plumage_engine.agent.index.cache_index import CacheIndex
 
 __all__ = ["Holdings", "Publisher"]
 

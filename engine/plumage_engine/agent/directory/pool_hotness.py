@@ -12,10 +12,10 @@ from collections import Counter
 from contextlib import suppress
 
 from plumage.directory.hotness import HotnessShare
-from plumage_engine.agent.block import Block, children_of, last_chunk
-from plumage_engine.agent.heat import Heat
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.wire import BlockHash
+from plumage_engine.agent.events.wire import BlockHash
+from plumage_engine.agent.index.block import Block, children_of, last_chunk
+from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.agent.index.local_hotness import Heat
 
 __all__ = ["HotnessLink"]
 

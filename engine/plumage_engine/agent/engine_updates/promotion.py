@@ -18,10 +18,10 @@ from heapq import nlargest
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.tasks import forever
-from plumage_engine.agent.engine import EngineClient, EngineDownError
-from plumage_engine.agent.hotness import HotnessLink
-from plumage_engine.agent.index import CacheIndex
-from plumage_engine.agent.wire import BlockHash
+from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
+from plumage_engine.agent.events.wire import BlockHash
+from plumage_engine.agent.index.cache_index import CacheIndex
 
 __all__ = ["MOST", "PromoteLink"]
 

@@ -33,8 +33,8 @@ from starlette.routing import Route
 from plumage.errors import RefusedError
 from plumage.exposition import CONTENT_TYPE
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.metrics import metrics_page
-from plumage_engine.agent.report import report_of
+from plumage_engine.agent.http.metrics_page import metrics_page
+from plumage_engine.agent.http.replica_report import report_of
 
 __all__ = ["make_app"]
 

@@ -20,7 +20,7 @@ from plumage.directory.offers import Offers
 from plumage.directory.schema import TABLES_TTL, PoolKeys
 from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
-from plumage_engine.agent.engine import EngineClient, EngineDownError
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
 __all__ = ["TablesLink"]
 

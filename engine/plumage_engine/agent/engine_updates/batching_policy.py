@@ -21,7 +21,7 @@ from plumage.directory.backoff import Backoff
 from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
 from plumage.version_skew import MARK
-from plumage_engine.agent.engine import EngineClient, EngineDownError
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
 __all__ = ["FeatherLink"]
 

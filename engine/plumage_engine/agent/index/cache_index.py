@@ -27,11 +27,11 @@ from itertools import accumulate
 from plumage.directory.schema import Change
 from plumage.hashing.chunks import CHUNK, Link, chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.block import Block, Origin, adopt, children_of, disown
-from plumage_engine.agent.checkpoint import VERSION, Checkpoint, block_of, row_of
-from plumage_engine.agent.heat import ID, Heat
-from plumage_engine.agent.tally import BITS, GONE, best, count, minus, of_medium, plus
-from plumage_engine.agent.wire import BlockHash, Cleared, Event, Removed, Row, Stored
+from plumage_engine.agent.events.wire import BlockHash, Cleared, Event, Removed, Row, Stored
+from plumage_engine.agent.index.block import Block, Origin, adopt, children_of, disown
+from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, block_of, row_of
+from plumage_engine.agent.index.local_hotness import ID, Heat
+from plumage_engine.agent.index.tier_counts import BITS, GONE, best, count, minus, of_medium, plus
 
 __all__ = ["CacheIndex", "Counters"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from plumage_engine.agent.tally import GONE
-from plumage_engine.agent.wire import BlockHash
+from plumage_engine.agent.events.wire import BlockHash
+from plumage_engine.agent.index.tier_counts import GONE
 
 __all__ = ["Block", "Origin", "adopt", "children_of", "disown", "last_chunk"]
 

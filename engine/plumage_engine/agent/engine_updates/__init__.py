@@ -1,0 +1,1 @@
+"""What the agent sends to the running engine: batching policy, learned tables, hot blocks."""

@@ -1,0 +1,1 @@
+"""The engine's KV events: sockets, decoding, order and replay."""

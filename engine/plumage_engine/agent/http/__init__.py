@@ -1,0 +1,1 @@
+"""The agent's HTTP routes, its metrics page and its report for the operator."""
