@@ -19,7 +19,7 @@ from plumage.directory.ledger import Ledger
 from plumage.directory.schema import Change
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
-from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.events.wire import decode_batch
 from plumage_engine.agent.index.cache_index import CacheIndex
@@ -111,7 +111,7 @@ def event_cost(blocks: int = 40_000, seed: int = 0) -> EventCost:
 
 def _measure(table: ByteTable, prompts: _Prompts, blocks: int, kind: str) -> tuple[float, float]:
     made = [payload for _ in range(blocks // CHAIN) for payload in getattr(prompts, kind)()]
-    holdings = Holdings(CacheIndex("bench", table), Throttle(1e9), _Publisher())
+    holdings = EventPublisher(CacheIndex("bench", table), Throttle(1e9), _Publisher())
     stored = _apply(holdings, made)
     removed = _apply(holdings, prompts.removals())
     counted = holdings.index.counters
@@ -120,7 +120,7 @@ def _measure(table: ByteTable, prompts: _Prompts, blocks: int, kind: str) -> tup
     return stored / counted.stored * 1e6, removed / counted.removed * 1e6
 
 
-def _apply(holdings: Holdings, payloads: Sequence[bytes]) -> float:
+def _apply(holdings: EventPublisher, payloads: Sequence[bytes]) -> float:
     started = time.thread_time()
     for payload in payloads:
         holdings.apply(decode_batch(payload))

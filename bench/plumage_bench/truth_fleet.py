@@ -27,7 +27,7 @@ from plumage.errors import PlumageError
 from plumage.rendering import ByteTable, ModelFolder
 from plumage_bench.ours import Ours
 from plumage_bench.vllm_server import Server, serving
-from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.events.wire import decode_batch
 from plumage_engine.agent.index.cache_index import CacheIndex
@@ -264,7 +264,7 @@ def agent_cost(events: Sequence[bytes], model: Path) -> tuple[float, int]:
 
 
 def _replayed(events: Sequence[bytes], table: ByteTable) -> tuple[float, int]:
-    holdings = Holdings(CacheIndex(MODEL, table), Throttle(5_000.0), _Written())
+    holdings = EventPublisher(CacheIndex(MODEL, table), Throttle(5_000.0), _Written())
     started = time.thread_time()
     for payload in events:
         holdings.apply(decode_batch(payload))

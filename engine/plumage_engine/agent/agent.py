@@ -1,9 +1,10 @@
-"""The fleet citizen beside one engine: it tells the pool what the engine holds and how busy it is.
+"""The agent of one engine: it publishes the engine's cache, load and state to the directory.
 
-Tasks, each of which survives the engine and the directory being away: the event stream (into `Holdings`, into the
-directory's writer), the load watch (metrics, stalled or not, the state), and the warm-up, once in each life of the
-engine: one that crashed and was started again in its place has an empty cache.
-The state that is published is the worst that is true: draining, unhealthy, stalled, warming, ready.
+Each task survives the loss of the engine or of the directory:
+- The event stream feeds the publisher, and the publisher feeds the directory's writer.
+- The load watch reads the engine's metrics and derives the state.
+- The warm-up runs once after each start of the engine, because a restarted engine has an empty cache.
+The published state is the first that applies: draining, unhealthy, stalled, warming, ready.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from plumage.directory.tasks import end
 from plumage.directory.writer import DirectoryWriter
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.config import AgentConfig
-from plumage_engine.agent.directory.event_publisher import Holdings
+from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.memory_share import follow_share
-from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.engine.load import EngineLoad, LifeWatch, StallWatch
-from plumage_engine.agent.engine_updates.batching_policy import FeatherLink
-from plumage_engine.agent.engine_updates.learned_tables import TablesLink
-from plumage_engine.agent.engine_updates.promotion import PromoteLink
+from plumage_engine.agent.engine.load import EngineLoad, RestartWatch, StallWatch
+from plumage_engine.agent.engine_updates.batching_policy import BatchingPolicySender
+from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
+from plumage_engine.agent.engine_updates.promotion import PromotionSender
 from plumage_engine.agent.events.stream import EventStream
 from plumage_engine.agent.index import checkpoint
 from plumage_engine.agent.index.block import last_chunk
 from plumage_engine.agent.index.cache_index import CacheIndex
-from plumage_engine.agent.index.local_hotness import Heat
+from plumage_engine.agent.index.local_hotness import LocalHotness
 from plumage_engine.agent.tokenizer import TokenText
-from plumage_engine.agent.warmup import Hottest, Prefix, Warmth, find_peers, warm
+from plumage_engine.agent.warmup import Hottest, Prefix, WarmupResult, find_peers, warm
 from plumage_engine.configuration import read_secret
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ __all__ = ["Agent"]
 
 log = logging.getLogger(__name__)
 
-MISSES = 4  # looks in a row without an answer until the engine is unhealthy: two seconds at the default pace
-CALM = 4  # times the pace of looks, while the engine answers and is ready
+MISSES = 4  # failed checks in a row until the engine is unhealthy: two seconds at the default pace
+CALM = 4  # factor on the check interval while the engine answers and is ready
 CHECKPOINT = 60.0  # seconds; the engine's replay covers more than that
-RANK = 5.0  # seconds between two looks at what is hot, as the pool's hotness comes down
-RANK_SHARE = 50  # seconds from one look to the next ÷ what the look took, at least
+RANK = 5.0  # seconds between two rankings; the pool's hotness arrives as often
+RANK_SHARE = 50  # smallest ratio of the interval between rankings to the time that one takes
 QUIET = 0.5  # seconds without requests that end a drain; a router may have sent one just before it heard
 
 
@@ -66,7 +67,7 @@ class Agent:
         self.callers = _callers(config)
         self.figures_only = frozenset(config.figures_only)
         self.load = EngineLoad()
-        self.warmth: Warmth | None = None
+        self.warmup_result: WarmupResult | None = None
         self._rng = rng or random.Random()
         self._lossy = text.lossy
         self._engine = EngineClient(
@@ -81,24 +82,24 @@ class Agent:
             capacity=config.max_chunks,
             rng=self._rng,
         )
-        index = CacheIndex(config.model, text.table, config.max_blocks, Heat(config.max_ids))
-        self.holdings = Holdings(index, Throttle(config.publish_rate), self.writer)
-        self.hotness = HotnessLink(config.directory, config.pool, index.heat, self._rng)
-        self.tables = TablesLink(config.directory, config.pool, config.replica, self._engine)
-        self.promote = PromoteLink(self._engine, self.hotness, index, rng=self._rng)
+        index = CacheIndex(config.model, text.table, config.max_blocks, LocalHotness(config.max_ids))
+        self.publisher = EventPublisher(index, Throttle(config.publish_rate), self.writer)
+        self.hotness = PoolHotness(config.directory, config.pool, index.heat, self._rng)
+        self.tables = LearnedTablesSync(config.directory, config.pool, config.replica, self._engine)
+        self.promote = PromotionSender(self._engine, self.hotness, index, rng=self._rng)
         path = config.feather_file
-        self.feather = FeatherLink(path, self._engine, rng=self._rng) if path is not None else None
+        self.feather = BatchingPolicySender(path, self._engine, rng=self._rng) if path is not None else None
         self.stream = EventStream(
-            config.events_endpoint, config.replay_endpoint, self.holdings, self._engine.snapshot, config.events_topic
+            config.events_endpoint, config.replay_endpoint, self.publisher, self._engine.snapshot, config.events_topic
         )
         self._resume()
         self._stall = StallWatch(config.stalled_seconds)
-        self._life = LifeWatch()
-        self._cold = asyncio.Event()  # the engine began a life in which it was not warmed yet
+        self._life = RestartWatch()
+        self._cold = asyncio.Event()  # set when the engine has started and is not warmed yet
         self.answered = False
         self._misses = MISSES  # unhealthy until it answers
         self._trouble = "it was not asked yet"
-        self._looked = 0.0  # when the last whole look began
+        self._looked = 0.0  # when the last complete check began
         self._asking = asyncio.Lock()
         self._stalled = False
         self._draining = False
@@ -125,7 +126,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(work, name=f"agent {name}"))
 
     async def wait(self) -> None:
-        """Until something ends that must not: a bug, or another agent of the same replica."""
+        """Return when another agent of the same replica takes over. Raise the error of a task that fails."""
         pending = set(self._tasks)
         while not self.writer.superseded:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -133,10 +134,10 @@ class Agent:
                 task.result()
 
     async def close(self) -> None:
-        """Stop, and take back what was written, so that routers need not wait for the heartbeat to lapse."""
+        """Stop, and delete the replica's entries, so that routers need not wait until the heartbeat expires."""
         await end(self._tasks)
         if (path := self._savable()) is not None:
-            checkpoint.write(path, self.holdings.index.save(*self.stream.position))
+            checkpoint.write(path, self.publisher.index.save(*self.stream.position))
         await self.hotness.close()
         await self.tables.close()
         await self.writer.close()
@@ -145,22 +146,22 @@ class Agent:
     # Checkpoints
 
     def _resume(self) -> None:
-        """Take up the index where the last agent left it; the event stream proves that it is still true."""
+        """Restore the index from the last checkpoint. The event stream then verifies it by a replay."""
         path = self.config.state_file
         saved = checkpoint.read(path, self.config.model) if path is not None else None
         if saved is not None:
-            self.holdings.index.restore(saved)
+            self.publisher.index.restore(saved)
             self.stream.resume(saved.seq, saved.ts)
 
     def _savable(self) -> Path | None:
-        """Where to, once the index is whole."""
+        """The path of the checkpoint; None until the index is complete."""
         return self.config.state_file if self.stream.synced.is_set() else None
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT)
             if (path := self._savable()) is not None:
-                rows = self.holdings.index.save(*self.stream.position)
+                rows = self.publisher.index.save(*self.stream.position)
                 await asyncio.to_thread(checkpoint.write, path, rows)  # half a million blocks take a second
 
     async def _rank(self) -> None:
@@ -184,7 +185,7 @@ class Agent:
             return State.UNHEALTHY if self.answered else State.WARMING
         if self._stalled:
             return State.STALLED
-        return State.READY if self.warmth is not None else State.WARMING
+        return State.READY if self.warmup_result is not None else State.WARMING
 
     @property
     def ready(self) -> bool:
@@ -255,9 +256,9 @@ class Agent:
     def _begin_life(self, *, first: bool) -> None:
         """Cold, but for an engine that had served before this agent came: it lost its agent, not its cache."""
         if first and self.load.query_tokens:
-            self.warmth = Warmth(reason="its engine has served before")
+            self.warmup_result = WarmupResult(reason="its engine has served before")
         else:
-            self.warmth = None
+            self.warmup_result = None
             self._cold.set()
 
     def _report(self) -> None:
@@ -271,12 +272,12 @@ class Agent:
             await self._cold.wait()
             self._cold.clear()
             warmth = await self._warmed()
-            if not self._cold.is_set():  # else the engine was started anew meanwhile
-                self.warmth = warmth
+            if not self._cold.is_set():  # else the engine has restarted meanwhile
+                self.warmup_result = warmth
                 log.info("%s warmed: %s", self.config.replica, warmth)
                 self._report()
 
-    async def _warmed(self) -> Warmth:
+    async def _warmed(self) -> WarmupResult:
         config = self.config.warmup
         peers = await asyncio.to_thread(find_peers, config, self.config.replica) if config.enabled else []
         model = self.config.served_model or self.config.model
@@ -293,7 +294,7 @@ class Agent:
 
     def hottest(self, tokens: int) -> Hottest:
         """What a new peer should compute, as far as `tokens` go."""
-        heat, uses = self.holdings.index.heat, self.hotness.uses()
+        heat, uses = self.publisher.index.heat, self.hotness.uses()
         found = heat.prefixes(sorted(uses, key=uses.__getitem__, reverse=True), tokens)
         return Hottest([Prefix(ids, block.origin.adapter, uses[block]) for block, ids in found])
 
@@ -330,8 +331,8 @@ class Agent:
         return {"hotness": self.hotness.counts, "tables": self.tables.counts}
 
     def stats(self) -> dict[str, Any]:
-        index, counters = self.holdings.index, self.stream.counters
-        warmth = self.warmth
+        index, counters = self.publisher.index, self.stream.counters
+        warmth = self.warmup_result
         return {
             "replica": self.config.replica,
             "epoch": self.writer.epoch,
@@ -346,11 +347,11 @@ class Agent:
             "hitTokens": int(self.load.hit_tokens),
             "queryTokens": int(self.load.query_tokens),
             "hottest": self._hottest_chunks(10),
-            "eventCpuMicros": round(self.holdings.cpu_micros_per_block, 2),
+            "eventCpuMicros": round(self.publisher.cpu_micros_per_block, 2),
             "synced": self.stream.synced.is_set(),
             "events": {name: getattr(counters, name) for name in counters.__slots__},
             "index": {name: getattr(index.counters, name) for name in index.counters.__slots__},
-            "withheld": len(self.holdings.throttle),
+            "withheld": len(self.publisher.throttle),
             "promote": dict(self.promote.counts),
             "feather": self.feather and {**self.feather.counts, "error": self.feather.error},
             "lossy": list(self._lossy),
@@ -359,7 +360,7 @@ class Agent:
 
     def _hottest_chunks(self, most: int) -> list[dict[str, Any]]:
         """Prefixes by the hash of their last whole chunk: no text, no token id."""
-        hottest = [(last_chunk(block), block.tokens, uses) for block, uses in self.holdings.index.heat.hottest(most)]
+        hottest = [(last_chunk(block), block.tokens, uses) for block, uses in self.publisher.index.heat.hottest(most)]
         return [
             {"chunk": f"{chunk:016x}", "tokens": tokens, "count": uses}
             for chunk, tokens, uses in hottest

@@ -1,7 +1,7 @@
-"""The secret of one pod: between its agent, its engine and its preStop, on an emptyDir in memory, gone with the pod.
+"""Makes the secret of one pod, which its agent, its engine and its preStop hook share on an emptyDir in memory.
 
-The agent makes it before it serves; a native sidecar is started first, so it is there when the engine starts. An agent
-that was restarted finds it and keeps it, for the engine beside it goes on with what it read.
+The agent makes it before it serves. As a native sidecar it starts first, so the engine finds the file. A restarted
+agent keeps the file, because the engine still uses the value that it read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The other agents of the pool: in local mode from the membership file, in a cluster from its headless Service's name.
+"""The other agents of the pool: from the membership file in local mode, from the headless Service's name in a cluster.
 
-DNS instead of EndpointSlices: an agent asks once when it warms and now and then for its share of the directory, which
-needs no watch and no right on the API server. The Service publishes pods that are not ready as well; those have little
-to tell, and the next one is asked.
+An agent asks rarely: for its warm-up, and now and then for its share of the directory. So it uses DNS, which needs no
+watch and no right on the API server. The Service lists pods that are not ready too. Those know little, and the agent
+asks the next one.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from plumage_engine.agent.engine.client import EngineClient, EngineDownError, be
 from plumage_engine.agent.events.wire import TokenId
 from plumage_engine.agent.pool_members import agents_in, agents_of
 
-__all__ = ["Hottest", "Prefix", "Warmth", "find_peers", "hottest_of", "warm"]
+__all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "warm"]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Hottest(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
+class WarmupResult:
     """What warming did. reason: why it ended, for people."""
 
     prefixes: int = 0
@@ -80,10 +80,10 @@ async def warm(
     config: WarmupConfig,
     token: SecretStr | None,
     rng: random.Random,
-) -> Warmth:
+) -> WarmupResult:
     """Fill the engine's cache with what is hottest among peers."""
     if not config.enabled or not peers or not config.max_tokens:
-        return Warmth(reason="nothing to warm from")
+        return WarmupResult(reason="nothing to warm from")
     tally: list[tuple[int, bool]] = []
     try:
         async with asyncio.timeout(config.timeout_seconds):
@@ -95,10 +95,10 @@ async def warm(
     return _summed(tally, "done" if tally else COLD)
 
 
-def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> Warmth:
+def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> WarmupResult:
     done = [(tokens, ok) for tokens, ok in tally]
     good = [tokens for tokens, ok in done if ok]
-    return Warmth(len(good), sum(good), len(done) - len(good), reason)
+    return WarmupResult(len(good), sum(good), len(done) - len(good), reason)
 
 
 async def _ask(peers: Sequence[str], tokens: int, token: SecretStr | None, seconds: float) -> list[Prefix]:

@@ -230,8 +230,8 @@ async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp
             changes = {"replica": "chat-1", "tokenFile": str(token), "warmup": {"peers": ["http://127.0.0.1:9", url]}}
             async with running(settings(directory, pool, cold_engine, **changes)) as late:
                 await until(lambda: late.ready, late.stats)
-                assert late.warmth is not None
-                assert late.warmth.prefixes == 1
+                assert late.warmup_result is not None
+                assert late.warmup_result.prefixes == 1
         usage = await ask(cold_engine, shared + prose(99, 60))
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
@@ -250,12 +250,12 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
             running(settings(directory, pool, engine, warmup={"peers": [url]})) as agent,
         ):
             await until(lambda: agent.ready, agent.stats)
-            first = agent.warmth
+            first = agent.warmup_result
             await asyncio.to_thread(engine.kill)
             await until(lambda: router.view.state is State.UNHEALTHY, agent.stats)
             await asyncio.to_thread(engine.start)
             await until(lambda: agent.ready, agent.stats)
-            assert agent.warmth is not first, "ready only once this life was warmed"
+            assert agent.warmup_result is not first, "ready only once this life was warmed"
             usage = await ask(engine, shared + prose(99, 60))
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
@@ -263,7 +263,7 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
 async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
     """A restart between two looks: whoever asks must not hear of the life that has ended."""
     # Looks until it is warm, which may take two on a busy machine; the rest is by who asks.
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmth is not None else 0.1)
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmup_result is not None else 0.1)
     engine = make_engine()
     async with (
         running(settings(directory, pool, engine)) as agent,
@@ -283,7 +283,7 @@ async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make
 async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
     directory, pool, shared_engine, monkeypatch
 ) -> None:
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmth is not None else 0.1)
+    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmup_result is not None else 0.1)
     async with running(settings(directory, pool, shared_engine)) as agent:
         await until(lambda: agent.ready, agent.stats)
         load, looks = agent._engine.load, 0
@@ -310,8 +310,8 @@ async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tm
             changes = {"replica": "chat-1", "warmup": {"peers": [url], "timeoutSeconds": 0.5}}
             async with running(settings(directory, pool, slow_engine, **changes)) as late:
                 await until(lambda: late.ready, late.stats)
-                assert late.warmth is not None
-                assert "stopped" in late.warmth.reason
+                assert late.warmup_result is not None
+                assert "stopped" in late.warmup_result.reason
 
 
 class TestHttp:
@@ -362,7 +362,7 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         await until(lambda: agent.ready)
         for number, beginning in enumerate((often, seldom, seldom, often, seldom)):
             await ask(engine, beginning + prose(60 + number, 60))
-        heat = agent.holdings.index.heat
+        heat = agent.publisher.index.heat
         await until(lambda: [uses for _, uses in heat.hottest(5)] == [2, 1], lambda: heat.hottest(5))
         (first, _), (second, _) = heat.hottest(5)
         told.start()
@@ -384,5 +384,5 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
         assert 'plumage_agent_directory_newer_schema_total{part="hotness"} 1' in page
         assert 'plumage_agent_directory_malformed_total{part="hotness"} 0' in page
         assert "plumage_agent_ready 1" in page
-        assert f'plumage_agent_blocks_total{{kind="stored"}} {agent.holdings.index.counters.stored}' in page
+        assert f'plumage_agent_blocks_total{{kind="stored"}} {agent.publisher.index.counters.stored}' in page
     await told.close()

@@ -54,7 +54,7 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         await until(lambda: known() >= len(chunks) - 1, lambda: (known(), len(chunks), agent.stats()))
         for prompt in once[12:]:
             await ask(engine, prompt)
-        await until(lambda: agent.holdings.index.chunks > 6 * ROOM, agent.stats)
+        await until(lambda: agent.publisher.index.chunks > 6 * ROOM, agent.stats)
         await until(lambda: router.view("chat-0").chunks == agent.writer.count == ROOM, agent.stats)
         assert known() >= len(chunks) - 1
         assert agent.stats()["chunksLeftOut"] > 5 * ROOM

@@ -20,7 +20,7 @@ from plumage.directory.schema import SCHEMA_VERSION, PoolKeys
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
 from plumage_engine.agent.engine.client import EngineClient
-from plumage_engine.agent.engine_updates.learned_tables import TablesLink
+from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 
 pytestmark = pytest.mark.redis
 
@@ -34,10 +34,10 @@ def pool(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -> AsyncIterator[TablesLink]:
+async def linked(directory: LocalServer, pool: str, engine: Any, replica: str) -> AsyncIterator[LearnedTablesSync]:
     """As much of an agent as shares tables."""
     client = EngineClient(engine.url)
-    link = TablesLink(directory.url, pool, replica, client, period=0.05)
+    link = LearnedTablesSync(directory.url, pool, replica, client, period=0.05)
     task = asyncio.create_task(link.run())
     try:
         yield link
@@ -70,14 +70,14 @@ async def test_a_new_engine_starts_from_what_others_learned(directory, pool, mak
         first = await stack.enter_async_context(linked(directory, pool, old, "r0"))
         await until(lambda: first.counts["sent"] >= 1)
         second = await stack.enter_async_context(linked(directory, pool, new, "r1"))
-        await until(lambda: second.counts["taught"] == 1)
+        await until(lambda: second.counts["applied"] == 1)
         assert table(new)["rows"] == LEARNED
         await until(lambda: second.counts["sent"] > 1 and first.counts["read"] > 1)
         assert table(old)["rows"] == LEARNED, "what it taught does not come back to it as more"
         async with linked(directory, pool, other, "r2") as third:
             await until(lambda: third._offers is not None and third._offers.rounds > 2)
             assert table(other)["rows"] == []
-            assert third.counts["taught"] == 0
+            assert third.counts["applied"] == 0
     async with Redis.from_url(directory.url) as client:
         assert await client.pttl(PoolKeys(pool).tables(table(old)["fingerprint"])) > 0
 
@@ -90,7 +90,7 @@ async def test_corrupt_and_newer_tables_are_refused_and_counted(directory, pool,
         await client.hset(key, mapping={"vandal": head + b"\xc1\xc1", "newer": bytes([SCHEMA_VERSION + 1]) + head[1:]})
     async with linked(directory, pool, new, "r0") as link:
         await until(lambda: link.counts["malformed"] >= 1 and link.counts["newer_schema"] >= 1)
-        assert link.counts["taught"] == 0
+        assert link.counts["applied"] == 0
     assert table(new)["rows"] == []
 
 

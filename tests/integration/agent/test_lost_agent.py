@@ -13,10 +13,10 @@ async def test_an_engine_that_lost_its_agent_is_still_warm(directory, make_engin
     peers = {"warmup": {"peers": ["http://127.0.0.1:9"]}}
     async with running(settings(directory, pool, engine, **peers)) as agent:
         await until(lambda: agent.ready, agent.stats)
-        assert agent.warmth is not None
-        assert agent.warmth.reason == "no peer had anything"
+        assert agent.warmup_result is not None
+        assert agent.warmup_result.reason == "no peer had anything"
         await ask(engine, "one word and another " * 20)
     async with running(settings(directory, pool, engine, **peers)) as back:
         await until(lambda: back.ready, back.stats)
-        assert back.warmth is not None
-        assert back.warmth.reason == "its engine has served before"
+        assert back.warmup_result is not None
+        assert back.warmup_result.reason == "its engine has served before"

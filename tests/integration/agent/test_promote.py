@@ -20,13 +20,13 @@ from plumage.directory.hotness import HotnessShare
 from plumage.directory.server import LocalServer
 from plumage.directory.tasks import end
 from plumage.hashing.chunks import chain, seed
-from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.engine_updates import promotion
-from plumage_engine.agent.engine_updates.promotion import PromoteLink
+from plumage_engine.agent.engine_updates.promotion import PromotionSender
 from plumage_engine.agent.events.wire import Stored
 from plumage_engine.agent.index.cache_index import CacheIndex
-from plumage_engine.agent.index.local_hotness import Heat
+from plumage_engine.agent.index.local_hotness import LocalHotness
 
 pytestmark = pytest.mark.redis
 
@@ -81,7 +81,7 @@ class Cache:
     """An engine's blocks as the agent knows them: chains of one token a byte, named by their first."""
 
     def __init__(self) -> None:
-        self.index = CacheIndex("tiny", TEXT.table, 1000, Heat(0))
+        self.index = CacheIndex("tiny", TEXT.table, 1000, LocalHotness(0))
         self.chunks: dict[str, list[int]] = {}
         self.blocks: dict[str, list[int]] = {}
 
@@ -98,9 +98,9 @@ class Cache:
 async def linked(directory: LocalServer, pool: str, engine: Any, cache: Cache, **more: Any) -> AsyncIterator[Any]:
     """As much of an agent as hands hotness down, and a router that tells of it."""
     client = EngineClient(engine.url, SecretStr(TOKEN))
-    hotness = HotnessLink(directory.url, pool, cache.index.heat, random.Random(1))
+    hotness = PoolHotness(directory.url, pool, cache.index.heat, random.Random(1))
     router = HotnessShare(directory.url, pool=pool, period=0.05, follow=False)
-    link = PromoteLink(client, hotness, cache.index, **{"period": 0.05, "rest": 0.05, **more})
+    link = PromotionSender(client, hotness, cache.index, **{"period": 0.05, "rest": 0.05, **more})
     hotness.start()
     router.start()
     task = asyncio.create_task(link.run())
@@ -130,7 +130,7 @@ async def test_an_engine_is_told_the_pools_hotness_of_what_it_holds(directory, r
         used(router, hot[3], 5)
         used(router, warm[1], 2)
         used(router, 12345, 9)  # another replica holds that
-        await until(lambda: link.counts["told"] >= 1 and len(ranking.words[-1]) > 30, lambda: link.counts)
+        await until(lambda: link.counts["sent"] >= 1 and len(ranking.words[-1]) > 30, lambda: link.counts)
     heats = ranking.words[-1]
     mine = [heats.get(key, 0) for key in cache.blocks["hot"]]
     assert mine == sorted(mine, reverse=True), "who used a prefix used all on the way to its end"
@@ -139,7 +139,7 @@ async def test_an_engine_is_told_the_pools_hotness_of_what_it_holds(directory, r
     assert heats[cache.blocks["warm"][0]] == 2
     assert not set(cache.blocks["unknown to the pool"]) & set(heats)
     assert set(heats) <= {*cache.blocks["hot"], *cache.blocks["warm"]}
-    assert link.counts["told"] >= 1
+    assert link.counts["sent"] >= 1
     assert link.counts["failures"] == link.counts["unwanted"] == 0
 
 
@@ -163,9 +163,9 @@ async def test_an_engine_that_does_not_rank_is_left_alone(directory, ranking) ->
     async with linked(directory, "stock", ranking, cache, rest=0.1) as (router, link):
         used(router, cache.chunks["hot"][-1], 3)
         await until(lambda: link.counts["unwanted"] >= 3)
-        assert link.counts["told"] == link.counts["failures"] == 0
+        assert link.counts["sent"] == link.counts["failures"] == 0
         ranking.status = 204  # it was started anew, with the plugin
-        await until(lambda: link.counts["told"] >= 1)
+        await until(lambda: link.counts["sent"] >= 1)
     assert ranking.words[0] == {}, "who may not want it is asked by an empty word"
 
 
@@ -177,7 +177,7 @@ async def test_errors_are_counted_and_tried_again(directory, ranking) -> None:
         used(router, cache.chunks["hot"][-1], 3)
         await until(lambda: link.counts["failures"] >= 2)
         ranking.status = 204
-        await until(lambda: link.counts["told"] >= 1)
+        await until(lambda: link.counts["sent"] >= 1)
     assert link.counts["unwanted"] == 0
 
 
@@ -187,12 +187,12 @@ async def test_without_a_directory_nothing_is_told(ranking, tmp_path: Path) -> N
     with LocalServer() as directory:
         async with linked(directory, "away", ranking, cache) as (router, link):
             used(router, cache.chunks["hot"][-1], 3)
-            await until(lambda: link.counts["told"] >= 1)
+            await until(lambda: link.counts["sent"] >= 1)
             directory.stop()
             await until(lambda: link.counts["held_back"] >= 2)
-            told = link.counts["told"]
+            told = link.counts["sent"]
             await until(lambda: link.counts["held_back"] >= 6)
-            assert link.counts["told"] == told, "what grows old here must lapse there"
+            assert link.counts["sent"] == told, "what grows old here must lapse there"
 
 
 async def test_beside_the_simulator_an_agent_counts_that_it_does_not_want_it(

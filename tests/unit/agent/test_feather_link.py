@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.engine_updates.batching_policy import FeatherLink
+from plumage_engine.agent.engine_updates.batching_policy import BatchingPolicySender
 
 TOKEN = "engine-token"
 
@@ -62,30 +62,30 @@ def write(path: Path, feather: Any) -> Path:
     return path
 
 
-def link_to(engine: Engine, path: Path, again: float = 60.0) -> tuple[FeatherLink, EngineClient]:
+def link_to(engine: Engine, path: Path, again: float = 60.0) -> tuple[BatchingPolicySender, EngineClient]:
     client = EngineClient(engine.url, SecretStr(TOKEN))
-    return FeatherLink(path, client, again=again, rng=random.Random(1)), client
+    return BatchingPolicySender(path, client, again=again, rng=random.Random(1)), client
 
 
 async def test_a_changed_file_is_told_and_an_unchanged_one_is_not(engine: Engine, tmp_path: Path) -> None:
     path = write(tmp_path / "plugin.json", {"policy": "Bandit"})
     link, client = link_to(engine, path)
     for _ in range(3):
-        await link.look()
+        await link.send_if_due()
     write(path, {"policy": "Heuristic"})
-    await link.look()
+    await link.send_if_due()
     write(path, None)  # vLLM's own order
-    await link.look()
+    await link.send_if_due()
     await client.close()
     assert engine.words == [{"policy": "Bandit"}, {"policy": "Heuristic"}, None]
-    assert link.counts["told"] == 3
+    assert link.counts["sent"] == 3
 
 
 async def test_what_was_told_is_told_again_after_a_while(engine: Engine, tmp_path: Path) -> None:
     """An engine that was started anew may have read an older file."""
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}), again=0.0)
     for _ in range(2):
-        await link.look()
+        await link.send_if_due()
     await client.close()
     assert len(engine.words) == 2
 
@@ -95,22 +95,22 @@ async def test_a_refused_policy_is_said_once(engine: Engine, tmp_path: Path, cap
     path = write(tmp_path / "plugin.json", {"policy": "Banditt"})
     link, client = link_to(engine, path, again=0.0)
     for _ in range(2):
-        await link.look()
+        await link.send_if_due()
     assert link.error is not None
     assert "no policy named Banditt" in link.error
     assert len([record for record in caplog.records if record.name.endswith("batching_policy")]) == 1
     engine.status = 204
     write(path, {"policy": "Bandit"})
-    await link.look()
+    await link.send_if_due()
     await client.close()
     assert link.error is None
-    assert (link.counts["refused"], link.counts["told"]) == (2, 1)
+    assert (link.counts["refused"], link.counts["sent"]) == (2, 1)
 
 
 async def test_an_engine_without_the_route_is_no_trouble(engine: Engine, tmp_path: Path) -> None:
     engine.status = 404
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}))
-    await link.look()
+    await link.send_if_due()
     await client.close()
     assert (link.counts["unwanted"], link.error) == (1, None)
 
@@ -120,7 +120,7 @@ async def test_a_file_that_tells_nothing_changes_nothing(engine: Engine, tmp_pat
     path = tmp_path / "plugin.json"
     path.write_text(text)
     link, client = link_to(engine, path)
-    await link.look()
+    await link.send_if_due()
     await client.close()
     assert engine.words == []
     assert link.error is not None
@@ -131,11 +131,11 @@ async def test_an_engine_that_is_away_is_told_when_it_is_back(engine: Engine, tm
     engine.status = 503
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}))
     with pytest.raises(EngineDownError):
-        await link.look()
+        await link.send_if_due()
     engine.status = 204
-    await link.look()
+    await link.send_if_due()
     await client.close()
-    assert link.counts["told"] == 1
+    assert link.counts["sent"] == 1
 
 
 async def test_an_operators_mark_goes_with_it(engine: Engine, tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ async def test_an_operators_mark_goes_with_it(engine: Engine, tmp_path: Path) ->
     path = tmp_path / "plugin.json"
     path.write_text(json.dumps({"feather": {"policy": "Bandit", "novelty": 1}, "writtenBy": "operator"}))
     link, client = link_to(engine, path)
-    await link.look()
+    await link.send_if_due()
     await client.close()
     assert engine.words == [{"policy": "Bandit", "novelty": 1, "writtenBy": "operator"}]

@@ -10,9 +10,9 @@ import pytest
 from plumage.hashing.chunks import Link
 from plumage.hotness.fleet import HotnessDelta
 from plumage_engine.agent.directory import pool_hotness
-from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.index.block import Block, Origin, adopt
-from plumage_engine.agent.index.local_hotness import Heat
+from plumage_engine.agent.index.local_hotness import LocalHotness
 
 
 def _block(parent: Block | None, *chunks: int) -> Block:
@@ -24,8 +24,8 @@ def _block(parent: Block | None, *chunks: int) -> Block:
 
 
 async def test_a_routers_match_may_end_inside_the_next_block() -> None:
-    heat = Heat()
-    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    heat = LocalHotness()
+    link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))
     shared = _block(None, 10, 11)
     short = _block(shared)  # one prompt goes on with a block that completes no chunk …
     _block(shared, 12, 13)  # … another with one that does: the first of them may still be shared bytes
@@ -39,8 +39,8 @@ async def test_a_routers_match_may_end_inside_the_next_block() -> None:
 
 
 async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() -> None:
-    heat = Heat()
-    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    heat = LocalHotness()
+    link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))
     root = _block(None, 1, 2)
     warm, hot = _block(root, 3), _block(root, 4)
     end = _block(hot, 5, 6)
@@ -56,8 +56,8 @@ async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() 
 
 async def test_others_get_the_loop_while_a_long_chain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_hotness, "WALKED", 10)
-    heat, turns, at = Heat(), 0, None
-    link = HotnessLink("unix:///nobody.sock", "p", heat, random.Random(1))
+    heat, turns, at = LocalHotness(), 0, None
+    link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))
     for number in range(300):
         at = _block(at, number)
     assert at is not None

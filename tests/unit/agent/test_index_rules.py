@@ -8,7 +8,7 @@ from plumage.hashing.chunks import chain, seed
 from plumage.rendering.bytetable import ByteTable
 from plumage_engine.agent.events.wire import Removed, Row, Stored
 from plumage_engine.agent.index.cache_index import CacheIndex
-from plumage_engine.agent.index.local_hotness import Heat
+from plumage_engine.agent.index.local_hotness import LocalHotness
 
 TABLE = ByteTable([bytes([byte]) * 64 for byte in range(32, 127)])
 SIZE = 4  # 256 bytes: one chunk a block
@@ -164,7 +164,7 @@ class TestHeat:
         assert one.heat.ids == 0
 
     def test_ids_are_bounded_and_the_hottest_keep_theirs(self) -> None:
-        one = CacheIndex("m", TABLE, heat=Heat(max_ids=10 * SIZE))
+        one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=10 * SIZE))
         one.apply(stored([1, 2]))
         one.apply(stored([3], parent=2))
         one.apply(stored([4], parent=2))
@@ -176,7 +176,7 @@ class TestHeat:
         assert one.heat.prefix(one.block(100)) is None  # type: ignore[arg-type]
 
     def test_an_event_that_can_never_fit_takes_no_ids_from_others(self) -> None:
-        one = CacheIndex("m", TABLE, heat=Heat(max_ids=3 * SIZE))
+        one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=3 * SIZE))
         one.apply(stored([1]))
         one.apply(stored([10, 11, 12, 13]))
         first, long = one.block(1), one.block(13)
@@ -186,7 +186,7 @@ class TestHeat:
         assert one.heat.prefix(long) is None
 
     def test_uses_fade(self) -> None:
-        one = CacheIndex("m", TABLE, heat=Heat(period=4))
+        one = CacheIndex("m", TABLE, heat=LocalHotness(period=4))
         for key in (1, 2, 2, 2):
             one.apply(stored([key]))
         one.apply(stored([1]))

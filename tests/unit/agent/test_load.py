@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plumage_engine.agent.engine.load import EngineLoad, LifeWatch, StallWatch, parse_load
+from plumage_engine.agent.engine.load import EngineLoad, RestartWatch, StallWatch, parse_load
 
 PAGE = """# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -62,7 +62,7 @@ def test_an_idle_engine_is_not_stalled_and_starts_afresh() -> None:
     ids=["same", "restarted", "busy at once", "untold, same"],
 )
 def test_an_engine_that_was_started_anew_is_told_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
-    watch = LifeWatch()
+    watch = RestartWatch()
     assert watch.look(before), "the first life is one"
     assert watch.look(after) is another
     assert not watch.look(after)
@@ -70,7 +70,7 @@ def test_an_engine_that_was_started_anew_is_told_once(before: EngineLoad, after:
 
 @pytest.mark.parametrize("started", [0.0, 100.0], ids=["untold", "untold now"])
 def test_where_no_start_is_told_two_looks_on_end_tell_of_another_life(started: float) -> None:
-    watch = LifeWatch()
+    watch = RestartWatch()
     torn, anew = EngineLoad(), EngineLoad(steps=3)
     assert watch.look(EngineLoad(steps=9, started=started))
     for whole in (10, 11):

@@ -9,7 +9,7 @@ import pytest
 
 from plumage.directory.tasks import end
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.engine_updates.learned_tables import TablesLink
+from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 
 
 class Engine(EngineClient):
@@ -26,7 +26,7 @@ class Engine(EngineClient):
 
 async def test_a_mistake_ends_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
-    link = TablesLink("unix:///nowhere", "chat", "chat-0", engine, period=0.001, rng=random.Random(1))
+    link = LearnedTablesSync("unix:///nowhere", "chat", "chat-0", engine, period=0.001, rng=random.Random(1))
     task = asyncio.create_task(link.run())
     async with asyncio.timeout(30.0):
         while engine.asked < 6:  # noqa: ASYNC110

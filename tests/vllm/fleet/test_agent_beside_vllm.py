@@ -68,7 +68,7 @@ def prose(number: int, words: int) -> str:
 
 def held(agent: Agent) -> set[Any]:
     """Blocks that the agent believes to be cached, wherever."""
-    return {key for key, block in agent.holdings.index._blocks.items() if block.copies}
+    return {key for key, block in agent.publisher.index._blocks.items() if block.copies}
 
 
 async def talk(fleet: Fleet) -> list[int]:
@@ -106,7 +106,7 @@ async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.Fi
                     errors = await talk(fleet)
                 assert fleet.cached > 10_000
                 assert max(map(abs, errors)) <= CHUNK_TOKENS + BLOCK, errors
-                assert agent.stream.counters.malformed == agent.holdings.index.counters.stray_removals == 0
+                assert agent.stream.counters.malformed == agent.publisher.index.counters.stray_removals == 0
                 if engine.keys:
                     await snapshots_agree(directory, engine, agent)
                     await a_reset_empties_the_directory(engine, agent, sync)

@@ -108,8 +108,8 @@ async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
             await ask(with_plugin, f"{hot}{turn} {prose(70 + turn, 100)}")
         await until(lambda: bool(first.hottest(10_000).prefixes), first.stats)
         async with beside(fresh, directory, "warm", replica="chat-1", warmup={"peers": [peer]}) as second:
-            assert second.warmth is not None
-            assert second.warmth.prefixes >= 1, second.warmth
+            assert second.warmup_result is not None
+            assert second.warmup_result.prefixes >= 1, second.warmup_result
             assert await ask(fresh, prose(8)) < 100
             assert await ask(fresh, f"{hot} never asked before") > 1000
 
@@ -125,7 +125,7 @@ async def test_tables_come_from_the_directory_and_damaged_ones_do_not(
     async with Redis.from_url(directory.url) as client:
         await client.hset(key, mapping=offered)
         async with beside(with_plugin, directory, "learned") as agent:
-            await until(lambda: agent.tables.counts["taught"] == 1, agent.stats)
+            await until(lambda: agent.tables.counts["applied"] == 1, agent.stats)
             assert agent.tables.counts["malformed"] >= 2
             own = await sent(client, key)
     rows = await learned(with_plugin)

@@ -1,7 +1,7 @@
-"""What the engine holds, carried from its events to the directory: the event stream's sink.
+"""The event stream's sink: it indexes the engine's events and publishes the changes to the directory.
 
-Contract: after each burst of events the directory's writer has been told what changed, in one log entry. A restarted
-engine makes the writer begin a new epoch, so that no router keeps a chunk of the old one.
+After each burst of events the directory's writer gets the net changes, in one log entry. After a restart of the engine
+the writer begins a new epoch, so that no router keeps a chunk of the old one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.events.wire import EventBatch, Snapshot
 from plumage_engine.agent.index.cache_index import CacheIndex
 
-__all__ = ["Holdings", "Publisher"]
+__all__ = ["EventPublisher", "Publisher"]
 
 
 class Publisher(Protocol):
@@ -26,7 +26,7 @@ class Publisher(Protocol):
     def clear(self) -> None: ...
 
 
-class Holdings:
+class EventPublisher:
     """Index, throttle and writer of one engine; measures the CPU that events cost."""
 
     def __init__(self, index: CacheIndex, throttle: Throttle, publisher: Publisher) -> None:
@@ -52,7 +52,7 @@ class Holdings:
 
     def reset(self) -> None:
         self.index.clear()
-        self.index.changes()  # nobody needs to be told one by one
+        self.index.changes()  # the new epoch removes them all
         self.throttle.clear()
         self._publisher.clear()
 

@@ -1,7 +1,7 @@
-"""The pool's hotness as an agent uses it: routers count who uses what (0064), this ranks its engine's prefixes by it.
+"""Reads the pool's hotness from the directory and ranks this engine's prefixes by it.
 
-Contract: prefixes are named by their last whole chunk, never by text. `uses` ranks the prefixes of this engine by the
-whole pool's counts, and by what `Heat` saw in the events where the directory is away or knows nothing of them.
+Routers count the uses of each prefix (0064). A prefix is named by its last whole chunk, never by text. `uses` ranks by
+the pool's counts. It falls back to `LocalHotness` where the directory is away or does not know the prefix.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from plumage.directory.hotness import HotnessShare
 from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.block import Block, children_of, last_chunk
 from plumage_engine.agent.index.cache_index import CacheIndex
-from plumage_engine.agent.index.local_hotness import Heat
+from plumage_engine.agent.index.local_hotness import LocalHotness
 
-__all__ = ["HotnessLink"]
+__all__ = ["PoolHotness"]
 
 CLOSING = 2.0
 RANKED = 1000  # prefixes that are looked up in the pool's view at a time
 WALKED = 4096  # blocks on their way that are counted at a time: some five milliseconds
 
 
-class HotnessLink:
+class PoolHotness:
     """One agent's part in the pool-wide hotness."""
 
-    def __init__(self, url: str, pool: str, heat: Heat, rng: random.Random) -> None:
+    def __init__(self, url: str, pool: str, heat: LocalHotness, rng: random.Random) -> None:
         self._share = HotnessShare(url, pool=pool, tell=False, rng=rng)
         self._heat = heat
 

@@ -1,11 +1,10 @@
-"""Which chunks are worth publishing when an engine stores more than routers can use.
+"""Chooses which chunks to publish when an engine stores more than routers can use.
 
-Contract: up to `rate` new chunks a second all changes pass. Above it a new chunk passes only when it was seen before:
-most chunks of a busy engine are one request's own text and will never be asked for again. The others are withheld, and
-follow when there is room again and they are still held. Takes the clock as an argument; memory is bounded.
+Up to `rate` new chunks a second all changes pass. Above it a new chunk passes only when it was seen before, because
+most chunks of a busy engine belong to one request only. Withheld chunks follow when there is room, if they are still
+held. The clock is an argument; memory is bounded.
 
-Removals always pass (the directory's writer ignores those of chunks that it never heard of). What an engine says of a
-chunk is never changed, only delayed.
+Removals always pass. The directory's writer ignores those of unpublished chunks. Changes are delayed, never altered.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class EngineClient:
         except msgspec.DecodeError as error:
             raise ConfigurationError(f"the engine's learned table can't be read: {error}") from error
 
-    async def teach(self, table: LearnedTable) -> bool:
+    async def offer_table(self, table: LearnedTable) -> bool:
         """Give it what others have learned. False: it did not want it."""
         return (await self._post("tables", msgspec.json.encode(table))).is_success
 

@@ -1,16 +1,15 @@
-"""An engine's load out of its /metrics page, whether it still makes progress, and whether it is still the same engine.
+"""Parses an engine's load from its /metrics page, and detects stalls and restarts.
 
-Contract: `parse_load(text)` reads vLLM's metric names (vllm.md §6; the simulator uses the same) and ignores the rest;
-series of several data-parallel ranks or models add up. `StallWatch` says when an engine has running requests but took
-no step for so long; a long request that is computed is no stall. `LifeWatch` says when an engine was started anew: its
-cache is empty then. Pure: the clock is an argument.
+`parse_load(text)` reads vLLM's metric names (vllm.md §6; the simulator uses the same) and ignores the others. Series of
+several data-parallel ranks or models add up. `StallWatch` detects an engine that has running requests and makes no
+step. `RestartWatch` detects a restart, after which the cache is empty. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EngineLoad", "LifeWatch", "StallWatch", "parse_load"]
+__all__ = ["EngineLoad", "RestartWatch", "StallWatch", "parse_load"]
 
 _GAUGES = {
     "vllm:num_requests_running": "running",
@@ -32,7 +31,7 @@ _STEPS = frozenset(
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """steps: a number that changes with every step that computed something; its size means nothing.
-    started: when its process began, in seconds since 1970; 0 where it does not tell (several API servers)."""
+    started: when its process began, in seconds since 1970; 0 where the page has none (several API servers)."""
 
     running: float = 0.0
     waiting: float = 0.0
@@ -82,16 +81,16 @@ class StallWatch:
         return now - self._since >= self._seconds
 
 
-class LifeWatch:
-    """Tells the first look at an engine, and the first at each one that was started in its place."""
+class RestartWatch:
+    """Detects the first page of an engine, and the first page after each restart."""
 
     def __init__(self) -> None:
         self._last: EngineLoad | None = None
         self.doubtful = False  # whether the last look was unlike the life of `_last`: the next one decides
 
     def look(self, load: EngineLoad) -> bool:
-        """Whether this is another life than before. Where no start is told, counters that are lower than they were tell
-        it, in two looks on end: a page may come without some of its lines."""
+        """Whether the engine has started since the last call. Without a start time on the page, counters that fell
+        in two calls in a row show a restart: one page may lack some of its lines."""
         last, doubted = self._last, self.doubtful
         self.doubtful = False
         if last is None:

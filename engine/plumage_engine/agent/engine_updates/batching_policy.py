@@ -1,10 +1,9 @@
-"""The batching policy of a pool's settings, handed to the engine while it runs (`POST /v1/plumage/feather`).
+"""Sends the batching policy of a pool's settings to the running engine (`POST /v1/plumage/feather`).
 
-Contract: the file with the engine's settings, in a cluster a mounted ConfigMap, is read every `period` seconds. What
-its key `feather` says goes to the engine when it changed, and once a minute besides: an engine that was started anew
-may have read an older file, and telling one what it has already changes nothing. An engine without the route (stock
-vLLM) is asked again a minute later. A policy that the engine refuses, and a file that can't be read, are said once in
-the log and shown in `error`; the policy of before holds.
+The agent reads the file with the engine's settings every `period` seconds. In a cluster it is a mounted ConfigMap.
+It sends the value of `feather` when that changes, and once a minute, because a restarted engine may have read an older
+file. The engine ignores a policy that it has already. An engine without the route (stock vLLM) is asked again a minute
+later. A refused policy or an unreadable file is logged once and shown in `error`. The previous policy stays in force.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from plumage.errors import ConfigurationError
 from plumage.version_skew import MARK
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
-__all__ = ["FeatherLink"]
+__all__ = ["BatchingPolicySender"]
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +31,9 @@ AGAIN = 60.0  # seconds
 MOST_BYTES = 1 << 20  # as a ConfigMap
 
 
-class FeatherLink:
-    """One agent's part. `counts`: told, unwanted (the engine has no such route), refused, failures (words that did not
-    arrive). `error`: what is not in force, None when all is."""
+class BatchingPolicySender:
+    """`counts`: sent, unwanted (the engine has no such route), refused, failures (the engine did not answer).
+    `error`: why the wanted policy is not in force; None when it is."""
 
     def __init__(
         self,
@@ -44,15 +43,15 @@ class FeatherLink:
         again: float = AGAIN,
         rng: random.Random | None = None,
     ) -> None:
-        self.counts: Counter[str] = Counter(told=0, unwanted=0, refused=0, failures=0)
+        self.counts: Counter[str] = Counter(sent=0, unwanted=0, refused=0, failures=0)
         self.error: str | None = None
         self._path = path
         self._engine = engine
         self._period = period
         self._again = again
         self._rng = rng or random.Random()
-        self._told: bytes | None = None
-        self._quiet = 0.0  # seconds since something was told
+        self._sent: bytes | None = None
+        self._quiet = 0.0  # seconds since the last policy was sent
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -61,8 +60,8 @@ class FeatherLink:
 
     async def _turn(self) -> None:
         try:
-            await self.look()
-        except EngineDownError:  # the load watch tells of it
+            await self.send_if_due()
+        except EngineDownError:  # the load watch reports it
             self.counts["failures"] += 1
         await asyncio.sleep(self._period)
         self._quiet += self._period
@@ -70,14 +69,14 @@ class FeatherLink:
     def _failed(self, error: Exception) -> None:
         self.counts["failures"] += 1
 
-    async def look(self) -> None:
-        """Tell the engine, where there is something to tell. EngineDownError when it can't be reached."""
+    async def send_if_due(self) -> None:
+        """Send the policy if it changed or is due. EngineDownError when the engine can't be reached."""
         try:
             wanted = _read(self._path)
         except ConfigurationError as error:
             self._complain(str(error))
             return
-        if wanted == self._told and self._quiet < self._again:
+        if wanted == self._sent and self._quiet < self._again:
             return
         try:
             known = await self._engine.take_feather(wanted)
@@ -85,9 +84,9 @@ class FeatherLink:
             self.counts["refused"] += 1
             self._complain(f"the engine refuses its batching policy: {error}")
         else:
-            self.counts["told" if known else "unwanted"] += 1
+            self.counts["sent" if known else "unwanted"] += 1
             self._complain(None)
-        self._told, self._quiet = wanted, 0.0
+        self._sent, self._quiet = wanted, 0.0
 
     def _complain(self, error: str | None) -> None:
         if error is not None and error != self.error:
@@ -100,10 +99,10 @@ def _read(path: Path) -> bytes:
     newer one says. ConfigurationError when there is none."""
     try:
         with path.open("rb") as file:
-            told: Any = json.loads(file.read(MOST_BYTES))
-        feather = told["feather"]
+            settings: Any = json.loads(file.read(MOST_BYTES))
+        feather = settings["feather"]
         if isinstance(feather, dict):
-            feather |= {name: told[name] for name in MARK if name in told}
+            feather |= {name: settings[name] for name in MARK if name in settings}
         return json.dumps(feather, sort_keys=True).encode()
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(f"{path.name} tells no batching policy: {type(error).__name__}") from error

@@ -1,9 +1,9 @@
-"""Learned batching tables, from engine to engine by way of the directory.
+"""Shares learned batching tables between engines, through the directory.
 
-Contract: now and then the engine is asked what its stop policy has learned, and that is put beside what the agents of
-other engines with the same fingerprint put there. An engine that is met for the first time is given the merged table,
-unless it has learned enough by itself. Tables that are corrupt are refused and counted; an engine without the route, or
-with a policy that learns nothing, shares nothing. Nothing waits for any of this.
+The agent reads the table of its engine's stop policy and stores it beside those of engines with the same fingerprint.
+It offers the merged table to an engine that it sees for the first time, unless that engine has learned enough.
+Corrupt tables are refused and counted. An engine without the route, or without a learning policy, shares nothing.
+No request waits for this.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from plumage.directory.tasks import forever
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
-__all__ = ["TablesLink"]
+__all__ = ["LearnedTablesSync"]
 
 PERIOD = 5.0
-ENOUGH = 200.0  # choices: who has made as many needs no teacher
+ENOUGH = 200.0  # choices; an engine that has made so many needs no shared table
 
 
-class TablesLink:
-    """One agent's part. `counts`: what came of reading, `taught` engines, and `refused` by the engine."""
+class LearnedTablesSync:
+    """`counts`: outcomes of reading, `applied` and `refused` tables."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class TablesLink:
         try:
             await self.exchange()
         except EngineDownError:
-            pass  # the load watch tells of it
+            pass  # the load watch reports it
         except ConfigurationError:  # the engine's own table is corrupt
             self._own["malformed"] += 1
         await asyncio.sleep(self._period)
@@ -86,7 +86,7 @@ class TablesLink:
         await offers.exchange()
         if not self._met:
             self._met = True  # later on, what others say would be an echo of what this one told them
-            await self._teach(table, offers)
+            await self._offer_merged(table, offers)
 
     def _meet(self, table: LearnedTable) -> Offers:
         """Each life of an engine has a place of its own: what its last one learned is worth what a neighbour's is."""
@@ -98,11 +98,11 @@ class TablesLink:
             self._offers = Offers(self._client, self._keys.tables(table.fingerprint), name, lifetime=TABLES_TTL)
         return self._offers
 
-    async def _teach(self, table: LearnedTable, offers: Offers) -> None:
+    async def _offer_merged(self, table: LearnedTable, offers: Offers) -> None:
         start = merged(self._readable(offers))
         if start and sum(row[4] for row in table.rows) < ENOUGH:
-            accepted = await self._engine.teach(LearnedTable(table.fingerprint, table.policy, start, table.life))
-            self._own["taught" if accepted else "refused"] += 1
+            accepted = await self._engine.offer_table(LearnedTable(table.fingerprint, table.policy, start, table.life))
+            self._own["applied" if accepted else "refused"] += 1
 
     def _readable(self, offers: Offers) -> list[list[Row]]:
         found = []

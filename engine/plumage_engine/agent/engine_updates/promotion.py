@@ -1,10 +1,10 @@
-"""The pool's hotness, handed down to an engine whose host memory ranks by it (`POST /v1/plumage/promote`).
+"""Sends the pool's hotness to an engine whose host tier ranks by it (`POST /v1/plumage/promote`).
 
-Contract: every `period` seconds the engine is told the hottest of the blocks that it holds, `MOST` at most, with the
-pool's uses (0064) of each and of all that goes on from it, faded by age. An engine lets the word lapse after a minute,
-so one whose directory is away gets nothing and ranks by what it saw itself. An engine without the route, or without
-host memory that ranks by it (stock vLLM, the simulator), is asked again once a minute, by an empty word. Nothing waits
-for any of this; what fails is counted and tried again. Hashes and numbers only: no token id, no text.
+Every `period` seconds the engine gets the hottest of the blocks that it holds, `MOST` at most. Each has the pool's uses
+(0064) of the block and of all blocks after it, reduced by age. An engine drops a report after a minute. While the
+directory is away it gets none and ranks by its own counts. An engine without the route, or without such a host tier
+(stock vLLM, the simulator), gets an empty report once a minute. No request waits for this. Failures are counted and
+retried. Reports hold hashes and numbers only: no token id, no text.
 """
 
 from __future__ import annotations
@@ -18,35 +18,34 @@ from heapq import nlargest
 
 from plumage.directory.backoff import Backoff
 from plumage.directory.tasks import forever
-from plumage_engine.agent.directory.pool_hotness import HotnessLink
+from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.cache_index import CacheIndex
 
-__all__ = ["MOST", "PromoteLink"]
+__all__ = ["MOST", "PromotionSender"]
 
-PERIOD = 10.0  # seconds; the engine's copy of the word holds for sixty
+PERIOD = 10.0  # seconds; the engine keeps a report for sixty
 REST = 60.0  # seconds until an engine that does not want it is asked again
-SHARE = 50  # seconds from one word to the next ÷ what making it took, at least
+SHARE = 50  # smallest ratio of the interval between reports to the time that one takes
 MOST = 16_384
-"""Blocks that one word names: the engine reads it between two steps, and this many take it 3 ms."""
+"""Blocks in one report. The engine reads it between two steps; so many take 3 ms."""
 
 
-class PromoteLink:
-    """One agent's part. `counts`: told, blocks (named in all words), unwanted (answers of engines that do not rank by
-    it), failures (words that did not arrive), held_back (times there was nothing to tell, or the directory was away).
-    period, rest: seconds."""
+class PromotionSender:
+    """`counts`: sent (reports), blocks (in all reports), unwanted (the engine does not rank by it), failures (no
+    answer), held_back (nothing to report, or the directory was away). period, rest: seconds."""
 
     def __init__(
         self,
         engine: EngineClient,
-        hotness: HotnessLink,
+        hotness: PoolHotness,
         index: CacheIndex,
         period: float = PERIOD,
         rest: float = REST,
         rng: random.Random | None = None,
     ) -> None:
-        self.counts: Counter[str] = Counter(told=0, blocks=0, unwanted=0, failures=0, held_back=0)
+        self.counts: Counter[str] = Counter(sent=0, blocks=0, unwanted=0, failures=0, held_back=0)
         self._engine = engine
         self._hotness = hotness
         self._index = index
@@ -63,8 +62,8 @@ class PromoteLink:
     async def _turn(self) -> None:
         began = time.monotonic()
         try:
-            await self.tell()
-        except EngineDownError:  # the load watch tells of it
+            await self.send()
+        except EngineDownError:  # the load watch reports it
             self.counts["failures"] += 1
             refused = False
         else:
@@ -75,15 +74,15 @@ class PromoteLink:
     def _failed(self, error: Exception) -> None:
         self.counts["failures"] += 1
 
-    async def tell(self) -> None:
-        """One word, where the engine wants it. EngineDownError when it can't be reached."""
+    async def send(self) -> None:
+        """Send one report if the engine wants it. EngineDownError when the engine can't be reached."""
         if not self._wanted and not await self._offer({}):
             return
         heats = {} if self._hotness.away else await self._hotness.block_heats(self._index)
         if not heats:
             self.counts["held_back"] += 1
         elif await self._offer(heats):
-            self.counts["told"] += 1
+            self.counts["sent"] += 1
             self.counts["blocks"] += min(MOST, len(heats))
 
     async def _offer(self, heats: Mapping[BlockHash, int]) -> bool:

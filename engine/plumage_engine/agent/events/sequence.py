@@ -1,9 +1,9 @@
-"""Whether the next event batch continues what was applied: the agent's protection from holes, repeats and restarts.
+"""Decides whether the next event batch continues the applied ones: it detects gaps, repeats and restarts.
 
-vLLM numbers its batches from 0 with each start of the engine. A number alone can't tell a repeated batch from a new
-engine's, so the batch's own wall-clock time decides: a low number with a later time is a restart. After a lost
-connection even the expected number proves nothing (the new engine may have counted that far unheard), so the replay is
-asked for the last applied batch too, and that one must be the same.
+vLLM numbers its batches from 0 after each start of the engine. A number alone can't distinguish a repeated batch from
+one of a restarted engine, so the batch's wall-clock time decides: a low number with a later time is a restart. After a
+lost connection even the expected number proves nothing, because a new engine may have counted so far. So the replay
+must contain the last applied batch too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Verdict(Enum):
     NEXT = auto()  # apply it
     REPEATED = auto()  # applied before
     GAP = auto()  # batches are missing in between
-    RESTARTED = auto()  # the engine began anew
+    RESTARTED = auto()  # the engine restarted
 
 
 class Sequencer:

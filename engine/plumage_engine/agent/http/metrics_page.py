@@ -15,7 +15,7 @@ __all__ = ["metrics_page"]
 
 _PREFIX = "plumage_agent_"
 _READ = (
-    ("taught", "Engines that started with tables of other engines."),
+    ("applied", "Engines that started with tables of other engines."),
     ("refused", "Tables that the engine refused."),
     ("newer_schema", "Values of a newer schema, ignored."),
     ("malformed", "Values that could not be read."),
@@ -29,7 +29,7 @@ def metrics_page(agent: Agent) -> str:
 
 
 def _own(agent: Agent) -> Iterator[str]:
-    index, stream = agent.holdings.index, agent.stream.counters
+    index, stream = agent.publisher.index, agent.stream.counters
     now = (
         ("ready", "1 while routers may choose the replica.", int(agent.ready)),
         ("degraded", "1 while the directory refuses writes or is away.", int(agent.writer.degraded)),

@@ -40,7 +40,7 @@ async def report_of(agent: Agent) -> AgentReport:
 
 
 def _warmup(agent: Agent) -> WarmupReport:
-    warmth = agent.warmth
+    warmth = agent.warmup_result
     if warmth is None:
         return WarmupReport("Warming" if agent.answered else "Waiting")
     return WarmupReport("Warmed", warmth.prefixes, warmth.tokens, warmth.reason)

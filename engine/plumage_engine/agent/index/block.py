@@ -42,7 +42,7 @@ class Block(msgspec.Struct, eq=False):
     reach: int = GONE  # slowest tier on the way from the prompt's start
     copies: int = 0  # tally of its own, by tier
     chunks: tuple[int, ...] = ()  # completed in this block
-    ids: bytes | None = None  # token ids, packed, while `Heat` keeps them
+    ids: bytes | None = None  # token ids, packed, while `LocalHotness` keeps them
     children: Block | set[Block] | None = None
 
     def __repr__(self) -> str:

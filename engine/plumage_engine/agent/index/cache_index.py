@@ -30,7 +30,7 @@ from plumage.rendering.bytetable import ByteTable
 from plumage_engine.agent.events.wire import BlockHash, Cleared, Event, Removed, Row, Stored
 from plumage_engine.agent.index.block import Block, Origin, adopt, children_of, disown
 from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, block_of, row_of
-from plumage_engine.agent.index.local_hotness import ID, Heat
+from plumage_engine.agent.index.local_hotness import ID, LocalHotness
 from plumage_engine.agent.index.tier_counts import BITS, GONE, best, count, minus, of_medium, plus
 
 __all__ = ["CacheIndex", "Counters"]
@@ -69,10 +69,12 @@ class Counters:
 class CacheIndex:
     """See the module. `base_model` and `table` must be what the routers hash with, or nothing ever matches."""
 
-    def __init__(self, base_model: str, table: ByteTable, capacity: int = 2_000_000, heat: Heat | None = None) -> None:
+    def __init__(
+        self, base_model: str, table: ByteTable, capacity: int = 2_000_000, heat: LocalHotness | None = None
+    ) -> None:
         self.capacity = capacity
         self.counters = Counters()
-        self.heat = heat if heat is not None else Heat()
+        self.heat = heat if heat is not None else LocalHotness()
         self._base_model = base_model
         self._table = table
         self._blocks: dict[BlockHash, Block] = {}

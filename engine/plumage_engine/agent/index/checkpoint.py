@@ -1,10 +1,9 @@
-"""The agent's own table on disk, for engines that can't say what they hold.
+"""Stores the agent's index on disk, for engines that have no snapshot route.
 
-Contract: beside a stock vLLM an agent that restarts would know nothing of what was cached before the replay's oldest
-batch. So it keeps its index in a file, with the number and time of the last batch in it; the event stream then proves
-by a replay that nothing is missing, or throws it away. The file holds up to 255 bytes of prompt text a block and the
-salts: it belongs on the pod's own emptyDir, and is readable by its owner only. A file that is torn, of another version
-or of another model is no file.
+Beside a stock vLLM a restarted agent knows only the batches that the replay still has. So the agent writes its index to
+a file, with the number and time of the last batch. The event stream verifies it by a replay, or discards it. The file
+holds salts and up to 255 bytes of prompt text a block: it belongs on the pod's emptyDir and only its owner can read it.
+A file that is torn, or of another version or model, is ignored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Which cached prefixes are used again, and their token ids: what a new replica is warmed with.
+"""Counts which cached prefixes are used again, and keeps their token ids for the warm-up of peers.
 
-Contract: a prefix gains a use each time an event shows a prompt that found it cached and went on differently, or
-computed it once more beside another. (Engines send no event for a plain hit: those are counted by routers, in the
-pool-wide hotness, 0064.) All counts are halved every `period` uses, so that yesterday's prefixes fade.
+A prefix gains a use when an event shows a prompt that continued it differently, or computed it once more. Engines send
+no event for a plain hit; routers count those in the pool's hotness (0064). All counts are halved every `period` uses.
 
-Token ids are prompt text: they stay in this process, bounded by `max_ids`, and go with the block. When there is no room
-the hottest prefixes keep theirs, up to half the bound, and all others lose them. No ids are kept of salted prompts.
+Token ids are prompt text. They stay in this process, bounded by `max_ids`, and are deleted with their block. When the
+bound is reached, the hottest prefixes keep theirs, up to half of it. Ids of salted prompts are never kept.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from heapq import nlargest
 from plumage_engine.agent.index.block import Block, Origin
 from plumage_engine.agent.index.tier_counts import GONE
 
-__all__ = ["ID", "Heat"]
+__all__ = ["ID", "LocalHotness"]
 
 ID = array("I").itemsize
 """Bytes of a token id, packed."""
 
 
-class Heat:
+class LocalHotness:
     """Uses by block (a block stands for the prefix up to its end), and the ids of blocks."""
 
     def __init__(self, max_ids: int = 8_000_000, max_prefixes: int = 20_000, period: int = 100_000) -> None:
