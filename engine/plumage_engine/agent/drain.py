@@ -1,9 +1,9 @@
-"""`python -m plumage_engine.agent.drain --timeout N`: a pod's preStop, so that its engine ends without a request on it.
+"""`python -m plumage_engine.agent.drain --timeout N`: the pod's preStop hook, which drains the engine before it ends.
 
-Asks the agent of the same pod to say Draining and to wait until nothing is in flight. Exit codes: 0 when nothing is,
-and when there is nobody to ask (the pod is half gone, and holding it up would save no request); 1 when the time was up
-or the agent refused; 2 for wrong arguments. The kubelet ends the pod either way and tells of the 1 in an event. Nothing
-but the standard library: it starts in a twentieth of a second, inside the grace period.
+It asks the agent of the same pod to report Draining and to wait until no request is in flight. Exit codes: 0 when none
+is, or when no agent answers, because then waiting saves no request; 1 after the timeout or a refusal; 2 for wrong
+arguments. The kubelet ends the pod in each case and reports the 1 in an event. It imports the standard library only,
+so that it starts in a twentieth of a second, inside the grace period.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The byte table of the engine's model, and what a look at the real tokenizer says of it.
+"""Reads the byte table of the engine's model, and checks it with the real tokenizer.
 
-Contract: an agent always starts. A tokenizer whose text can't be rebuilt gives an empty table: then no chunk is ever
-complete, the replica's cache is unknown to routers, and everything else works. `lossy` says what is lost, for people.
+An agent always starts. A tokenizer whose text can't be rebuilt gives an empty table. Then no chunk is ever complete,
+routers do not know the replica's cache, and everything else works. `lossy` lists what is lost, for people.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""A new replica computes the pool's hottest prefixes before it is Ready.
+"""A new replica computes the pool's hottest prefixes before it is ready.
 
-Contract: `warm` asks peer agents for token ids, takes the hottest of all that they told, and sends them to the own
-engine as completions of one token. Several peers, because routing by prefix gives each a part of its own: a replica
-that had asked one would know nothing of what the others hold, and in a rollout they are the next to go. Bounded in
-tokens, peers and time; whatever goes wrong, it returns, and the replica becomes Ready with what it has: a cold cache is
-slow, a replica that never comes is worse. Token ids are prompts: they travel over the authenticated port of agents
-only, and are kept nowhere. Salted prefixes never come: peers do not keep them.
+`warm` asks several peers for token ids and sends the hottest to its own engine, as completions of one token. It asks
+several because prefix routing gives each peer a part of the prefixes. Tokens, peers and time are bounded. `warm`
+returns after any failure: a replica with a cold cache is slow, but a replica that never starts is worse.
+Token ids are prompt text. They travel only over the authenticated port of agents, and are not stored. Peers keep no
+ids of salted prompts, so these never arrive.
 """
 
 from __future__ import annotations

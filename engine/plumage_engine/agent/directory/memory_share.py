@@ -1,5 +1,7 @@
-"""An agent's share of its pool's directory: it follows the membership (the file, or the Service's name), so that a pool
-that grows stays within the server's memory and nobody has to tell the agents that run.
+"""The agent's share of its pool's directory memory.
+
+It follows the number of replicas in the membership file, or behind the Service. So a growing pool stays within the
+server's memory without a restart of its agents.
 """
 
 from __future__ import annotations

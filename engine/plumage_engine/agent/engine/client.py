@@ -1,7 +1,7 @@
-"""The agent's HTTP calls to its own engine: load, snapshot, learned tables, hotness, and prompts to warm it with.
+"""The agent's HTTP calls to its own engine: load, snapshot, learned tables, hotness and warm-up prompts.
 
-Contract: `EngineDownError` (an OSError) when the engine can't be reached or answers nonsense, whatever the reason;
-`snapshot` is None where the engine has no such route, as stock vLLM. Every call has a timeout and every answer a bound.
+All calls raise `EngineDownError` (an OSError) when the engine can't be reached or its response is invalid. `snapshot`
+is None where the engine has no such route, as stock vLLM. Each call has a timeout and each response a bound.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What of an engine's /metrics page only the operator asks for: histograms, the cache's size, why requests wait.
+"""Parses what only the operator needs of an engine's /metrics: histograms, cache size, requests held back.
 
-Contract: vLLM's names, of which the simulator has the same; series of several models or ranks add up; what is not there
-is 0 or empty. `plumage_engine_held_back` is FEATHER's own word; an engine without it holds nobody back on purpose.
-Pure. Read only when somebody asks, so it is apart from the load, which is read all the time.
+Names are vLLM's, which the simulator has too. Series of several models or ranks add up. What is missing is 0 or empty.
+`plumage_engine_held_back` comes from FEATHER; an engine without it holds no request back on purpose.
+Pure. It is apart from the load, because the load is read all the time and this only on request.
 """
 
 from __future__ import annotations

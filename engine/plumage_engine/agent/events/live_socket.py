@@ -1,8 +1,8 @@
-"""The engine's PUB socket, read cheaply: who listens gets frames in bursts, and hears of lost and new connections.
+"""Reads the engine's PUB socket cheaply: the listener gets frames in bursts, and learns of new and lost connections.
 
-zmq.asyncio is not used: its futures cost more than all the work on a batch. When idle the socket wakes the event loop;
-while frames flow it is read at a steady pace instead: a wake-up for each message is the larger part of its cost, and
-what several engine steps changed is then settled, and written to the directory, at once.
+It does not use zmq.asyncio, whose futures cost more than the work on a batch. While idle, the socket wakes the event
+loop. While frames arrive, it is read at a steady interval, because a wake-up for each message costs more than reading
+it. So the changes of several engine steps are written to the directory at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an agent tells the operator of its replica (`plumage.fleet_report`)."""
+"""The report of a replica that the agent gives the operator (`plumage.fleet_report`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A cached block as the agent knows it, and what parts one tree of prompts from another.
+"""A cached block as the agent knows it, and the origin that separates prompts with the same text.
 
-A block knows where the byte chain stands after it (`link`), so that a child continues it with its own tokens' bytes.
-Children are linked without a container while there is one child: most blocks have one, and a set each is 200 bytes.
+`link` is the state of the byte chain after the block; a child continues it with its own tokens' bytes. One child is
+stored without a container, because most blocks have one and a set takes 200 bytes.
 """
 
 from __future__ import annotations

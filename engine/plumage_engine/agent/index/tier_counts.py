@@ -1,7 +1,7 @@
-"""Counts by storage tier, packed into one integer: a cache has hundreds of thousands of them.
+"""Counts by storage tier, packed into one integer, because a cache has hundreds of thousands of them.
 
-Tiers are the directory's: 1 GPU, 2 CPU, 3 storage; GONE is worse than all of them. Each has 24 bits, and a full one
-stays full rather than spill into the next.
+Tiers are the directory's: 1 GPU, 2 CPU, 3 storage. GONE is worse than all of them. Each has 24 bits; a full count
+stays full, so that it never overflows into the next.
 """
 
 from __future__ import annotations
