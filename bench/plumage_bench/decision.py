@@ -22,7 +22,7 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage.routing import Query

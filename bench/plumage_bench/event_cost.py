@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from plumage.directory.ledger import Ledger
+from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.schema import Change
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
@@ -48,7 +48,7 @@ class _Publisher:
     """The directory's writer, less the sending."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = HeldChunks()
 
     def publish(self, changes: Iterable[Change]) -> None:
         self._ledger.record(changes)

@@ -20,9 +20,9 @@ import httpx
 import psutil
 import zmq
 
-from plumage.directory.ledger import Ledger
+from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.schema import Change
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.errors import PlumageError
 from plumage.rendering import ByteTable, ModelFolder
 from plumage_bench.ours import Ours
@@ -247,7 +247,7 @@ class _Written:
     """The directory's writer, less the sending."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = HeldChunks()
 
     def publish(self, changes: Iterable[Change]) -> None:
         self._ledger.record(changes)

@@ -131,7 +131,7 @@ def _modules() -> Iterator[Finding]:
 
 
 def _server() -> Finding:
-    from plumage.directory.server import find_server
+    from plumage.directory.server.local_server import find_server
 
     try:
         return Finding(Verdict.GOOD, f"the directory's server is {find_server()}")

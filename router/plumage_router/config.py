@@ -18,7 +18,7 @@ from plumage import defaults
 from plumage.api.v1alpha1.pods import Resources
 from plumage.api.v1alpha1.quantity import Quantity
 from plumage.api.v1alpha1.router import RouterLimits
-from plumage.directory.credentials import with_files
+from plumage.directory.client.password_file import with_file_options
 from plumage.errors import ConfigurationError
 from plumage.incluster.config import ApiServerConfig
 from plumage.routing import policy_options
@@ -251,7 +251,7 @@ class PoolConfig(Section):
         """The directory's complete URL. It contains the paths of secret files, not their content."""
         if self.directory_url is None:
             return None
-        return with_files(
+        return with_file_options(
             self.directory_url, self.directory_username, self.directory_password_file, self.directory_ca_file
         )
 

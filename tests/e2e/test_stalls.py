@@ -23,7 +23,7 @@ import redis
 from support.ports import free_ports
 
 from plumage.directory.schema import BEAT_TTL, Keys
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.models import resolve
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(240)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
 from plumage_engine.agent.__main__ import make_server

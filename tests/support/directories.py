@@ -11,8 +11,8 @@ from pathlib import Path
 import redis
 from support.ports import free_ports
 
-from plumage.directory.exchange import Exchange
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.shared_stream import SharedStream
 
 __all__ = ["ACL", "Sentinels", "cluster_of_three", "cluster_url", "eventually", "listens", "locked_server"]
 
@@ -24,7 +24,7 @@ ACL = (
 )
 
 
-def listens(exchange: Exchange) -> bool:
+def listens(exchange: SharedStream) -> bool:
     """What others say from now on is heard. Not yet where it has merely said something itself, and is not degraded."""
     return exchange.after != "$"
 

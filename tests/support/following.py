@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plumage.directory.sync import DirectorySync
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.writer import DirectoryWriter
 
 __all__ = ["in_step"]
 
@@ -11,5 +11,5 @@ __all__ = ["in_step"]
 def in_step(writer: DirectoryWriter, router: DirectorySync) -> bool:
     """The router counts what the writer counts, by itself, and its mirror shows it: no snapshot is on its way in."""
     known = router._replicas[writer.keys.replica]
-    held = known.follower
+    held = known.reader
     return known.live and (held.epoch, held.count, held.digest) == (writer.epoch, writer.count, writer.digest)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from plumage.directory.server import find_server
+from plumage.directory.server.local_server import find_server
 from plumage.errors import ConfigurationError
 
 __all__ = ["directory_server", "missing", "module", "open_files"]

@@ -32,7 +32,7 @@ import redis
 import zmq
 
 from plumage.directory.schema import Keys
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.hashing import chunks
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder

@@ -16,8 +16,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from plumage.directory.mirror import Change, Mirror
-from plumage.directory.sync import DirectorySync
+from plumage.directory.mirror.mirror import Change, Mirror
+from plumage.directory.mirror.sync import DirectorySync
 from plumage_bench.directory.waiting import until
 
 __all__ = ["main"]

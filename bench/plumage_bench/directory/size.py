@@ -14,11 +14,11 @@ from functools import partial
 
 from redis.asyncio import Redis
 
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.rolling import LOG_LEAST, LOG_SHARE
+from plumage.directory.publisher.bucket_schedule import LOG_LEAST, LOG_SHARE
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import RECORD, Change, Keys, PoolKeys, Tier
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage_bench.directory.waiting import until
 
 __all__ = ["Size", "measure_size"]

@@ -21,8 +21,8 @@ from typing import Any
 
 import uvloop
 
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State, Tier
-from plumage.directory.writer import DirectoryWriter
 from plumage.hashing.chunks import CHUNK, chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder

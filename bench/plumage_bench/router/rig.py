@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.errors import ConfigurationError
 from plumage_bench.ours import Ours
 from plumage_bench.router.prompts import MODEL, PREFIXES, make_bodies, write_bodies

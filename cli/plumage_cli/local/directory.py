@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.errors import PlumageError
 from plumage_cli.errors import CliError
 from plumage_cli.local.child import backoff

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plumage.directory.tasks import Mistakes
+from plumage.directory.client.tasks import UnexpectedErrors
 from plumage_cli.errors import CliError
 from plumage_cli.local.folder import PoolFolder
 
@@ -95,7 +95,7 @@ class Keeper:
         self._folder = folder
         self._sockets = sockets
         self._say = say
-        self._mistakes = Mistakes("keeping the pool's folder whole", foreseen=())
+        self._mistakes = UnexpectedErrors("keeping the pool's folder whole", foreseen=())
         self._told: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -124,7 +124,7 @@ class Keeper:
             except (CliError, OSError) as error:
                 self._once(str(error))
             except Exception as error:  # whatever it is, the pool goes on
-                self._mistakes.tell(error)
+                self._mistakes.log_once(error)
 
     async def look(self) -> None:
         """Mends what is missing."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plumage.directory.tasks import Mistakes
+from plumage.directory.client.tasks import UnexpectedErrors
 from plumage_cli.errors import CliError
 from plumage_cli.local.folder import PoolFolder
 
@@ -25,7 +25,7 @@ class MembershipFile:
         self._folder = folder
         self._pack = pack
         self._say = say
-        self._mistakes = Mistakes(f"keeping {_NAME}", foreseen=())
+        self._mistakes = UnexpectedErrors(f"keeping {_NAME}", foreseen=())
         self._right = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +56,7 @@ class MembershipFile:
         except CliError as error:
             return str(error)
         except Exception as error:
-            self._mistakes.tell(error)
+            self._mistakes.log_once(error)
             return (
                 f"can't write {_NAME}: {error!r}, a mistake in plumage, so routers go on with the replicas they know; "
                 "if it stays, end the pool and start it again"
@@ -82,4 +82,4 @@ class MembershipFile:
         try:
             self.write()
         except Exception as error:  # nobody to `say` it to, perhaps: the terminal is gone, the pool is not
-            self._mistakes.tell(error)
+            self._mistakes.log_once(error)

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from plumage.api.v1alpha1 import InferencePool
 from plumage.api.v1alpha1.scheduling import Placement
-from plumage.directory.ledger import capacity_within
+from plumage.directory.publisher.held_chunks import capacity_within
 from plumage.errors import ManifestError
 from plumage.settings import (
     VLLM_READY_SECONDS,

@@ -1,10 +1,17 @@
-"""The pool's shared memory of who holds which prefix, how busy everyone is and what is hot: the only I/O in core.
+"""The pool's directory: which replica caches which prefix, how busy each replica is, and which prefixes are hot.
 
-    agent   DirectoryWriter ─ ledger, rolling ─▶ server ─ snapshot, follower ─▶ DirectorySync   router
-                                                 schema                         └▶ Mirror ◀─ routing decisions
-    router  WorkShare    ◀────── exchange ──────▶ server ◀────── exchange ──────▶ WorkShare      router
-    anyone  HotnessShare ◀────── exchange ──────▶ server ◀────── exchange ──────▶ HotnessShare   anyone
+    agent   DirectoryWriter ── HeldChunks, Outbox ──▶ server ── LogReader ──▶ DirectorySync ──▶ Mirror   router
+    router  WorkShare    ◀────── SharedStream ──────▶ server ◀────── SharedStream ──────▶ WorkShare      router
+    any     HotnessShare ◀────── SharedStream ──────▶ server ◀────── SharedStream ──────▶ HotnessShare   any
 
-`schema` says what lies in the server, `connection` which servers there are, `server` starts one for a single machine.
-The server holds hashes, counts and measurements: no prompt text and no token id.
+| package     | content                                                          |
+|-------------|------------------------------------------------------------------|
+| `schema`    | keys, packed forms, versions and lifetimes of the stored values  |
+| `client`    | connections to the server, pipelines, back-off, background tasks |
+| `publisher` | the agent's side: writes what one replica holds                  |
+| `mirror`    | the router's side: reads all replicas into one table             |
+| `sharing`   | what routers and agents share: work, learned state, hotness      |
+| `server`    | starts the server: for local mode and in a pod                   |
+
+The server stores hashes, counts and measurements. It stores no prompt text and no token id.
 """

@@ -37,10 +37,10 @@ from typing import Any, NamedTuple
 from plumage.errors import ConfigurationError, PlumageError
 
 __all__ = [
-    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "EPOCH_TTL", "ESTIMATORS_TTL", "HEAT_TTL", "MAX_TOKENS",
-    "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load", "NewerSchemaError", "Op",
-    "PoolKeys", "SchemaError", "State", "Tier", "are_apart", "check_version", "engine_name", "pack_bucket",
-    "pack_entry", "read_entry", "sequence", "unpack_bucket", "unpack_records",
+    "BEAT_TTL", "BUCKETS", "BUCKET_SHIFT", "DATA_TTL", "DIGEST_MASK", "EPOCH_TTL", "ESTIMATORS_TTL", "HEAT_TTL",
+    "MAX_TOKENS", "RECORD", "SCHEMA_VERSION", "TABLES_TTL", "WORK_TTL", "Beat", "Change", "Keys", "Load",
+    "NewerSchemaError", "Op", "PoolKeys", "SchemaError", "State", "Tier", "are_apart", "check_version", "engine_name",
+    "pack_bucket", "pack_entry", "read_entry", "sequence", "unpack_bucket", "unpack_records",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -48,6 +48,7 @@ PREFIX = f"plumage:v{SCHEMA_VERSION}"
 BUCKETS = 64
 BUCKET_SHIFT = 58  # 64-bit chunk >> 58 = its bucket
 MAX_TOKENS = (1 << 24) - 1
+DIGEST_MASK = (1 << 64) - 1
 
 BEAT_TTL = 10.0  # seconds without a heartbeat until a replica's cache is unknown: ghosts are gone within it
 DATA_TTL = 300  # bounds what the dead leave behind; readers never rely on it

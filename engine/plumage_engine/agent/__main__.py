@@ -20,7 +20,7 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
-from plumage.directory.tasks import end
+from plumage.directory.client.tasks import end
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.config import AgentConfig

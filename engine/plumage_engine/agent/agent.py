@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from plumage.directory.client.tasks import end
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Load, State, engine_name
-from plumage.directory.tasks import end
-from plumage.directory.writer import DirectoryWriter
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.agent.directory.event_publisher import EventPublisher

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from plumage import defaults
 from plumage.cluster import AGENT_PORT
-from plumage.directory.credentials import with_files
+from plumage.directory.client.password_file import with_file_options
 from plumage.incluster.config import ApiServerConfig
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
@@ -113,7 +113,7 @@ class AgentConfig(Section):
     @property
     def directory(self) -> str:
         """The directory's whole URL; it holds no secret of a file."""
-        return with_files(
+        return with_file_options(
             self.directory_url, self.directory_username, self.directory_password_file, self.directory_ca_file
         )
 

@@ -53,7 +53,7 @@ def _pod(context: PoolContext) -> dict[str, Any]:
         "name": "directory",
         "image": context.config.image,
         "imagePullPolicy": context.config.pull_policy,
-        "command": ["python3", "-m", "plumage.directory.standalone"],
+        "command": ["python3", "-m", "plumage.directory.server.standalone"],
         "args": [f"--port={DIRECTORY_PORT}", f"--max-memory={memory}"],
         "ports": [{"name": "redis", "containerPort": DIRECTORY_PORT, "protocol": "TCP"}],
         "readinessProbe": {**probe, "failureThreshold": 2},

@@ -23,7 +23,7 @@ from plumage.cluster import (
     RUN_FOLDER,
     TOKEN_FOLDER,
 )
-from plumage.directory.ledger import capacity_within
+from plumage.directory.publisher.held_chunks import capacity_within
 from plumage.settings import ENGINE_KEY, SALT_KEY, SecretFiles
 from plumage_operator.config import OperatorConfig
 from plumage_operator.resources.context import Child, PoolContext

@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from plumage.directory.hotness import HotnessShare
+from plumage.directory.mirror.sync import DirectorySync, ReplicaStatus
 from plumage.directory.schema import BEAT_TTL, State
-from plumage.directory.sync import DirectorySync, ReplicaView
-from plumage.directory.work import WorkShare
+from plumage.directory.sharing.hotness_share import HotnessShare
+from plumage.directory.sharing.work_share import WorkShare
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.clock import monotonic
 from plumage_router.directory.hit_gap import HitGapWatch
@@ -169,17 +169,17 @@ class DirectoryLink:
             self._decider.mirror.forget(replica.slot)
 
 
-def _apply_report(replica: Replica, view: ReplicaView, now: float) -> bool:
+def _apply_report(replica: Replica, view: ReplicaStatus, now: float) -> bool:
     """Applies an agent's report. Returns True if it changes which replicas are available. An old report is ignored."""
     fresh = view.state is not None and now - view.seen < BEAT_TTL
     before = (replica.draining, replica.stalled)
     replica.cache_known = fresh and view.cache_known
     replica.draining = fresh and view.state is State.DRAINING
     replica.stalled = fresh and view.state is State.STALLED
-    _take_load(replica.load, view if fresh else ReplicaView())
+    _take_load(replica.load, view if fresh else ReplicaStatus())
     return before != (replica.draining, replica.stalled)
 
 
-def _take_load(load: Load, view: ReplicaView) -> None:
+def _take_load(load: Load, view: ReplicaStatus) -> None:
     load.running, load.waiting = view.load.running, view.load.waiting
     load.kv_usage = view.load.kv_usage

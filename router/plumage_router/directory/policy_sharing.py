@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from plumage.directory.offers import Offers
+from plumage.directory.sharing.shared_hash import SharedHash
 from plumage.errors import ConfigurationError
 from plumage.routing.interface import RoutingPolicy
 from plumage.routing.learned import Learned, Learner, merge, pack, unpack
@@ -23,7 +23,7 @@ INTERVAL: Final = 2.0  # seconds between offers
 class PolicySharing:
     """`counts`: adopted (replicas that started from others' knowledge), malformed (unreadable offers)."""
 
-    def __init__(self, policy: RoutingPolicy, fleet: Fleet, offers: Offers) -> None:
+    def __init__(self, policy: RoutingPolicy, fleet: Fleet, offers: SharedHash) -> None:
         self.counts: Counter[str] = Counter()
         self._policy = policy
         self._learner = policy if isinstance(policy, Learner) else None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from plumage.directory.tasks import Mistakes
+from plumage.directory.client.tasks import UnexpectedErrors
 from plumage_router.metrics import Metrics
 
 __all__ = ["Background"]
@@ -34,11 +34,11 @@ class Background:
 
     async def forever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a task again and again. Each kind of failure is logged once."""
-        mistakes = Mistakes(f"the router's background task {work.__qualname__}", foreseen=())
+        mistakes = UnexpectedErrors(f"the router's background task {work.__qualname__}", foreseen=())
         while True:
             try:
                 await work()
             except Exception as error:
                 self._metrics.background_failures += 1
-                mistakes.tell(error)
+                mistakes.log_once(error)
             await asyncio.sleep(RESTART)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import xxhash
 
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
 from plumage.routing.interface import RoutingPolicy
 from plumage_router.clock import monotonic, wall
 from plumage_router.config import PoolConfig

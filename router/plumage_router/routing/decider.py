@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import CHUNK
 from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_router.request.prompt import Prompt

@@ -23,7 +23,7 @@ import pytest
 import zmq
 from support.ports import free_port
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.models import resolve
 
 MODEL = "tiny"

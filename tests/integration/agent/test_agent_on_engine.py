@@ -16,11 +16,11 @@ from support.agents import BOS, ask, running, served, settings, until
 from support.ports import free_port
 from support.scrapes import families
 
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync, ReplicaStatus
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys, State
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync, ReplicaView
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.hashing.chunks import chain, seed
 from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
@@ -50,7 +50,7 @@ class Router:
         self.sync = sync
 
     @property
-    def view(self) -> ReplicaView:
+    def view(self) -> ReplicaStatus:
         return self.sync.view("chat-0")
 
     def hit(self, prompt: str, salt: str = "") -> tuple[int, int]:
@@ -137,7 +137,7 @@ def next_request(
 
 def settled(agent: Agent, router: Router) -> bool:
     """The router has heard of everything that the agent has."""
-    heard, said = router.sync._replicas["chat-0"].follower, agent.writer
+    heard, said = router.sync._replicas["chat-0"].reader, agent.writer
     return (heard.epoch, heard.count, heard.digest) == (said.epoch, said.count, said.digest)
 
 

@@ -12,10 +12,10 @@ from support.agents import until
 from support.ports import free_port
 from tests.integration.agent.conftest import answers, settings_of
 
-from plumage.directory.connection import connect
-from plumage.directory.mirror import Mirror
+from plumage.directory.client.connection import connect
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.schema import Keys, State
-from plumage.directory.sync import DirectorySync
 from plumage.hashing.chunks import chain, seed
 from plumage.models import resolve
 from plumage_engine.agent.tokenizer import read_tokenizer

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from support.agents import BOS, ask, running, settings, until
 
-from plumage.directory.mirror import Mirror
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
 
 pytestmark = pytest.mark.redis

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.agents import BOS, ask, running, settings, until
 
-from plumage.directory.ledger import ENTRY_BYTES, SERVER_BYTES
-from plumage.directory.mirror import Mirror
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.held_chunks import ENTRY_BYTES, SERVER_BYTES
+from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent import agent as agents
 from plumage_engine.agent.directory import memory_share as shares

@@ -17,7 +17,7 @@ import pytest
 from support.agents import ask, running, served, settings, until
 from support.ports import free_port
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage.fleet_report import read_agent_report
 
 pytestmark = pytest.mark.redis

@@ -15,10 +15,10 @@ from redis.asyncio import Redis
 from support.agents import until
 
 from plumage.batching.stop.shared import LearnedTable
-from plumage.directory.offers import HEAD
+from plumage.directory.client.tasks import end
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys
-from plumage.directory.server import LocalServer
-from plumage.directory.tasks import end
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.shared_hash import HEAD
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 

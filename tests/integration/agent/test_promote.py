@@ -16,9 +16,9 @@ import pytest
 from pydantic import SecretStr
 from support.agents import BOS, TEXT, ask, running, settings, until
 
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.server import LocalServer
-from plumage.directory.tasks import end
+from plumage.directory.client.tasks import end
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient

@@ -18,10 +18,10 @@ from support.directories import Sentinels
 from support.needs import directory_server, missing
 from support.ports import free_ports
 
-from plumage.directory.mirror import Mirror
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 
 Until = Callable[..., Awaitable[None]]
 

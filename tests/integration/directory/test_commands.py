@@ -12,15 +12,15 @@ import pytest
 from support.directories import ACL, cluster_of_three, cluster_url
 from support.redis62 import Recorder, refused
 
-from plumage.directory.connection import connect
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.mirror import Mirror
-from plumage.directory.offers import MOST, Offers
+from plumage.directory.client.connection import connect
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, PoolKeys
-from plumage.directory.server import SOCKET, LocalServer
-from plumage.directory.sync import DirectorySync
-from plumage.directory.work import WorkShare
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import SOCKET, LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
+from plumage.directory.sharing.shared_hash import MOST, SharedHash
+from plumage.directory.sharing.work_share import WorkShare
 
 pytestmark = pytest.mark.redis
 
@@ -87,7 +87,7 @@ async def share_work(url: str, until: Any) -> None:
         await share.close()
     client, now = connect(url), 1e6
     for number in range(MOST + 2):
-        offers = Offers(client, PoolKeys("p").estimators, f"router-{number}", lifetime=100, clock=lambda: now)
+        offers = SharedHash(client, PoolKeys("p").estimators, f"router-{number}", lifetime=100, clock=lambda: now)
         offers.mine = b"learned"
         await offers.exchange()
     await client.aclose()

@@ -10,10 +10,10 @@ import pytest
 from redis.asyncio import Redis
 from support.following import in_step
 
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Tier
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 
 NAMES = ("r0", "r1", "r2")
 

@@ -15,7 +15,7 @@ from support.directories import Sentinels, cluster_of_three, cluster_url, locked
 from support.following import in_step
 
 from plumage.directory.schema import Change, Keys, State, Tier
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]

@@ -11,10 +11,10 @@ import pytest
 from redis.asyncio import Redis
 from support.following import in_step
 
-from plumage.directory import outbox as outbox_module
+from plumage.directory.publisher import outbox as outbox_module
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Keys, State, Tier
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]
@@ -62,7 +62,7 @@ async def test_a_router_that_counts_differently_reads_the_snapshot(world: Any, u
     writer.publish(held(CHAIN))
     await until(lambda: router.mirror.match(CHAIN) == {0: WHOLE})
     router.mirror.apply(0, [(CHAIN[2], 0, 0)])
-    router._replicas["r0"].follower.digest ^= 1
+    router._replicas["r0"].reader.digest ^= 1
     await until(lambda: router.counts["snapshot_digest"] == 1 and in_step(writer, router))
     assert router.mirror.match(CHAIN) == {0: WHOLE}
 
@@ -193,7 +193,7 @@ async def test_a_log_that_turns_to_a_newer_schema_ends_what_is_known(world: Any,
     writer.publish(held(CHAIN))
     await until(lambda: in_step(writer, router))
     await writer.close(forget=False)
-    seq = router._replicas["r0"].follower.seq
+    seq = router._replicas["r0"].reader.seq
     await client.xadd(Keys("p", "r0").log(writer.epoch), {"v": 2, "z": "?"}, id=f"{seq + 1}-0")
     await until(lambda: router.counts["newer_schema"] > 0)
     await asyncio.sleep(0.3)
@@ -220,7 +220,7 @@ async def test_a_mistake_of_ours_with_one_replicas_log_harms_no_other(
     def broken(*_: Any) -> int:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(router._replicas["r0"].follower, "take", broken)
+    monkeypatch.setattr(router._replicas["r0"].reader, "take", broken)
     for chunk in CHAIN:
         one.publish([Change(chunk, Tier.GPU, 64)])
         other.publish([Change(chunk, Tier.GPU, 64)])

@@ -19,13 +19,13 @@ import pytest
 from redis.asyncio import Redis
 from support.directories import Sentinels, cluster_of_three, cluster_url, listens, locked_server
 
-from plumage.directory.connection import close, connect
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.mirror import Mirror
-from plumage.directory.offers import MOST, MOST_BYTES, Offers
+from plumage.directory.client.connection import close, connect
+from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.schema import PoolKeys
-from plumage.directory.server import LocalServer
-from plumage.directory.work import SILENCE, WorkShare
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
+from plumage.directory.sharing.shared_hash import MOST, MOST_BYTES, SharedHash
+from plumage.directory.sharing.work_share import SILENCE, WorkShare
 
 RNG = random.Random(1)
 CHAIN = [RNG.getrandbits(64) for _ in range(10)]
@@ -188,9 +188,9 @@ async def test_offers_age_and_are_bounded_and_a_newer_schema_is_passed_over(plac
     now = 1_000_000.0
     client: Any = connect(place.url)
     key = place.keys.tables("x")
-    reader = Offers(client, key, "reader", lifetime=100, clock=lambda: now)
+    reader = SharedHash(client, key, "reader", lifetime=100, clock=lambda: now)
     for number in range(MOST + 10):
-        writer = Offers(client, key, f"w{number}", lifetime=100, clock=lambda at=now - 1 - number: at)
+        writer = SharedHash(client, key, f"w{number}", lifetime=100, clock=lambda at=now - 1 - number: at)
         writer.mine = b"%d" % number
         await writer.exchange()
     reader.mine = bytes(MOST_BYTES + 1)

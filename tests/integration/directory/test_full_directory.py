@@ -13,12 +13,12 @@ import pytest
 from redis.asyncio import Redis
 from support.following import in_step
 
-from plumage.directory.ledger import capacity_within
-from plumage.directory.outbox import ENTRIES_AT_ONCE
+from plumage.directory.client.tasks import end
+from plumage.directory.publisher.held_chunks import capacity_within
+from plumage.directory.publisher.outbox import ENTRIES_AT_ONCE
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import RECORD, Change, Tier
-from plumage.directory.server import LocalServer
-from plumage.directory.tasks import end
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 from plumage_engine.agent.config import ShareConfig
 from plumage_engine.agent.directory import memory_share as shares
 

@@ -15,14 +15,14 @@ import psutil
 import pytest
 import redis
 
-from plumage.directory import server as server_module
-from plumage.directory.server import LocalServer, ServerError, find_server
+from plumage.directory.server import local_server as server_module
+from plumage.directory.server.local_server import LocalServer, ServerError, find_server
 from plumage.errors import ConfigurationError, StateError
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 server = LocalServer(Path(sys.argv[1]))
 server.start()
 print("started", flush=True)

@@ -15,9 +15,9 @@ from cluster.certificates import Authority
 from support.directories import locked_server
 from support.following import in_step
 
-from plumage.directory.credentials import with_files
+from plumage.directory.client.password_file import with_file_options
 from plumage.directory.schema import Change, Tier
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 
 CHAIN = list(range(1, 11))
 WHOLE = (10, 640)
@@ -38,7 +38,7 @@ async def test_a_new_password_is_taken_from_its_file(
 ) -> None:
     file = tmp_path / "password"
     file.write_text("p@ss word")
-    world = world_at(with_files(f"unix://{locked.socket}", "agent", file, None))
+    world = world_at(with_file_options(f"unix://{locked.socket}", "agent", file, None))
     writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
     writer.publish(held(CHAIN[:6]))
     await until(lambda: in_step(writer, router))
@@ -65,7 +65,7 @@ async def test_a_new_authority_is_taken_from_its_file(
         context, relay = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), relay_to(server.socket)
         serve(context, tmp_path, Authority.create("old"))
         url = f"rediss://127.0.0.1:{await relay.listen_tls(context)}"
-        world = world_at(with_files(url, None, None, tmp_path / "ca.crt"))
+        world = world_at(with_file_options(url, None, None, tmp_path / "ca.crt"))
         writer, router = await world.writer(heartbeat_seconds=0.05), await world.router()
         writer.publish(held(CHAIN[:6]))
         await until(lambda: in_step(writer, router))

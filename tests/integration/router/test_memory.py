@@ -14,9 +14,9 @@ import psutil
 import pytest
 from support.ports import free_port
 
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 

@@ -18,9 +18,9 @@ import pytest
 from support.ports import free_port
 from support.scrapes import families
 
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 from plumage.fleet_report import FLEET_PATH, read_router_report
 from plumage.models import resolve
 from plumage_router.multi_pool.config import MultiPoolConfig

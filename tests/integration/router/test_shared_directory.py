@@ -10,10 +10,10 @@ import pytest
 from redis.asyncio import Redis
 from support.directories import listens
 
-from plumage.directory.hotness import HotnessShare
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import SCHEMA_VERSION, Change, Keys, Load, PoolKeys, State
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.routing.interface import Query, ReplicaState
 from plumage_router.clock import monotonic
 
@@ -45,7 +45,7 @@ async def _metrics(running: Any) -> dict[str, float]:
 async def test_new_router_starts_from_shared_estimates(
     start: Any, kit: Any, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plumage.directory.work.OFFERS_EVERY", 0.2)
+    monkeypatch.setattr("plumage.directory.sharing.work_share.OFFERS_EVERY", 0.2)
     monkeypatch.setattr("plumage_router.directory.policy_sharing.INTERVAL", 0.2)
     old = await start(engines=2, directoryUrl=server.url, policy={"name": "Lbgr"})
     policy = old.router.pool.policy

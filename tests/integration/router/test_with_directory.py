@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.directories import listens
 
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage.directory.schema import Change, Load, State
-from plumage.directory.server import LocalServer
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.server.local_server import LocalServer
 
 pytestmark = pytest.mark.redis
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumage.directory.ledger import capacity_within
+from plumage.directory.publisher.held_chunks import capacity_within
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.config import AgentConfig, ShareConfig, WarmupConfig
 from plumage_engine.agent.directory.memory_share import share_of

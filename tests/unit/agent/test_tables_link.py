@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from plumage.directory.tasks import end
+from plumage.directory.client.tasks import end
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plumage.api.v1alpha1 import load_pool
-from plumage.directory.ledger import ENTRY_BYTES
+from plumage.directory.publisher.held_chunks import ENTRY_BYTES
 from plumage.errors import ManifestError
 from plumage.models import resolve
 from plumage.rendering import ModelFolder

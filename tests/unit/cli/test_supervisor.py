@@ -169,7 +169,7 @@ async def test_a_mistake_in_keeping_the_membership_file_is_told_and_the_file_wri
         "membership.json is written again",
     ]
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "keeping membership.json: unforeseen error, going on" in record.getMessage()
+    assert "keeping membership.json: unexpected error; the task continues" in record.getMessage()
     assert record.exc_info
     assert isinstance(record.exc_info[1], KeyError)
 

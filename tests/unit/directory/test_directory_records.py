@@ -1,4 +1,4 @@
-"""What is written: packed forms, versions, keys, ledger, rolling snapshot."""
+"""What is written: packed forms, versions, keys, held chunks, the schedule of buckets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage.directory import schema
-from plumage.directory.ledger import Ledger
-from plumage.directory.rolling import AT_ONCE, LOG_LEAST, RollingSnapshot
+from plumage.directory.publisher.bucket_schedule import AT_ONCE, LOG_LEAST, BucketSchedule
+from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.schema import (
     BUCKETS,
     Beat,
@@ -33,26 +33,26 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_ledger_counts_and_digests_what_is_held_in_any_order(changes: list[Change]) -> None:
-    ledger, held, count, digest = Ledger(), {}, 0, 0
+def test_held_chunks_counts_and_digests_what_is_held_in_any_order(changes: list[Change]) -> None:
+    held_chunks, held, count, digest = HeldChunks(), {}, 0, 0
     for change in changes:
-        _, more, added = schema.unpack_records(ledger.record([change]))
+        _, more, added = schema.unpack_records(held_chunks.record([change]))
         count, digest = count + more, (digest + added) % 2**64
         held[change.chunk] = change.tier
     present = {chunk for chunk, tier in held.items() if tier}
-    assert ledger.count == count == len(present)
-    assert ledger.digest == digest == sum(present) % 2**64
+    assert held_chunks.count == count == len(present)
+    assert held_chunks.digest == digest == sum(present) % 2**64
 
 
 @given(CHANGES)
 def test_a_snapshot_says_the_same_as_the_log(changes: list[Change]) -> None:
-    ledger, state = Ledger(), {}
+    held_chunks, state = HeldChunks(), {}
     for change in changes:
-        for chunk, tier, tokens in schema.unpack_records(ledger.record([change]))[0]:
+        for chunk, tier, tokens in schema.unpack_records(held_chunks.record([change]))[0]:
             state[chunk] = (tier, tokens)
     found = {}
     for number in range(BUCKETS):
-        seq, records = schema.unpack_bucket(ledger.bucket(number, 9))
+        seq, records = schema.unpack_bucket(held_chunks.bucket(number, 9))
         assert seq == 9
         for chunk, tier, tokens in schema.unpack_records(records)[0]:
             assert chunk >> schema.BUCKET_SHIFT == number
@@ -61,25 +61,25 @@ def test_a_snapshot_says_the_same_as_the_log(changes: list[Change]) -> None:
 
 
 def test_repetitions_are_not_news() -> None:
-    ledger = Ledger()
-    assert ledger.record([Change(1, Tier.GPU, 64)]) != b""
-    assert ledger.record([Change(1, Tier.GPU, 64)]) == b""
-    assert ledger.record([Change(2, Tier.GONE)]) == b""
-    assert ledger.record([Change(1, Tier.HOST, 64)]) != b"", "another tier is news"
+    held_chunks = HeldChunks()
+    assert held_chunks.record([Change(1, Tier.GPU, 64)]) != b""
+    assert held_chunks.record([Change(1, Tier.GPU, 64)]) == b""
+    assert held_chunks.record([Change(2, Tier.GONE)]) == b""
+    assert held_chunks.record([Change(1, Tier.HOST, 64)]) != b"", "another tier is news"
 
 
-def test_ledger_is_bounded() -> None:
-    ledger = Ledger(capacity=10)
-    ledger.record(Change(chunk, Tier.GPU, 1) for chunk in range(100))
-    assert (ledger.count, ledger.refused) == (10, 90)
-    ledger.record([Change(0, Tier.GONE), Change(99, Tier.GPU, 1)])
-    assert (ledger.count, ledger.refused) == (10, 90)
+def test_held_chunks_are_bounded() -> None:
+    held_chunks = HeldChunks(capacity=10)
+    held_chunks.record(Change(chunk, Tier.GPU, 1) for chunk in range(100))
+    assert (held_chunks.count, held_chunks.refused) == (10, 90)
+    held_chunks.record([Change(0, Tier.GONE), Change(99, Tier.GPU, 1)])
+    assert (held_chunks.count, held_chunks.refused) == (10, 90)
 
 
 def test_records_and_entries_are_what_the_schema_page_says() -> None:
-    ledger = Ledger()
-    ledger.record([Change(0x0102030405060708, Tier.GPU, 1)])
-    record = ledger.record([Change(0x0102030405060708, Tier.HOST, 0xABCDEF)])
+    held_chunks = HeldChunks()
+    held_chunks.record([Change(0x0102030405060708, Tier.GPU, 1)])
+    record = held_chunks.record([Change(0x0102030405060708, Tier.HOST, 0xABCDEF)])
     assert record.hex() == "0807060504030201" + "efcdab12"
     assert schema.pack_bucket(7, [record]).hex() == "01" + "0700000000000000" + record.hex()
     assert schema.pack_entry(record, (2, 3)) == {"v": 1, "r": record, "c": bytes([2] + [0] * 7 + [3] + [0] * 7)}
@@ -88,7 +88,7 @@ def test_records_and_entries_are_what_the_schema_page_says() -> None:
 
 
 def test_tokens_beyond_the_form_are_cut_not_wrapped() -> None:
-    changes, _, _ = schema.unpack_records(Ledger().record([Change(1, Tier.GPU, 2**30)]))
+    changes, _, _ = schema.unpack_records(HeldChunks().record([Change(1, Tier.GPU, 2**30)]))
     assert changes == [(1, Tier.GPU, 2**24 - 1)]
 
 
@@ -165,22 +165,22 @@ def test_names_that_would_break_a_key_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(("writes", "largest"), [(5000, 2000), (300, 400_000), (20, 4 << 20)])
 def test_buckets_are_rewritten_in_turn_and_the_log_stays_short(writes: int, largest: int) -> None:
-    rng, rolling = random.Random(1), RollingSnapshot()
+    rng, schedule = random.Random(1), BucketSchedule()
     held, sizes, longest, kept = 100_000, [0], 0, 0
     first = 1
     for seq in range(1, writes):
         sizes.append(rng.randint(largest // 170, largest))
         kept += sizes[seq]
         logged, rewritten = sizes[seq], 0
-        while due := rolling.due(logged, held):
+        while due := schedule.due(logged, held):
             logged, rewritten = 0, rewritten + len(due)
             for number in due:
-                rolling.seqs[number] = seq
+                schedule.seqs[number] = seq
         assert rewritten <= BUCKETS, "more than all of them is of no use"
-        while first < rolling.trim_before:
+        while first < schedule.trim_before:
             kept -= sizes[first]
             first += 1
         longest = max(longest, kept)
     target = max(LOG_LEAST, held * 12 // 4)
     assert target / 2 < longest < target * (1 + 2 * AT_ONCE / BUCKETS) + 2 * largest
-    assert min(rolling.seqs) > 0
+    assert min(schedule.seqs) > 0

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
-from plumage.directory.connection import connect, redacted, words
+from plumage.directory.client.connection import connect, error_text, redacted
 from plumage.errors import ConfigurationError
 
 
@@ -114,6 +114,6 @@ def _refusal(url: str) -> ConfigurationError | None:
 
 def test_what_a_server_said_is_logged_without_the_command_and_its_bytes() -> None:
     refused = ResponseError("Command # 1 (XADD plumage:v1:{p}:heat * d \x93\x01\n) of pipeline caused error: ('OOM',)")
-    assert words(refused) == "('OOM',)"
-    assert words(ResponseError("a\x00b\x1b[31m" + "c" * 1000)) == "a?b?[31m" + "c" * 292
-    assert words(TimeoutError()) == "TimeoutError"
+    assert error_text(refused) == "('OOM',)"
+    assert error_text(ResponseError("a\x00b\x1b[31m" + "c" * 1000)) == "a?b?[31m" + "c" * 292
+    assert error_text(TimeoutError()) == "TimeoutError"

@@ -6,7 +6,7 @@ import ast
 import asyncio
 from pathlib import Path
 
-from plumage.directory.tasks import end
+from plumage.directory.client.tasks import end
 
 ROOT = Path(__file__).parents[3]
 

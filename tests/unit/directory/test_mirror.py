@@ -1,4 +1,4 @@
-"""The router's mirror: what it says of chains, holds and lanes, and its bounds."""
+"""The router's mirror: what it says of chains, holds and bits, and its bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from plumage.directory.mirror import SHARDS, Mirror
-from plumage.directory.refill import PIECE
+from plumage.directory.mirror.mirror import SHARDS, Mirror
+from plumage.directory.mirror.staged_snapshot import PIECE
 from plumage.errors import ConfigurationError, StateError
 
 RNG = random.Random(7)
@@ -87,24 +87,24 @@ def test_the_guess_for_chunks_that_nobody_counted_can_be_learned() -> None:
 def test_a_request_that_fails_while_a_snapshot_takes_over_is_not_expected_any_more() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
-    refill = mirror.refill(0)
-    list(refill.carry())
+    staged = mirror.stage_snapshot(0)
+    list(staged.carry())
     mirror.drop_pending(chain, 0)
-    refill.commit()
+    staged.commit()
     assert (mirror.match(chain), mirror.pending) == ({}, 0)
 
 
 def test_a_hold_renewed_while_a_snapshot_takes_over_ends_in_its_time() -> None:
     mirror, chain, other = Mirror(), CHAINS[0], CHAINS[8]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
-    refill = mirror.refill(0)
-    list(refill.carry())
+    staged = mirror.stage_snapshot(0)
+    list(staged.carry())
     mirror.hold_pending(chain, 0, 0.5, 1.0)
     mirror.hold_pending(other, 0, 0.5, 1.0)
-    refill.commit()
-    list(mirror.lapse(1.0))
+    staged.commit()
+    list(mirror.expire(1.0))
     assert (mirror.match(chain), mirror.match(other)) == ({0: (7, 448)}, {0: (7, 448)})
-    list(mirror.lapse(1.5))
+    list(mirror.expire(1.5))
     assert (mirror.match(chain), mirror.match(other)) == ({}, {})
     while mirror.sweep():
         pass
@@ -116,12 +116,12 @@ def test_what_was_carried_dropped_and_expected_again_is_held() -> None:
     mirror = Mirror(capacity=SHARDS * 50)
     chain = [rng.getrandbits(58) for _ in range(20)]  # all in one shard
     mirror.hold_pending(chain, 0, 0.0, 1.0)
-    refill = mirror.refill(0)
-    list(refill.carry())
+    staged = mirror.stage_snapshot(0)
+    list(staged.carry())
     mirror.apply(1, [(rng.getrandbits(58), 1, 64) for _ in range(100)])
     assert mirror.match(chain) == {}, "it was the coldest"
     mirror.hold_pending(chain, 0, 0.5, 1.0)
-    refill.commit()
+    staged.commit()
     assert mirror.match(chain)[0][0] == len(chain)
 
 
@@ -137,7 +137,7 @@ def much_expected() -> tuple[Mirror, list[list[int]]]:
 
 def test_where_much_is_expected_an_engines_word_is_taken_out_in_steps() -> None:
     mirror, chains = much_expected()
-    mirror.unlearn(0)
+    mirror.drop_confirmed(0)
     assert mirror.match(CHAINS[0]) == {0: (7, 448)}, "it stays until all is carried"
     upkeep = mirror.upkeep(1.0)
     for _ in range(2):
@@ -153,13 +153,13 @@ def test_where_much_is_expected_an_engines_word_is_taken_out_in_steps() -> None:
     assert mirror.pending == len(mirror) == 32 * len(chains[1:-1]) + 7
 
 
-def next_lanes(mirror: Mirror) -> list[int]:
-    return [mirror._lanes.fill() for _ in range(4)]
+def next_bits(mirror: Mirror) -> list[int]:
+    return [mirror._masks.fill() for _ in range(4)]
 
 
 def test_upkeep_that_was_called_off_goes_on_the_next_time() -> None:
     mirror, chains = much_expected()
-    mirror.unlearn(0)
+    mirror.drop_confirmed(0)
     next(mirror.upkeep(1.0))
     list(mirror.upkeep(1.0))
     assert mirror.match(CHAINS[0]) == {}
@@ -169,7 +169,7 @@ def test_upkeep_that_was_called_off_goes_on_the_next_time() -> None:
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_replica_that_leaves_while_its_word_is_taken_out_leaves_nothing(steps: int) -> None:
     mirror, chains = much_expected()
-    mirror.unlearn(0)
+    mirror.drop_confirmed(0)
     upkeep = mirror.upkeep(1.0)
     for _ in range(steps):
         next(upkeep)
@@ -178,28 +178,28 @@ def test_a_replica_that_leaves_while_its_word_is_taken_out_leaves_nothing(steps:
         list(left)
     assert [mirror.match(chain) for chain in (CHAINS[0], *chains)] == [{}] * (1 + len(chains))
     assert (len(mirror), mirror.pending) == (0, 0)
-    assert next_lanes(mirror) == next_lanes(Mirror()), "all are free again"
+    assert next_bits(mirror) == next_bits(Mirror()), "all are free again"
 
 
 def test_a_snapshot_of_a_replica_that_left_takes_nothing_over() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(CHAINS[8], 0, 0.0, 1.0)
-    refill = mirror.refill(0)
-    refill.add(held(chain))
-    list(refill.carry())
+    staged = mirror.stage_snapshot(0)
+    staged.add(held(chain))
+    list(staged.carry())
     mirror.forget(0)
-    refill.commit()
+    staged.commit()
     assert (mirror.match(chain), mirror.match(CHAINS[8])) == ({}, {})
 
 
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_snapshot_that_fails_brings_nothing_of_what_is_taken_out_back(steps: int) -> None:
     mirror, chains = much_expected()
-    mirror.unlearn(0)
+    mirror.drop_confirmed(0)
     upkeep = mirror.upkeep(1.0)
     for _ in range(steps):
         next(upkeep)
-    mirror.refill(0).abandon()
+    mirror.stage_snapshot(0).abandon()
     assert mirror.match(CHAINS[0]) == {}
     list(upkeep)
     assert all(mirror.match(chain)[0][0] == 32 for chain in chains)
@@ -210,12 +210,12 @@ def test_many_holds_end_in_steps_and_none_is_left() -> None:
     chains = [[RNG.getrandbits(64) for _ in range(3)] for _ in range(20)]
     for chain in chains:
         mirror.hold_pending(chain, 0, 0.0, 1.0)
-    lapsing = mirror.lapse(1.0)
-    next(lapsing)
+    expiring = mirror.expire(1.0)
+    next(expiring)
     found = [bool(mirror.match(chain)) for chain in chains]
     assert found == sorted(found), "the oldest end first"
     assert 0 < sum(found) < len(chains)
-    assert len(list(lapsing)) < len(chains)
+    assert len(list(expiring)) < len(chains)
     assert (mirror.pending, len(mirror)) == (0, 0)
 
 
@@ -234,7 +234,7 @@ def test_an_event_replaces_a_guessed_count() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     mirror.apply(0, held(chain, 70))
-    list(mirror.lapse(100.0))
+    list(mirror.expire(100.0))
     assert mirror.match(chain) == {0: (7, 490)}
 
 
@@ -255,14 +255,14 @@ def test_a_burst_renews_its_hold() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 2.0)
     mirror.hold_pending(chain, 0, 1.5, 2.0)
-    list(mirror.lapse(2.5))
+    list(mirror.expire(2.5))
     assert mirror.match(chain)[0][0] == 7
-    list(mirror.lapse(3.5))
+    list(mirror.expire(3.5))
     assert mirror.match(chain) == {}
     assert mirror.pending == 0
 
 
-def test_a_lane_is_wiped_before_it_is_used_again() -> None:
+def test_a_bit_is_wiped_before_it_is_used_again() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     for slot in range(20):
         mirror.apply(slot, held(chain))
@@ -293,7 +293,7 @@ def test_stays_within_its_bound_and_drops_the_coldest() -> None:
     for _ in range(400):
         mirror.apply(0, held([rng.getrandbits(64) for _ in range(100)]))
         mirror.match(hot)
-        mirror.settle()
+        mirror.move_matched()
         assert len(mirror) <= SHARDS * 100
     assert mirror.match(hot) == {0: (20, 20 * 64)}
     assert mirror.match(early) == {}
@@ -307,7 +307,7 @@ def test_no_chunk_outlives_its_parent_when_a_matched_chain_goes_cold() -> None:
     chain = [rng.getrandbits(64) & (1 << 58) - 1 for _ in range(20)]  # all in one shard
     mirror.apply(0, held(chain))
     mirror.match(chain)
-    mirror.settle()
+    mirror.move_matched()
     depths = []
     while mirror.match(chain):
         mirror._table._touched.clear()
@@ -330,13 +330,13 @@ def test_pending_owners_are_bounded() -> None:
 def test_says_what_is_wrong_with_its_use() -> None:
     with pytest.raises(ConfigurationError, match="at least 64"):
         Mirror(capacity=3)
-    refill = Mirror().refill(0)
-    refill.commit()
+    staged = Mirror().stage_snapshot(0)
+    staged.commit()
     with pytest.raises(StateError, match="start another"):
-        refill.add([])
+        staged.add([])
 
 
-def test_what_is_kept_of_a_stride_ends_with_every_kind_of_change() -> None:
+def test_what_is_kept_of_a_cached_run_ends_with_every_kind_of_change() -> None:
     """Two owners of a chain that was matched often; then one of them changes, each time in another way."""
     chain = [chunk << 50 for chunk in range(1, 17)]
     told = [(chunk, 1, 64 * depth) for depth, chunk in enumerate(chain, 1)]
@@ -349,13 +349,13 @@ def test_what_is_kept_of_a_stride_ends_with_every_kind_of_change() -> None:
         return mirror
 
     mirror = both()
-    mirror.refill(0).commit()  # the hold is carried over to another lane
+    mirror.stage_snapshot(0).commit()  # the hold is carried over to another bit
     assert set(mirror.match(chain)) == {0, 1}
 
     mirror = both()
     mirror.hold_pending(chain, 2, 0.0, 5.0)
     assert set(mirror.match(chain)) == {0, 1, 2}
-    list(mirror.lapse(5.0))
+    list(mirror.expire(5.0))
     assert set(mirror.match(chain)) == {1}
 
     mirror = both()
@@ -370,5 +370,5 @@ def test_what_is_kept_of_a_stride_ends_with_every_kind_of_change() -> None:
     mirror.forget(1)
     while mirror.sweep():
         pass
-    mirror.apply(3, [(7, 1, 64)])  # takes the lane that was wiped
+    mirror.apply(3, [(7, 1, 64)])  # takes the bit that was wiped
     assert set(mirror.match(chain)) == {0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plumage.directory import outbox as outbox_module
-from plumage.directory.outbox import Outbox, appending, weight
+from plumage.directory.publisher import outbox as outbox_module
+from plumage.directory.publisher.outbox import Outbox, appending, weight
 
 
 def test_entries_leave_in_their_order_once_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import AuthenticationError
 
-from plumage.directory.connection import connect, redacted
-from plumage.directory.credentials import options_of, with_files
+from plumage.directory.client.connection import connect, redacted
+from plumage.directory.client.password_file import split_file_options, with_file_options
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from plumage.directory.credentials import options_of, with_files
 )
 def test_a_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) -> None:
     secret = tmp_path / "a b"
-    whole = with_files(url, "plumage", secret, None)
-    plain, options = options_of(whole)
+    whole = with_file_options(url, "plumage", secret, None)
+    plain, options = split_file_options(whole)
     assert plain == url
     provider = options["credential_provider"]
     for password in ("first", "second\n"):
@@ -31,7 +31,7 @@ def test_a_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) ->
 
 def test_the_default_user_and_a_file_that_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    _, options = options_of(with_files("redis://h", None, path, None))
+    _, options = split_file_options(with_file_options("redis://h", None, path, None))
     with pytest.raises(AuthenticationError, match="cannot read the password"):
         options["credential_provider"].get_credentials()
     path.write_text("x")
@@ -39,5 +39,5 @@ def test_the_default_user_and_a_file_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_what_names_nothing_is_left_as_it_is() -> None:
-    assert with_files("redis://h?db=1", None, None, None) == "redis://h?db=1"
-    assert options_of("redis://h?db=1") == ("redis://h?db=1", {})
+    assert with_file_options("redis://h?db=1", None, None, None) == "redis://h?db=1"
+    assert split_file_options("redis://h?db=1") == ("redis://h?db=1", {})

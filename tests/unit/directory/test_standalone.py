@@ -12,15 +12,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError, OutOfMemoryError
 from support.ports import free_ports
 
-from plumage.directory.server import find_server
-from plumage.directory.standalone import command
+from plumage.directory.server.local_server import find_server
+from plumage.directory.server.standalone import command
 
 pytestmark = pytest.mark.redis
 
 
 def test_it_serves_over_tcp_within_its_memory_and_leaves_nothing(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    line = [sys.executable, "-m", "plumage.directory.standalone", f"--port={port}", "--max-memory=20000000"]
+    line = [sys.executable, "-m", "plumage.directory.server.standalone", f"--port={port}", "--max-memory=20000000"]
     server = subprocess.Popen([*line, f"--folder={tmp_path}"], stdout=subprocess.DEVNULL)
     try:
         with Redis(port=port, socket_timeout=10) as client:

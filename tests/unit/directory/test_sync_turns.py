@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from plumage.directory import sync as sync_module
-from plumage.directory.ledger import Ledger
-from plumage.directory.mirror import Mirror
-from plumage.directory.refill import PIECE
+from plumage.directory.client.tasks import end
+from plumage.directory.mirror import sync as sync_module
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.staged_snapshot import PIECE
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.held_chunks import HeldChunks
 from plumage.directory.schema import Change, Tier, pack_entry
-from plumage.directory.sync import DirectorySync
-from plumage.directory.tasks import end
 
 RNG = random.Random(1)
 REPLICAS = 200
 
 
 def entry(records: int) -> Any:
-    packed = Ledger(10_000).record([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(records)])
+    packed = HeldChunks(10_000).record([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(records)])
     return b"1-0", {str(name).encode(): _bytes(value) for name, value in pack_entry(packed, None).items()}
 
 
@@ -39,8 +39,8 @@ async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, record
     router = DirectorySync("unix:///nowhere", pool="p", mirror=Mirror())
     router.set_replicas({f"r{slot}": slot for slot in range(replicas)})
     for known in router._replicas.values():
-        known.follower.begin()
-        list(known.follower.commit("1.a"))
+        known.reader.begin()
+        list(known.reader.commit("1.a"))
         known.loaded()
 
     async def read(logs: Any) -> Any:
@@ -73,8 +73,8 @@ async def test_a_replica_without_heartbeat_stops_the_loop_for_no_longer_than_a_p
     router = DirectorySync("unix:///nowhere", pool="p", mirror=mirror)
     router.set_replicas({"r0": 0})
     known = router._replicas["r0"]
-    known.follower.begin()
-    list(known.follower.commit("1.a"))
+    known.reader.begin()
+    list(known.reader.commit("1.a"))
     known.loaded()
     mirror.apply(0, [(told, 1, 64)])
     for _ in range(8 * PIECE // 64):

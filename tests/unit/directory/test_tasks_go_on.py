@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from plumage.directory import tasks
-from plumage.directory.backoff import Backoff
-from plumage.directory.exchange import Exchange
-from plumage.directory.followed import Followed
-from plumage.directory.follower import Follower
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.mirror import Mirror
-from plumage.directory.sync import DirectorySync
-from plumage.directory.tasks import KINDS, end, forever
-from plumage.directory.work import WorkShare
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.client import tasks
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.client.tasks import KINDS, end, run_forever
+from plumage.directory.mirror.log_reader import LogReader
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.replica_view import ReplicaView
+from plumage.directory.mirror.sync import DirectorySync
+from plumage.directory.publisher.writer import DirectoryWriter
+from plumage.directory.sharing.hotness_share import HotnessShare
+from plumage.directory.sharing.shared_stream import SharedStream
+from plumage.directory.sharing.work_share import WorkShare
 
 NOWHERE = "unix:///nowhere/directory.sock"
 
@@ -52,7 +52,7 @@ async def until(true: Any) -> None:
 
 
 async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Waits]:
-    """`forever` through these turns, to their end."""
+    """`run_forever` through these turns, to their end."""
     told: list[Exception] = []
     backoff, ended = Waits(), False
 
@@ -64,7 +64,7 @@ async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Wait
         elif error is not None:
             raise error
 
-    await forever(turn, "the task", backoff=backoff, failed=told.append, done=lambda: ended)
+    await run_forever(turn, "the task", backoff=backoff, failed=told.append, done=lambda: ended)
     return told, backoff
 
 
@@ -99,7 +99,7 @@ async def test_it_can_be_cancelled() -> None:
     async def turn() -> None:
         await asyncio.sleep(60)
 
-    task = asyncio.create_task(forever(turn, "x", backoff=Backoff(random.Random(1)), failed=lambda error: None))
+    task = asyncio.create_task(run_forever(turn, "x", backoff=Backoff(random.Random(1)), failed=lambda error: None))
     await asyncio.sleep(0)
     await end([task])
     assert task.cancelled()
@@ -115,7 +115,7 @@ def broken(*_: Any) -> Any:
 
 @pytest.mark.usefixtures("_at_once")
 async def test_an_exchange_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    exchange = Exchange(NOWHERE, "key", make=broken, take=None, period=0.0, longest=1, lifetime=1)
+    exchange = SharedStream(NOWHERE, "key", make=broken, take=None, period=0.0, longest=1, lifetime=1)
     exchange.start()
     await until(lambda: exchange.counts["failures"] > 2)
     await exchange.close()
@@ -154,9 +154,9 @@ async def test_heartbeats_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: p
 
 
 async def test_a_snapshot_is_tried_again(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumage.directory.sync.read_snapshot", broken)
+    monkeypatch.setattr("plumage.directory.mirror.sync.read_snapshot", broken)
     sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
-    known = Followed("chat", "chat-0", Follower(sync.mirror, 0), Backoff(random.Random(1)))
+    known = ReplicaView("chat", "chat-0", LogReader(sync.mirror, 0), Backoff(random.Random(1)))
     for _ in range(2):
         await sync._load(known, "1.a")
     assert known.not_before > 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
 from plumage.hashing.chunks import chain, seed
 from plumage.routing import make_policy
 from plumage_router.fleet.replicas import Load
@@ -181,7 +181,7 @@ def test_pending_owner_expires() -> None:
         decider.decide(_prompt(), loads, 0.0)
         if renewed:
             decider.decide(_prompt(), loads, 8.0)
-        list(decider.mirror.lapse(12.0))
+        list(decider.mirror.expire(12.0))
         assert bool(decider.look_up(_prompt())[0]) is renewed
 
 
@@ -191,9 +191,9 @@ def test_pending_owner_outlives_predicted_queue() -> None:
     assert first.ticket.predicted_ttft is not None
     assert 50.0 < first.ticket.predicted_ttft < 200.0
     decider.decide(_prompt(), loads, 0.1)
-    list(decider.mirror.lapse(first.ticket.predicted_ttft))
+    list(decider.mirror.expire(first.ticket.predicted_ttft))
     assert decider.look_up(_prompt())[0]
-    list(decider.mirror.lapse(first.ticket.predicted_ttft * 2.0 + 11.0))
+    list(decider.mirror.expire(first.ticket.predicted_ttft * 2.0 + 11.0))
     assert not decider.look_up(_prompt())[0]
 
 

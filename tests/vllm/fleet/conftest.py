@@ -18,7 +18,7 @@ import httpx
 import pytest
 from support.ports import free_port
 
-from plumage.directory.server import LocalServer
+from plumage.directory.server.local_server import LocalServer
 from plumage_bench.vllm_server import Server, serving
 from plumage_engine.agent.config import AgentConfig
 

@@ -13,10 +13,10 @@ import pytest
 from support.agents import until
 from tests.vllm.fleet.conftest import Served
 
-from plumage.directory.mirror import Mirror
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.schema import State
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
+from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
@@ -57,7 +57,7 @@ class Fleet:
         while last != self.agent.stream.last:
             last = self.agent.stream.last
             await asyncio.sleep(0.3)
-        heard, said = self.sync._replicas["chat-0"].follower, self.agent.writer
+        heard, said = self.sync._replicas["chat-0"].reader, self.agent.writer
         await until(lambda: (heard.epoch, heard.count, heard.digest) == (said.epoch, said.count, said.digest))
 
 
@@ -138,5 +138,5 @@ async def a_reset_empties_the_directory(engine: Served, agent: Agent, sync: Dire
     steps = (await asyncio.to_thread(engine.stats))["secondsSinceStep"]
     await asyncio.to_thread(engine.reset)
     await until(lambda: not held(agent) and not agent.writer.count, agent.stats)
-    await until(lambda: not sync._replicas["chat-0"].follower.count)
+    await until(lambda: not sync._replicas["chat-0"].reader.count)
     assert (await asyncio.to_thread(engine.stats))["secondsSinceStep"] > steps

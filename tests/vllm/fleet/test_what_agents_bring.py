@@ -21,12 +21,12 @@ from support.ports import free_port
 from tests.vllm.fleet.conftest import Served
 
 from plumage.batching.stop.shared import pack
-from plumage.directory.hotness import HotnessShare
-from plumage.directory.mirror import Mirror
-from plumage.directory.offers import HEAD
+from plumage.directory.mirror.mirror import Mirror
+from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.schema import SCHEMA_VERSION, PoolKeys, State
-from plumage.directory.server import LocalServer
-from plumage.directory.sync import DirectorySync
+from plumage.directory.server.local_server import LocalServer
+from plumage.directory.sharing.hotness_share import HotnessShare
+from plumage.directory.sharing.shared_hash import HEAD
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.tokenizer import read_tokenizer
@@ -164,7 +164,7 @@ async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: 
         async with DirectorySync(directory.url, pool="away", mirror=Mirror(10_000), poll_seconds=0.05) as sync:
             sync.set_replicas({"chat-0": 0})
             await until(lambda: sync.view("chat-0").state is State.READY, agent.stats)
-            heard = sync._replicas["chat-0"].follower
+            heard = sync._replicas["chat-0"].reader
             await until(lambda: heard.count == agent.writer.count > 0, agent.stats)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from plumage.directory.ledger import capacity_within
-from plumage.directory.writer import DirectoryWriter
+from plumage.directory.publisher.held_chunks import capacity_within
+from plumage.directory.publisher.writer import DirectoryWriter
 from plumage_engine.agent.config import ShareConfig
 from plumage_engine.agent.pool_members import count_in, count_of
 

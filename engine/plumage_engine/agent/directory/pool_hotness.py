@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 
-from plumage.directory.hotness import HotnessShare
+from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.block import Block, children_of, last_chunk
 from plumage_engine.agent.index.cache_index import CacheIndex

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from plumage.directory.backoff import Backoff
-from plumage.directory.tasks import forever
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.client.tasks import run_forever
 from plumage.errors import ConfigurationError
 from plumage.version_skew import MARK
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
@@ -56,7 +56,7 @@ class BatchingPolicySender:
     async def run(self) -> None:
         """Until cancelled."""
         backoff = Backoff(self._rng, longest=self._period)
-        await forever(self._turn, "batching policy for the engine", backoff=backoff, failed=self._failed)
+        await run_forever(self._turn, "batching policy for the engine", backoff=backoff, failed=self._failed)
 
     async def _turn(self) -> None:
         try:

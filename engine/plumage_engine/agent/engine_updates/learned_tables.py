@@ -14,11 +14,11 @@ from collections import Counter
 
 from plumage.batching.stop.shared import LearnedTable, checked, merged, pack, unpack
 from plumage.batching.stop.table import Row
-from plumage.directory.backoff import Backoff
-from plumage.directory.connection import close, connect
-from plumage.directory.offers import Offers
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.client.connection import close, connect
+from plumage.directory.client.tasks import run_forever
 from plumage.directory.schema import TABLES_TTL, PoolKeys
-from plumage.directory.tasks import forever
+from plumage.directory.sharing.shared_hash import SharedHash
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 
@@ -46,7 +46,7 @@ class LearnedTablesSync:
         self._engine = engine
         self._period = period
         self._rng = rng or random.Random()
-        self._offers: Offers | None = None
+        self._offers: SharedHash | None = None
         self._life: tuple[str, str] | None = None  # fingerprint and life of the engine that we know
         self._met = False
         self._own: Counter[str] = Counter()
@@ -58,7 +58,7 @@ class LearnedTablesSync:
     async def run(self) -> None:
         """Until cancelled."""
         backoff = Backoff(self._rng, longest=self._period)
-        await forever(self._turn, f"learned tables of {self._replica}", backoff=backoff, failed=self._failed)
+        await run_forever(self._turn, f"learned tables of {self._replica}", backoff=backoff, failed=self._failed)
 
     async def _turn(self) -> None:
         try:
@@ -88,23 +88,23 @@ class LearnedTablesSync:
             self._met = True  # later on, what others say would be an echo of what this one told them
             await self._offer_merged(table, offers)
 
-    def _meet(self, table: LearnedTable) -> Offers:
+    def _meet(self, table: LearnedTable) -> SharedHash:
         """Each life of an engine has a place of its own: what its last one learned is worth what a neighbour's is."""
         life = (table.fingerprint, table.life)
         if self._offers is None or life != self._life:
             self._life, self._met = life, False
             self._own.update(self._offers.counts if self._offers is not None else ())
             name = f"{self._replica}.{table.life[:32]}"
-            self._offers = Offers(self._client, self._keys.tables(table.fingerprint), name, lifetime=TABLES_TTL)
+            self._offers = SharedHash(self._client, self._keys.tables(table.fingerprint), name, lifetime=TABLES_TTL)
         return self._offers
 
-    async def _offer_merged(self, table: LearnedTable, offers: Offers) -> None:
+    async def _offer_merged(self, table: LearnedTable, offers: SharedHash) -> None:
         start = merged(self._readable(offers))
         if start and sum(row[4] for row in table.rows) < ENOUGH:
             accepted = await self._engine.offer_table(LearnedTable(table.fingerprint, table.policy, start, table.life))
             self._own["applied" if accepted else "refused"] += 1
 
-    def _readable(self, offers: Offers) -> list[list[Row]]:
+    def _readable(self, offers: SharedHash) -> list[list[Row]]:
         found = []
         for _, value in offers.others.values():
             try:

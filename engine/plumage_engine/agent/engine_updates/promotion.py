@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Mapping
 from heapq import nlargest
 
-from plumage.directory.backoff import Backoff
-from plumage.directory.tasks import forever
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.client.tasks import run_forever
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.events.wire import BlockHash
@@ -57,7 +57,7 @@ class PromotionSender:
     async def run(self) -> None:
         """Until cancelled."""
         backoff = Backoff(self._rng, longest=self._period)
-        await forever(self._turn, "hotness for the engine", backoff=backoff, failed=self._failed)
+        await run_forever(self._turn, "hotness for the engine", backoff=backoff, failed=self._failed)
 
     async def _turn(self) -> None:
         began = time.monotonic()

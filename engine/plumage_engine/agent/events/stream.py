@@ -25,7 +25,7 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
-from plumage.directory.tasks import end
+from plumage.directory.client.tasks import end
 from plumage_engine.agent.events.live_socket import LiveSocket
 from plumage_engine.agent.events.sequence import Sequencer, Verdict
 from plumage_engine.agent.events.wire import EventBatch, Snapshot, WireError, decode_batch

@@ -1,0 +1,1 @@
+"""Access to the directory server: connections, pipelines, back-off and background tasks."""

@@ -1,0 +1,103 @@
+"""What a router's sync remembers of one replica besides its log: its last heartbeat, and why its snapshot is needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.mirror.log_reader import LogReader
+from plumage.directory.schema import Beat, Keys
+
+__all__ = ["ReplicaView"]
+
+READS = 2  # of a log, until entries that a heartbeat named have come, if they are there: one was under way already
+
+
+class ReplicaView:
+    """`wanted`: why a snapshot has to be read, or None. `not_before`: no snapshot is read earlier. `unreadable`: an
+    epoch that was written in a newer schema, or for another model. `reads`: of its log that are done, whatever they
+    brought."""
+
+    def __init__(self, pool: str, name: str, reader: LogReader, backoff: Backoff) -> None:
+        self.name = name
+        self.keys = Keys(pool, name)
+        self.reader = reader
+        self.backoff = backoff
+        self.beat: Beat | None = None
+        self.seen = float("-inf")
+        self.wanted: str | None = "new"
+        self.not_before = 0.0
+        self.unreadable: str | None = None
+        self.load: asyncio.Task[None] | None = None
+        self.feed: asyncio.Task[None] | None = None
+        self.reads = 0
+        self._short: tuple[int, int] | None = None  # last entry and `reads` when a heartbeat first named later entries
+
+    @property
+    def live(self) -> bool:
+        """Its log may be applied as it comes."""
+        return self.reader.epoch is not None and self.wanted is None
+
+    @property
+    def behind(self) -> bool:
+        """It has a heartbeat and its snapshot is not in."""
+        return self.beat is not None and not self.live and self.beat.epoch != self.unreadable
+
+    @property
+    def log(self) -> str:
+        return self.keys.log(self.reader.epoch or "")
+
+    def want(self, why: str) -> None:
+        """The first reason stays: later ones follow from it."""
+        self.wanted = self.wanted or why
+
+    def loaded(self) -> None:
+        self.wanted = self._short = None
+        self.backoff.reset()
+
+    def silent(self) -> None:
+        """No heartbeat, or none that can be read: unknown-cache."""
+        self.beat = None
+        self.cancel_load()
+        self.reader.forget()
+        self.wanted = "new"
+
+    def apart(self, beat: Beat, now: float) -> None:
+        """Its chunks mean something else than ours: its word counts, its cache is unknown."""
+        if self.unreadable != beat.epoch:
+            self.silent()
+            self.unreadable = beat.epoch
+        self.beat, self.seen = beat, now
+
+    def heard(self, beat: Beat, now: float) -> None:
+        self.beat, self.seen = beat, now
+        if self.reader.epoch is not None and beat.epoch != self.reader.epoch:
+            self.want("epoch")
+        elif not self.reader.agrees(beat):
+            self.want("digest")
+        elif self._falls_short(beat):
+            self.want("gap")
+
+    def _falls_short(self, beat: Beat) -> bool:
+        """Entries that it has written do not come: they were trimmed away before they were read. A later entry would
+        show the hole, but an engine may be quiet for hours. Told by reads, not by the clock: entries may have come long
+        ago to a process that was busy, and a snapshot more would keep it so."""
+        read = self.reader.seq
+        if beat.epoch != self.reader.epoch or beat.seq <= read:
+            self._short = None
+            return False
+        if self._short is None or self._short[0] != read:
+            self._short = read, self.reads
+        return self.reads - self._short[1] >= READS
+
+    def cancel_load(self) -> None:
+        if self.load is not None:
+            self.load.cancel()
+            self.reader.abandon()
+
+    def drop(self) -> None:
+        """It left the pool."""
+        self.cancel_load()
+        if self.feed is not None:
+            self.feed.cancel()
+        self.wanted = "dropped"

@@ -1,0 +1,69 @@
+"""Reading one replica's snapshot and the log behind it from the server.
+
+Contract: afterwards the reader is in step with the log, or `OutOfStep` or `SchemaError` says why not and the caller
+tries again later. The event loop is given back about every millisecond, and the server answers in pieces as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from plumage.directory.client.connection import Client
+from plumage.directory.mirror.log_reader import LogReader, OutOfStep, in_pieces
+from plumage.directory.schema import BUCKETS, Keys, sequence
+
+__all__ = ["read_snapshot"]
+
+BUCKETS_AT_ONCE = 8
+ENTRIES_AT_ONCE = 200
+ROUNDS = 10_000  # a log this far ahead is a log that can't be caught up with
+
+
+async def read_snapshot(client: Client, keys: Keys, epoch: str, reader: LogReader) -> None:
+    """Fill `reader` from the snapshot of `epoch`; what it knew before stays visible until the end."""
+    reader.begin()
+    try:
+        await _read_buckets(client, keys.snap(epoch), reader)
+        await _catch_up(client, keys.log(epoch), reader)
+        for _ in reader.commit(epoch):
+            await asyncio.sleep(0)
+    finally:
+        reader.abandon()
+
+
+async def _read_buckets(client: Client, key: str, reader: LogReader) -> None:
+    for first in range(0, BUCKETS, BUCKETS_AT_ONCE):
+        numbers = range(first, first + BUCKETS_AT_ONCE)
+        found: Any = await client.hmget(key, [str(number) for number in numbers])
+        if None in found:
+            raise OutOfStep("gone")  # its writer registered anew, or its lifetime ended
+        for number, data in zip(numbers, found, strict=True):
+            for _ in reader.take_bucket(number, data):
+                await asyncio.sleep(0)
+    reader.buckets_done()
+
+
+async def _catch_up(client: Client, key: str, reader: LogReader) -> None:
+    """Apply the log up to its end. Buckets are read one after the other, so the log has to reach back to the oldest."""
+    for _ in range(ROUNDS):
+        last = await _last_entry(client, key)
+        if last <= reader.seq:
+            return
+        entries: Any = await client.xrange(key, min=f"{reader.seq + 1}-0", count=ENTRIES_AT_ONCE)
+        if not entries:
+            raise OutOfStep("gap")  # trimmed away while the buckets were read
+        for piece in in_pieces(entries):
+            reader.catch_up(piece)
+            await asyncio.sleep(0)
+    raise OutOfStep("gap")
+
+
+async def _last_entry(client: Client, key: str) -> int:
+    try:
+        stream: Any = await client.xinfo_stream(key)
+    except ResponseError as error:  # no such key: the writer is gone, or has not begun
+        raise OutOfStep("gap") from error
+    return sequence(stream["last-generated-id"])

@@ -1,0 +1,1 @@
+"""The agent's side of the directory: it writes the snapshot, log and heartbeat of one replica."""

@@ -1,0 +1,129 @@
+"""A stream that many write and all read: the form in which routers and agents of a pool tell one another things.
+
+Contract: every `period` seconds `make()` may give fields to send; what others send comes to `take(identifier, fields)`
+in the order of the stream, at most every `pace` seconds; without `make` nothing is sent, without `take` nothing is
+read. Only what comes after the start is read, unless `after` names an earlier entry. The stream is bounded and has a
+lifetime; messages may be lost (a server restarted, a reader away for long), so what is told through it must be whole by
+itself or forgettable. Nothing is waited for by anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from plumage.directory.client.backoff import Backoff
+from plumage.directory.client.connection import close, connect, error_text, redacted
+from plumage.directory.client.tasks import end, run_forever
+from plumage.directory.schema import NewerSchemaError, SchemaError
+
+__all__ = ["Fields", "SharedStream"]
+
+log = logging.getLogger(__name__)
+
+Fields = dict[Any, Any]
+
+BLOCK_MS = 3000  # below the client's timeout
+ENTRIES_AT_ONCE = 500
+PACE = 0.01  # seconds between reads
+
+
+class SharedStream:
+    """One participant. `counts`: sent, read, newer_schema, malformed, failures. `degraded`: the server is away."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        make: Callable[[], Fields | None] | None,
+        take: Callable[[str, Mapping[bytes, bytes]], None] | None,
+        period: float,
+        pace: float = PACE,
+        longest: int,
+        lifetime: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.client = connect(url)
+        self.counts: Counter[str] = Counter()
+        self.degraded = True
+        self.after = "$"
+        self._key = key
+        self._shown = redacted(url)
+        self._make, self._take = make, take
+        self._period, self._pace, self._longest, self._lifetime = period, pace, longest, lifetime
+        self._rng = rng or random.Random()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        if self._make is not None:
+            self._spawn("send", self._send)
+        if self._take is not None:
+            self._spawn("read", self._read)
+
+    def _spawn(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._keep(turn), name=f"directory {name} {self._key}"))
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        await end(tasks)
+        await close(self.client)
+
+    async def _keep(self, turn: Callable[[], Awaitable[None]]) -> None:
+        async def one() -> None:
+            await turn()
+            self.degraded = False
+
+        what = f"directory {self._shown}: {self._key}"
+        await run_forever(one, what, backoff=Backoff(self._rng), failed=self.away)
+
+    def away(self, error: BaseException) -> None:
+        """Something could not be said or heard."""
+        self.counts["failures"] += 1
+        if not self.degraded or self.counts["failures"] == 1:
+            log.warning("directory %s: %s is not shared for now: %s", self._shown, self._key, error_text(error))
+        self.degraded = True
+
+    async def _send(self) -> None:
+        assert self._make is not None, "without it nothing is sent"
+        started = time.monotonic()
+        fields = self._make()
+        if fields is not None:
+            pipe = self.client.pipeline(transaction=False)
+            pipe.xadd(self._key, fields, maxlen=self._longest, approximate=True)
+            pipe.expire(self._key, self._lifetime)
+            await pipe.execute()
+            self.counts["sent"] += 1
+        await asyncio.sleep(max(0.0, self._period - (time.monotonic() - started)))
+
+    async def _read(self) -> None:
+        if self.after == "$":
+            self.after = await self._end()
+        got: Any = await self.client.xread({self._key: self.after}, count=ENTRIES_AT_ONCE, block=BLOCK_MS)
+        for _, entries in got or []:
+            for identifier, fields in entries:
+                self.after = identifier.decode()
+                self._take_one(self.after, fields)
+        await asyncio.sleep(self._pace)
+
+    async def _end(self) -> str:
+        """The last entry's id: `$` would be the end anew at each read, and lose what came between two."""
+        last: Any = await self.client.xrevrange(self._key, count=1)
+        return str(last[0][0].decode()) if last else "0-0"
+
+    def _take_one(self, identifier: str, fields: Mapping[bytes, bytes]) -> None:
+        assert self._take is not None, "without it nothing is read"
+        try:
+            self._take(identifier, fields)
+        except NewerSchemaError:
+            self.counts["newer_schema"] += 1
+        except SchemaError as error:
+            self.counts["malformed"] += 1
+            log.warning("directory %s: an entry of %s can't be read: %s", self._shown, self._key, error)
+        else:
+            self.counts["read"] += 1
