@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(1500)]
 
 MODEL = "tiny-llama"
 UP_SECONDS = 600.0
+MOST_STORIES = 20
 STREAM_TOKENS = 3000  # of a stream that goes on while a person types the next command: 10 s on a machine at rest
 
 
@@ -237,23 +239,40 @@ async def a_third_engine_has_what_is_hot_before_it_serves(pool: Pool, user: open
 
 
 async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None:
-    """Two of three engines leave in the middle of streams."""
-    # Long enough that their prefills fill more than one engine, whichever answered fastest so far.
-    stories: list[list[Any]] = [[{"role": "user", "content": f"story {number} " * 80}] for number in range(6)]
-    talks = [asyncio.create_task(chat(user, story, STREAM_TOKENS, whole=True)) for story in stories]
-    await until(pool, lambda seen: len(in_flight(seen, "Ready")) >= 2, 120.0)  # one of them leaves, whoever stays
-    scaled = asyncio.create_task(asyncio.to_thread(pool.run, "scale", "1", seconds=UP_SECONDS))
+    """Two of three engines leave in the middle of streams. Threads poll the router: this loop reads the streams."""
+    ended = threading.Event()
+    leaving: dict[str, int] = {}
+    answers: list[Answer] = []
 
-    def leave(seen: dict[str, Any]) -> object:
-        return in_flight(seen, "Draining") or all(talk.done() for talk in talks)
+    def scale_once_two_serve() -> subprocess.CompletedProcess[str]:
+        while len(in_flight(status(pool), "Ready")) < 2 and not ended.wait(0.1):
+            pass  # one of the two leaves, whichever stays
+        return pool.run("scale", "1", seconds=UP_SECONDS)
 
-    leaving = in_flight(await until(pool, leave, UP_SECONDS), "Draining")
-    assert leaving, "all streams ended before anything left"
-    answers = await asyncio.gather(*talks)
-    assert [(answer.ended, answer.tokens) for answer in answers] == [("length", STREAM_TOKENS)] * len(talks)
-    print(f"a drain let {sum(leaving.values())} of {len(talks)} streams end on the engines that left: {leaving}")
-    done = await scaled
+    def note_leaving() -> None:
+        while not ended.wait(0.1):
+            leaving.update(in_flight(status(pool), "Draining"))
+
+    async def tell_stories(number: int) -> None:
+        for _ in range(MOST_STORIES):  # a busy machine takes longer to scale than to tell one
+            if leaving or scaling.done():
+                return
+            # Long enough that the prefills fill more than one engine, whichever answered fastest so far.
+            story: list[Any] = [{"role": "user", "content": f"story {number} " * 80}]
+            answers.append(await chat(user, story, STREAM_TOKENS, whole=True))
+
+    scaling = asyncio.create_task(asyncio.to_thread(scale_once_two_serve))
+    noting = asyncio.create_task(asyncio.to_thread(note_leaving))
+    try:
+        await asyncio.gather(*(tell_stories(number) for number in range(6)))
+    finally:
+        ended.set()
+        await asyncio.gather(noting, scaling)
+    done = scaling.result()
     assert done.returncode == 0, done.stdout + done.stderr
+    assert leaving, "no stream was under way on an engine that left"
+    assert {(answer.ended, answer.tokens) for answer in answers} == {("length", STREAM_TOKENS)}
+    print(f"a drain let {sum(leaving.values())} of {len(answers)} streams end on the engines that left: {leaving}")
     view = await pool.until(whole(1), 60.0)
     assert view["replicas"][0]["id"] not in leaving
     assert (await chat(user, [{"role": "user", "content": "still there?"}], 4)).ended in ("length", "stop")
