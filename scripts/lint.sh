@@ -2,13 +2,26 @@
 # What CI calls lint: style, types, and who may import whom.
 set -euo pipefail
 bin="${BIN:-.venv/bin}"
-echo "lint: ruff";          "$bin/ruff" format --check . && "$bin/ruff" check .
-echo "lint: mypy --strict"; "$bin/mypy" core router engine operator cli bench && MYPYPATH=tests "$bin/mypy" tests/cluster
-echo "lint: import-linter"; "$bin/lint-imports" --no-logo 2>/dev/null || "$bin/lint-imports"
-echo "lint: crds";          "$bin/python" scripts/make_crds.py --check
-echo "lint: evidence";      "$bin/python" scripts/make_evidence.py --check
-echo "lint: docs pages";    "$bin/python" scripts/make_docs.py --check && "$bin/python" scripts/make_manifest_reference.py --check
-echo "lint: docs, strict";  NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict
-echo "lint: words";         "$bin/python" scripts/check_words.py
-echo "lint: chart";         "$bin/python" scripts/make_chart.py --check
+# One command a line: `set -e` ignores a failure on the left of `&&`.
+echo "lint: ruff"
+"$bin/ruff" format --check .
+"$bin/ruff" check .
+echo "lint: mypy --strict"
+"$bin/mypy" core router engine operator cli bench
+MYPYPATH=tests "$bin/mypy" tests/cluster
+echo "lint: import-linter"
+"$bin/lint-imports"
+echo "lint: crds"
+"$bin/python" scripts/make_crds.py --check
+echo "lint: evidence"
+"$bin/python" scripts/make_evidence.py --check
+echo "lint: docs pages"
+"$bin/python" scripts/make_docs.py --check
+"$bin/python" scripts/make_manifest_reference.py --check
+echo "lint: docs, strict"
+NO_MKDOCS_2_WARNING=1 "$bin/mkdocs" build --strict
+echo "lint: words"
+"$bin/python" scripts/check_words.py
+echo "lint: chart"
+"$bin/python" scripts/make_chart.py --check
 test ! -e operator/__init__.py || { echo "lint: operator/__init__.py shadows the standard library" >&2; exit 1; }

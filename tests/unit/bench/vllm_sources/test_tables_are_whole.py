@@ -29,7 +29,7 @@ _OTHERS = """
 """Of the standard library, msgspec, numpy, pydantic, starlette, torch, transformers (`to_dict`) and xxhash."""
 _ELSEWHERE = """
     chunk_tokens copying decodes kv_bytes_per_token max_wait_seconds min_frequency options order_batch ordered
-    prefill_pairs priority promotion_bytes promotion_lookahead promotion_tokens words
+    parse prefill_pairs priority promotion_bytes promotion_lookahead promotion_tokens words
 """
 """Of the settings that all engines share, and of the simulator."""
 _NOT_OF_VLLM = ("tiny_model.py", "tiny_tokenizer.py")  # they write a model and know nothing of vLLM
