@@ -7,7 +7,7 @@ from plumage.autoscaling.decision import Decision, Reason
 from plumage.autoscaling.judge import CacheJudge
 from plumage.autoscaling.observation import STALE, PoolLoad, ReplicaLoad
 from plumage.autoscaling.proposals import SETTLE, Proposal, judge_of
-from plumage.autoscaling.victims import DELETION_COST, CacheHeat, coldest_first, deletion_costs
+from plumage.autoscaling.scale_down_order import DELETION_COST, CacheHeat, coldest_first, deletion_costs
 
 __all__ = [
     "DELETION_COST",

@@ -1,17 +1,8 @@
 """Which replica gets a request: LBGR in two forms, and the policies that users expect, behind one interface."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-from plumage.errors import ConfigurationError
-from plumage.import_path import is_import_path, load_class, require_attribute
-from plumage.options import check_options, option_names
+from plumage.routing.factory import POLICY_NAMES, make_policy, policy_options
 from plumage.routing.interface import Choice, Query, Randomness, ReplicaState, RoutingPolicy, Ticket
 from plumage.routing.lbgr import Lbgr, LbgrSettings
-from plumage.routing.lbgr_paper import LbgrPaper
-from plumage.routing.simple import LeastLoad, PowerOfTwo, PrefixAware, Random, RoundRobin
 
 __all__ = [
     "POLICY_NAMES",
@@ -26,46 +17,3 @@ __all__ = [
     "make_policy",
     "policy_options",
 ]
-
-_POLICIES: dict[str, Callable[..., RoutingPolicy]] = {
-    policy.name: policy for policy in (Lbgr, LbgrPaper, PrefixAware, LeastLoad, PowerOfTwo, RoundRobin, Random)
-}
-_METHODS = ("choose", "routed", "first_token", "finished", "failed", "forget")
-
-POLICY_NAMES = tuple(_POLICIES)
-"""The product's own."""
-
-
-def make_policy(name: str, *, rng: Randomness, **options: Any) -> RoutingPolicy:
-    """The policy called `name` with its own options as keywords; ConfigurationError names what is known.
-
-    name: one of `POLICY_NAMES`, or "package.module:Class" for a policy of your own. rng: seeded by the caller; a class
-    of your own gets it if its constructor has a parameter of that name."""
-    policy = _find(name)
-    what = f"routing policy {name}"
-    if policy is Lbgr:
-        check_options(what, LbgrSettings, options)
-        return Lbgr(rng=rng, settings=LbgrSettings(**options))
-    given = {"rng": rng} if "rng" in option_names(policy) else {}
-    check_options(what, policy, options, given)
-    made = policy(**given, **options)
-    require_attribute(made, what, "name", str)
-    return made
-
-
-def policy_options(name: str) -> list[str]:
-    """The names of `make_policy`'s options for it; of a policy that there isn't, none."""
-    if name not in _POLICIES and not is_import_path(name):
-        return []
-    policy = _find(name)
-    return option_names(LbgrSettings if policy is Lbgr else policy, ("rng",))
-
-
-def _find(name: str) -> Callable[..., RoutingPolicy]:
-    if is_import_path(name):
-        return load_class(name, "routing policy", _METHODS)
-    if name not in _POLICIES:
-        raise ConfigurationError(
-            f"no routing policy named {name!r}; there are: {', '.join(POLICY_NAMES)}, and package.module:Class"
-        )
-    return _POLICIES[name]

@@ -30,7 +30,8 @@ from plumage_engine.agent.directory.memory_share import follow_share
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.directory.throttle import Throttle
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.engine.load import EngineLoad, RestartWatch, StallWatch
+from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.engine.stall_detection import RestartWatch, StallWatch
 from plumage_engine.agent.engine_updates.batching_policy import BatchingPolicySender
 from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 from plumage_engine.agent.engine_updates.promotion import PromotionSender

@@ -9,8 +9,8 @@ from plumage.batching import make_queue
 from plumage_engine.vllm.compat.scheduler import Scheduler, SchedulerOutput, complaints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.order import RequestOrder
 from plumage_engine.vllm.queue import FeatherQueue
+from plumage_engine.vllm.request_order import RequestOrder
 from plumage_engine.vllm.settings import PluginFeather
 from plumage_engine.vllm.steps import StepTimes
 

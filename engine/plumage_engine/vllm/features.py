@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from plumage_engine.vllm.fleet import Fleet
     from plumage_engine.vllm.offload.heats import Prior
     from plumage_engine.vllm.offload.manager import SelectiveManager
-    from plumage_engine.vllm.order import RequestOrder
     from plumage_engine.vllm.pressure import AdaptiveLimit
+    from plumage_engine.vllm.request_order import RequestOrder
 
 __all__ = ["Features"]
 
@@ -129,13 +129,13 @@ class Features:
         """In this process; workers in others are reached by the entry point, and tell their own logs."""
         if config is None or not config.order_batch or "batchOrder" in self.guards:
             return
-        from plumage_engine.vllm import batch_order
+        from plumage_engine.vllm import row_order
 
         vllm_config = getattr(self._scheduler, "vllm_config", None)
         if getattr(getattr(vllm_config, "parallel_config", None), "distributed_executor_backend", None) in _ELSEWHERE:
             _log.info("plumage: batchOrder: the workers are processes of their own; their logs tell if it fails")
             return
-        batch_order.install(self._guard("batchOrder"), vllm_config)
+        row_order.install(self._guard("batchOrder"), vllm_config)
 
     def _adapt_limit(self) -> None:
         guard = self._guard("batchLimit")

@@ -18,7 +18,7 @@ from plumage_engine.vllm.compat.scheduler import (
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.order import RequestOrder
+from plumage_engine.vllm.request_order import RequestOrder
 
 __all__ = ["FeatherQueue"]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula import parse_formula
+from plumage.hotness.formula_parser import parse_formula
 from plumage_engine.vllm.offload.candidates import Candidates
 from plumage_engine.vllm.offload.heats import Heats
 from plumage_engine.vllm.offload.residents import Residents

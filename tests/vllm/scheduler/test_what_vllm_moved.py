@@ -18,7 +18,7 @@ from support.offload_tier import chain
 from plumage.errors import ConfigurationError
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
-from plumage_engine.vllm import batch_order, plugin
+from plumage_engine.vllm import plugin, row_order
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import ENVIRONMENT
@@ -225,7 +225,7 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
     def fail(rows: Any) -> Any:
         raise RuntimeError("made to fail")
 
-    monkeypatch.setattr(batch_order, "rank_rows", fail)
+    monkeypatch.setattr(row_order, "rank_rows", fail)
     engine = start_engine(**plugin_arguments(_SORTED))
     assert engine.scheduler.plumage.guards["batchOrder"].on
     assert answers(engine) == wanted

@@ -1,7 +1,7 @@
 """Stop policies: ADD the tree's best candidate to the batch, or STOP for this step (FEATHER §4.3)."""
 
+from plumage.batching.stop.always import Always
 from plumage.batching.stop.heuristic import Heuristic
-from plumage.batching.stop.order import Always
 from plumage.batching.stop.qlearning import QLearning
 from plumage.batching.stop.table import ActionTable
 from plumage.batching.stop.ucb import Ucb

@@ -1,15 +1,14 @@
-"""Parses an engine's load from its /metrics page, and detects stalls and restarts.
+"""Parses an engine's load from its /metrics page. Pure.
 
-`parse_load(text)` reads vLLM's metric names (vllm.md §6; the simulator uses the same) and ignores the others. Series of
-several data-parallel ranks or models add up. `StallWatch` detects an engine that has running requests and makes no
-step. `RestartWatch` detects a restart, after which the cache is empty. Pure: the clock is an argument.
+`parse_load(text)` reads vLLM's metric names, which the simulator uses too, and ignores the others. Series of several
+data-parallel ranks or models add up.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EngineLoad", "RestartWatch", "StallWatch", "parse_load"]
+__all__ = ["EngineLoad", "parse_load"]
 
 _GAUGES = {
     "vllm:num_requests_running": "running",
@@ -61,46 +60,3 @@ def _value(line: str) -> float:
         return float(line.rpartition("}")[2].split()[-1 if "}" not in line else 0])
     except (ValueError, IndexError):
         return 0.0
-
-
-class StallWatch:
-    """`seconds` without progress while requests run make an engine stalled."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._seen: tuple[float, int] | None = None
-        self._since = 0.0
-
-    def look(self, load: EngineLoad, events: int, now: float) -> bool:
-        """Whether the engine is stalled. `events`: batches of KV events so far, progress as well."""
-        progress = (load.steps, events)
-        if load.running <= 0 or progress != self._seen:
-            self._seen = progress
-            self._since = now
-            return False
-        return now - self._since >= self._seconds
-
-
-class RestartWatch:
-    """Detects the first page of an engine, and the first page after each restart."""
-
-    def __init__(self) -> None:
-        self._last: EngineLoad | None = None
-        self.doubtful = False  # whether the last look was unlike the life of `_last`: the next one decides
-
-    def look(self, load: EngineLoad) -> bool:
-        """Whether the engine has started since the last call. Without a start time on the page, counters that fell
-        in two calls in a row show a restart: one page may lack some of its lines."""
-        last, doubted = self._last, self.doubtful
-        self.doubtful = False
-        if last is None:
-            self._last = load
-            return True
-        if last.started and load.started:
-            self._last = load
-            return load.started != last.started
-        fell = load.steps < last.steps
-        self.doubtful = fell and not doubted
-        if not self.doubtful:
-            self._last = load
-        return fell and doubted

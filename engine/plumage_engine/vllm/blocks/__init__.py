@@ -12,7 +12,7 @@ from typing import Any
 
 from plumage.eviction import Randomness, make_policy
 from plumage.eviction.hotness import Hotness
-from plumage_engine.vllm.blocks.order import EvictionOrder
+from plumage_engine.vllm.blocks.eviction_order import EvictionOrder
 from plumage_engine.vllm.blocks.pool import OrderedPool
 from plumage_engine.vllm.compat.block_pool import BlockPool, complaints, full_attention_groups
 from plumage_engine.vllm.counters import Counters

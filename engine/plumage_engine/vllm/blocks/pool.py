@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plumage_engine.vllm.blocks.order import EvictionOrder
+from plumage_engine.vllm.blocks.eviction_order import EvictionOrder
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
 from plumage_engine.vllm.guard import Guard
 

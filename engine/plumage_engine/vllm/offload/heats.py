@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from plumage.hotness.cuckoo import CuckooFilter
-from plumage.hotness.formula import Formula
+from plumage.hotness.formula_parser import Formula
 
 __all__ = ["Heats", "Prior"]
 

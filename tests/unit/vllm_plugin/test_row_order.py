@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_engine.vllm import batch_order
-from plumage_engine.vllm.batch_order import rank_rows, swaps
+from plumage_engine.vllm import row_order
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.row_order import rank_rows, swaps
 
 
 @given(st.lists(st.binary(max_size=3), max_size=30))
@@ -40,9 +40,9 @@ def test_a_sorted_batch_is_left_alone() -> None:
 
 
 def test_a_runner_that_is_left_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_order, "_guard", None)
+    monkeypatch.setattr(row_order, "_guard", None)
     guard = Guard("batchOrder", Counters())
-    batch_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
+    row_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
     assert not guard.on
     assert "second model runner" in guard.reason
 
@@ -79,5 +79,5 @@ def test_those_that_decode_stay_in_front_where_the_backend_wants_that(threshold:
     ])  # fmt: skip
     scheduled = {name: 8 if name == "long" else 1 for name in batch.req_ids}
     output = SimpleNamespace(num_scheduled_tokens=scheduled)
-    batch_order._sort(SimpleNamespace(input_batch=batch, reorder_batch_threshold=threshold), output)
+    row_order._sort(SimpleNamespace(input_batch=batch, reorder_batch_threshold=threshold), output)
     assert batch.req_ids == order
