@@ -64,7 +64,7 @@ class PluginFleet(Section):
 class PluginSettings(Section):
     """feather: None leaves vLLM's own queue; eviction: None its own order, LRU. host_tier: how the offloading spec
     admits and promotes; the tier itself is switched on by `--kv-transfer-config`. batch_limit: "Adaptive" lets fewer
-    requests run while preemptions tell of pressure. fleet: the routes that agents ask."""
+    requests run while preemptions show pressure. fleet: the routes that agents call."""
 
     feather: PluginFeather | None = PluginFeather()
     eviction: PluginEviction | None = PluginEviction()

@@ -274,7 +274,7 @@ async def test_pools_change_during_stream_of_another(gateway: Gateway, engines: 
     gateway.save()
     await kit.until(lambda: "code" in gateway.router.dispatcher.pools)
     assert (await gateway.chat("code")).status_code == 200
-    assert gateway.router.dispatcher.pools["chat"] is kept, "what is live makes nothing anew"
+    assert gateway.router.dispatcher.pools["chat"] is kept, "a live setting recreates no pool"
     assert (await gateway.chat("talk")).json()["error"]["code"] == "overloaded", "one is under way, and one may be"
 
     del gateway.pools["chat"]

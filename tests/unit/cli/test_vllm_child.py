@@ -100,7 +100,7 @@ async def test_sigterm_is_handed_on(child: Child) -> None:
     assert await asyncio.to_thread(gone, processes)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a process when its parent ends")
 def test_when_the_supervisor_is_killed_all_end(config: Path, tmp_path: Path) -> None:
     parent = textwrap.dedent(
         f"""

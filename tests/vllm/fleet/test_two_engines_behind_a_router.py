@@ -253,8 +253,8 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
         while not ended.wait(0.1):
             leaving.update(in_flight(status(pool), "Draining"))
 
-    async def tell_stories(number: int) -> None:
-        for _ in range(MOST_STORIES):  # a busy machine takes longer to scale than to tell one
+    async def stream_stories(number: int) -> None:
+        for _ in range(MOST_STORIES):  # on a busy machine scaling takes longer than one stream
             if leaving or scaling.done():
                 return
             # Long enough that the prefills fill more than one engine, whichever answered fastest so far.
@@ -264,7 +264,7 @@ async def a_drain_lets_streams_end(pool: Pool, user: openai.AsyncOpenAI) -> None
     scaling = asyncio.create_task(asyncio.to_thread(scale_once_two_serve))
     noting = asyncio.create_task(asyncio.to_thread(note_leaving))
     try:
-        await asyncio.gather(*(tell_stories(number) for number in range(6)))
+        await asyncio.gather(*(stream_stories(number) for number in range(6)))
     finally:
         ended.set()
         await asyncio.gather(noting, scaling)

@@ -141,7 +141,7 @@ class Mirror:
     def hold_pending(self, chain: Sequence[int], slot: int, now: float, ttl: float) -> None:
         """`slot` was just sent this chain and will hold it: count it as an owner until `now + ttl`, or for good once
         its engine says so. Works for a slot that the directory has never heard of. Call it right after `match` with the
-        same chain object: what that found, up to the last chunk that an engine told of, is not walked again."""
+        same chain object: what that found, up to the last chunk that an engine confirmed, is not walked again."""
         pending = self._pending
         self._expire_some(now)
         bit = self._masks.of.get(slot) or self._masks.open(slot)
@@ -155,7 +155,7 @@ class Mirror:
             self._release(*pending.pop_expired())
 
     def _first_unconfirmed(self, chain: Sequence[int], slot: int, holds: Holds) -> int:
-        """Behind the last chunk that the slot's engine has confirmed, as far as the last match tells."""
+        """The number of chunks up to the last one that the slot's engine confirmed, by the last match."""
         matched, found = self._matched
         depth = found[slot][0] if matched is chain and slot in found else 0
         while depth and chain[depth - 1] in holds:
@@ -164,7 +164,7 @@ class Mirror:
 
     def count_pending(self, chain: Sequence[int], slot: int, tokens: float) -> None:
         """The engine of `slot` counted so many tokens in this chain, which it was sent. What of its end is only
-        expected there is no guess any more; what an engine told of stays as it was told."""
+        expected there is no guess any more; what an engine confirmed stays as it is."""
         bit, holds, first = self._masks.of.get(slot), self._pending.of(slot), len(chain)
         while first and chain[first - 1] in holds:
             first -= 1

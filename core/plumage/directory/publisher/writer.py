@@ -87,7 +87,7 @@ class DirectoryWriter:
         self._held = HeldChunks(capacity)
         self._schedule = BucketSchedule()
         self._state, self._load = State.WARMING, Load()
-        self._generation = 0  # grows whenever everything must be written anew
+        self._generation = 0  # grows whenever everything must be written again
         self._registered = 0  # the counter's value at our registration
         self._begun: set[str] = set()  # our epochs of which something may be left on the server
         self._outbox = Outbox()
@@ -209,7 +209,7 @@ class DirectoryWriter:
 
     def _failed(self, error: Exception) -> None:
         self._away(error)
-        if not isinstance(error, UNAVAILABLE):  # who knows how far it came: all of it is written anew
+        if not isinstance(error, UNAVAILABLE):  # it may have got anywhere: all of it is written again
             self._start_over()
 
     async def _work(self) -> None:
@@ -305,10 +305,10 @@ class DirectoryWriter:
         pipe.xinfo_stream(self.keys.log(epoch))
         counter, stream = await pipe.execute(raise_on_error=False)
         if self.epoch != epoch:
-            return  # the engine was emptied meanwhile: all is to be written anew
+            return  # the engine was emptied meanwhile: everything must be written again
         if counter is not None and not isinstance(counter, Exception) and int(counter) > self._registered:
             self.superseded = True
-            log.error("replica %s was registered anew by another writer; this one stops", self.keys.replica)
+            log.error("another writer registered replica %s; this one stops", self.keys.replica)
         elif counter is None or isinstance(stream, Exception) or self._lost(stream):
             log.warning("directory %s lost entries of %s; writing all of them again", self._shown, self.keys.replica)
             self._start_over()

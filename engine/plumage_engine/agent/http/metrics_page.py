@@ -39,8 +39,8 @@ def _own(agent: Agent) -> Iterator[str]:
     )
     for name, text, value in now:
         yield from gauge(_PREFIX + name, text, value)
-    befell, did = _fields(stream), _fields(index.counters)
-    yield from counters(_PREFIX + "events", "Event batches, by outcome.", "kind", befell)
+    outcomes, did = _fields(stream), _fields(index.counters)
+    yield from counters(_PREFIX + "events", "Event batches, by outcome.", "kind", outcomes)
     yield from counters(_PREFIX + "blocks", "Block events, by the index's action.", "kind", did)
     yield from counters(
         _PREFIX + "promote", "Reports of the pool's hotness to the engine, by outcome.", "kind", agent.promote.counts

@@ -7,41 +7,15 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.eviction_chains import misses, paths, serve
 
 from plumage.blocks.pool import BlockPool
 from plumage.errors import ConfigurationError, StateError
-from plumage.eviction import EvictionPolicy
 from plumage.eviction.base import ScoredPolicy
 from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.baselines.eviction.classic import Fifo, Lfu, Ttl
 from plumage_bench.baselines.eviction.twoq import TwoQ
-
-
-def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
-    known = pool.pin(blocks, now)
-    assert pool.allocate(len(blocks) - known, now)
-    pool.commit(blocks[known:], blocks[known - 1] if known else None, now)
-    pool.release(blocks, 0, now)
-    return known
-
-
-def paths(seed: int, count: int) -> list[list[int]]:
-    """Chains in a small tree, with few enough leaves to come back often."""
-    rng = random.Random(seed)
-    chains = []
-    for _ in range(count):
-        path, blocks = 1, []
-        for _ in range(rng.randint(1, 6)):
-            path = path * 4 + rng.randint(0, 2)
-            blocks.append(path)
-        chains.append(blocks)
-    return chains
-
-
-def misses(policy: EvictionPolicy, capacity: int, chains: list[list[int]]) -> int:
-    pool = BlockPool(capacity, policy)
-    return sum(len(blocks) - serve(pool, blocks, float(now)) for now, blocks in enumerate(chains))
 
 
 @settings(max_examples=40, deadline=None)
