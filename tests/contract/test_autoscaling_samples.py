@@ -1,5 +1,7 @@
-"""The samples for other autoscalers, held against what the operator really answers: a renamed key or metric would leave
-their readers' pools as they are, and nothing would say so."""
+"""The sample configurations for other autoscalers, compared with the operator's real answers.
+
+After a renamed key or metric, these autoscalers would stop scaling a pool without an error.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,13 @@ def sample(name: str = "keda.yaml") -> dict[str, Any]:
 
 
 def fleet(namespace: str, name: str) -> PoolSample:
-    """Of three replicas that miss much, and of which everything is known."""
+    """Three replicas with a low hit ratio. Every figure is known."""
     judge = CacheJudge(KNEE, 0.4, RUNNING, 1000.0)
     return PoolSample(namespace, name, pool([TOKENS / RUNNING] * RUNNING, ttft=0.9, queue_wait=0.3, held=2), judge)
 
 
 def at(document: Any, location: str) -> Any:
-    """KEDA's `valueLocation`: keys with dots between them."""
+    """KEDA's `valueLocation`: keys joined by dots."""
     for key in location.split("."):
         document = document[key]
     return document
@@ -54,7 +56,7 @@ TRIGGERS = sample()["spec"]["triggers"]
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=[one["metadata"]["valueLocation"] for one in TRIGGERS])
-async def test_each_trigger_of_keda_finds_a_number_where_it_looks(trigger: dict[str, Any]) -> None:
+async def test_keda_triggers_find_a_number_at_their_location(trigger: dict[str, Any]) -> None:
     assert trigger["type"] == "metrics-api"
     assert trigger["metadata"].get("format", "json") == "json"
     wanted = sample()
@@ -71,7 +73,7 @@ async def test_each_trigger_of_keda_finds_a_number_where_it_looks(trigger: dict[
     assert float(trigger["metadata"]["targetValue"]) > 0
 
 
-def test_keda_asks_the_service_that_the_chart_makes() -> None:
+def test_keda_asks_the_service_of_the_chart() -> None:
     rendered = yaml.safe_load_all((ROOT / "tests/contract/chart/snapshots/default.yaml").read_text())
     services = [one for one in rendered if one and one["kind"] == "Service"]
     offered = {
@@ -92,7 +94,7 @@ def of_keda(wanted: Definition) -> Path:
 
 @pytest.fixture(scope="module")
 def keda(api_server: ApiServer) -> Iterator[ApiServer]:
-    """An API server that knows ScaledObjects by KEDA's own definition."""
+    """An API server with KEDA's own definition of ScaledObject."""
     path = str(of_keda(SCALED_OBJECTS))
     with ExitStack() as stack:
         api_server.kubectl("apply", "--server-side", "-f", path)
@@ -102,13 +104,13 @@ def keda(api_server: ApiServer) -> Iterator[ApiServer]:
 
 
 def refusal(keda: ApiServer, scaled: dict[str, Any]) -> str:
-    """What a strict create says; empty if it is right. Nothing is kept."""
-    words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-    done = keda.kubectl(*words, stdin=json.dumps(scaled), check=False)
+    """The error of a strict create, or an empty string. Nothing is stored."""
+    arguments = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = keda.kubectl(*arguments, stdin=json.dumps(scaled), check=False)
     return "" if done.returncode == 0 else str(done.stderr)
 
 
-def test_keda_s_definition_takes_the_sample_and_looks_at_all_of_it(keda: ApiServer) -> None:
+def test_keda_definition_accepts_the_sample_strictly(keda: ApiServer) -> None:
     assert refusal(keda, sample()) == ""
     wrong = sample()
     wrong["spec"]["pollingSeconds"] = 15
@@ -118,20 +120,20 @@ def test_keda_s_definition_takes_the_sample_and_looks_at_all_of_it(keda: ApiServ
     assert "spec.triggers[0].metadata.targetValue" in refusal(keda, wrong)
 
 
-def test_keda_reads_each_key_of_a_trigger() -> None:
-    """Its definition lets any key pass there, and KEDA one that it does not know."""
-    told = re.findall(r'`keda:"name=(\w+),([^`]*)"`', of_keda(KEDA_METRICS_API).read_text())
-    needed = {name for name, options in told if "optional" not in options and "default=" not in options}
+def test_keda_knows_each_key_of_a_trigger() -> None:
+    """Its definition allows any key there, and KEDA ignores a key that it does not know."""
+    declared = re.findall(r'`keda:"name=(\w+),([^`]*)"`', of_keda(KEDA_METRICS_API).read_text())
+    needed = {name for name, options in declared if "optional" not in options and "default=" not in options}
     assert needed == {"url", "valueLocation"}
     for trigger in TRIGGERS:
-        assert needed <= set(trigger["metadata"]) <= {name for name, _ in told}
+        assert needed <= set(trigger["metadata"]) <= {name for name, _ in declared}
 
 
 METRICS = sample("hpa.yaml")["spec"]["metrics"]
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=[one["external"]["metric"]["name"] for one in METRICS])
-def test_each_metric_of_the_hpa_is_served_for_its_pool_alone(metric: dict[str, Any]) -> None:
+def test_hpa_metrics_are_served_for_their_pool_alone(metric: dict[str, Any]) -> None:
     wanted, target = metric["external"]["metric"], metric["external"]["target"]
     assert wanted["name"] in [one["name"] for one in resource_list()["resources"]]
     asked = ",".join(f"{key}={value}" for key, value in wanted["selector"]["matchLabels"].items())
@@ -143,8 +145,8 @@ def test_each_metric_of_the_hpa_is_served_for_its_pool_alone(metric: dict[str, A
     assert float(Quantity(target["averageValue" if target["type"] == "AverageValue" else "value"])) > 0
 
 
-def test_sums_have_a_target_for_one_replica_and_shares_one_for_the_pool() -> None:
-    """A share divided by the replicas would shrink as the pool grows, a sum that is not would grow for ever."""
+def test_sums_have_a_target_per_replica_and_ratios_one_for_the_pool() -> None:
+    """A ratio divided by the replicas would fall as the pool grows; an undivided sum would grow for ever."""
     hpa = {one["external"]["metric"]["name"]: one["external"]["target"]["type"] for one in METRICS}
     assert hpa == {"plumage_total_tokens_per_second": "AverageValue", "plumage_cache_miss_ratio_curable": "Value"}
     keda = {one["metadata"]["valueLocation"]: one["metricType"] for one in TRIGGERS}
@@ -156,7 +158,7 @@ def test_sums_have_a_target_for_one_replica_and_shares_one_for_the_pool() -> Non
 
 
 @pytest.mark.parametrize("name", ["hpa.yaml", "keda.yaml"])
-def test_what_they_scale_can_be_scaled(name: str) -> None:
+def test_scale_targets_can_be_scaled(name: str) -> None:
     reference = sample(name)["spec"]["scaleTargetRef"]
     (definition,) = (
         one

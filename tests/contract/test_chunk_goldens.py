@@ -1,6 +1,6 @@
 """Golden vectors of the byte-chunk chain: routers and agents of different versions share these keys.
 
-A change here is a change of the directory's schema version, never a fix of this file.
+A change here changes the directory's schema version. Never edit this file to make a test pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHAINS = {
 }
 
 
-def test_a_chunk_is_256_bytes() -> None:
+def test_chunk_is_256_bytes() -> None:
     assert CHUNK == 256
 
 

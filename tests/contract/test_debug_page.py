@@ -1,4 +1,4 @@
-"""What the operator reports has a line for the person on call."""
+"""Every condition, reason and event of the operator has a line on the page for the person on call."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def words(page: str) -> set[str]:
 
 
 def test_every_condition_and_every_reason_is_explained() -> None:
-    told = words("how-to/debug.md")
-    assert {str(type_) for type_ in Type} - told == set()
-    assert {str(reason) for reason in Reason} - told == set()
+    explained = words("how-to/debug.md")
+    assert {str(type_) for type_ in Type} - explained == set()
+    assert {str(reason) for reason in Reason} - explained == set()
     shown = set(get_args(ScalingReason)) - {
         "AtMaximum",
         "AtMinimum",
@@ -34,11 +34,11 @@ def test_every_condition_and_every_reason_is_explained() -> None:
 
 def test_every_event_is_explained() -> None:
     source = "".join(path.read_text() for path in (DOCS.parent / "operator").rglob("*.py"))
-    told = set(re.findall(r'EmitEvent\("\w+", "(\w+)"', source))
-    assert "ChildRepaired" in told
-    assert told - words("how-to/debug.md") == set()
+    events = set(re.findall(r'EmitEvent\("\w+", "(\w+)"', source))
+    assert "ChildRepaired" in events
+    assert events - words("how-to/debug.md") == set()
 
 
-def test_the_pool_on_the_install_page_is_right() -> None:
+def test_pool_on_the_install_page_is_valid() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "how-to" / "install.md").read_text(), re.DOTALL)
     assert parse_manifest(yaml.safe_load(text), "install.md").metadata.name == "qwen"

@@ -1,6 +1,7 @@
 """The shell commands in the pages: their programs, subcommands, flags, targets, chart values and files exist.
 
-Sessions that a pool on one machine can answer run in tests/e2e/test_readme.py. Those for a cluster are parsed here.
+Sessions that a pool on one machine can answer run in tests/e2e/test_readme.py. Commands for a cluster are only parsed
+here.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ELSEWHERE = {
 
 
 def _all(program: str) -> list[Any]:
-    """Every command of a program, with the page it stands in."""
+    """Every command of a program, with its page."""
     return [
         pytest.param(words[1:], id=f"{page.relative_to(ROOT)}: {' '.join(words)[:60]}")
         for page in pages()
@@ -68,7 +69,7 @@ def test_make_has_the_target_and_its_settings(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", _all("helm"))
-def test_helm_has_the_subcommand_its_flags_and_the_charts_values(words: list[str]) -> None:
+def test_helm_has_the_subcommand_its_flags_and_the_chart_values(words: list[str]) -> None:
     _check_flags("helm", words[:1], words[1:])
     values = yaml.safe_load((ROOT / "charts" / "plumage" / "values.yaml").read_text())
     for flag, value in itertools.pairwise(words):
@@ -109,7 +110,7 @@ def test_plumage_is_a_command_once_the_environment_is_active(page: str) -> None:
         assert text.index("source .venv/bin/activate") < min(map(text.index, ("`plumage up", "$ plumage ")))
 
 
-def test_a_wrong_command_is_found(tmp_path: Path) -> None:
+def test_wrong_command_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console\n$ plumage statsu --json\nsome output\n$ SIZE=$(plumage scale 5 --force)\n```\n")
     assert commands(page) == [["plumage", "statsu", "--json"], ["plumage", "scale", "5", "--force"]]
@@ -142,7 +143,7 @@ def _check_flags(program: str, verbs: list[str], words: list[str]) -> None:
 
 @cache
 def _flags(program: str, verbs: tuple[str, ...]) -> frozenset[str]:
-    """What the program's own help lists for a subcommand."""
+    """The flags in the program's help for a subcommand."""
     path = next(found(one) for one in (*API, *NODES) if one.name == program)
     if path is None:
         missing(f"a {program} program", "make cluster-programs")

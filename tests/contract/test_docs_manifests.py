@@ -1,4 +1,4 @@
-"""The manifests in the pages are valid, whole ones and parts of a spec."""
+"""The manifests in the pages are valid: whole ones and fragments of a spec."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_manifest_in_a_page_is_valid(block: str) -> None:
     assert parse_manifest(whole, "page").metadata.name
 
 
-def test_a_wrong_part_is_found() -> None:
+def test_wrong_fragment_is_found() -> None:
     with pytest.raises(ManifestError):
         test_manifest_in_a_page_is_valid("spec:\n  engine: {runtim: VLLM}\n")
     assert len(BLOCKS) > 5

@@ -1,4 +1,4 @@
-"""The generated pages of docs/ are current, and short pages keep their size."""
+"""The generated pages of docs/ are current, and short pages stay short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the pages point to exists: links and headings, files, modules, manifest fields, and figures of the evidence."""
+"""The pages refer to things that exist: links, headings, files, modules, manifest fields, and
+figures of the evidence.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def _of(pages: list[Path]) -> list[Any]:
 
 
 @pytest.mark.parametrize("page", _of([*pages(), *sorted((DOCS / "decisions").glob("*.md"))]))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     assert dead_links(page) == []
 
 
@@ -58,8 +60,8 @@ def test_paths_of_the_architecture_page_exist() -> None:
     assert lacking == []
 
 
-def test_figures_of_the_readme_are_those_of_the_evidence() -> None:
-    """After `make evidence` a figure may be another: write it into the README too."""
+def test_readme_figures_equal_the_evidence() -> None:
+    """`make evidence` may change a figure: then write it into the README too."""
     shown = re.findall(r"^\| .+? \| ([\d.]+) \| (`plumage bench .+?`) \|$", (ROOT / "README.md").read_text(), re.M)
     kept = re.findall(
         r"^\| .+? \| ([\d.,]+) \| .* \| (`plumage bench .+?`) \|", (DOCS / "evidence.md").read_text(), re.M

@@ -1,4 +1,4 @@
-"""The site of docs/ builds in strict mode, and a broken link, heading or code reference fails it."""
+"""The site of docs/ builds in strict mode. A broken link, heading or code reference fails the build."""
 
 from __future__ import annotations
 

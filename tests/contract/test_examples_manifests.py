@@ -1,4 +1,4 @@
-"""The manifests under examples/ are right as they are, and each is one that a person may run or apply."""
+"""The manifests under examples/ are valid without changes, and a user can run or apply each of them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from plumage.api.v1alpha1 import InferencePool, load_manifests
 from plumage_operator.resources import PoolContext, build_children
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
-AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # beside it lie kinds that are not ours
+AUTOSCALED = EXAMPLES[0].parent / "autoscaling" / "pool.yaml"  # the folder also has kinds of other projects
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, AUTOSCALED], ids=lambda path: path.name)
-def test_example_is_a_right_manifest(path: Path) -> None:
+def test_example_is_a_valid_manifest(path: Path) -> None:
     assert load_manifests(path.read_text(), path.name)
 
 
-def test_the_examples_page_says_which_run_and_how() -> None:
+def test_examples_page_says_which_run_and_how() -> None:
     page = (EXAMPLES[0].parent / "README.md").read_text()
     rows = re.findall(r"^\| \[(.+?\.yaml)\]\(.+?\) \| .+? \| (.+?) \|$", page, re.M)
     assert sorted(name for name, _ in rows) == [path.name for path in EXAMPLES]
@@ -30,7 +30,7 @@ def test_the_examples_page_says_which_run_and_how() -> None:
         assert (run == f"`plumage up examples/{name}`") is runs
 
 
-def test_local_example_is_what_the_readme_says() -> None:
+def test_local_example_equals_the_readme() -> None:
     path = next(path for path in EXAMPLES if path.name == "local.yaml")
     (pool,) = load_manifests(path.read_text(), path.name)
     assert isinstance(pool, InferencePool)
@@ -39,7 +39,7 @@ def test_local_example_is_what_the_readme_says() -> None:
     assert (pool.spec.router.policy, pool.spec.engine.eviction.policy) == ("Lbgr", "Hotness")
 
 
-def test_the_manifest_in_the_readme_is_the_example_without_its_details() -> None:
+def test_manifest_in_the_readme_is_a_shortened_example() -> None:
     text = (EXAMPLES[0].parents[1] / "README.md").read_text()
     (shown,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
     (pool,) = load_manifests(shown, "README.md")
@@ -51,7 +51,7 @@ def test_the_manifest_in_the_readme_is_the_example_without_its_details() -> None
     assert pool.spec.router == example.spec.router
 
 
-def test_the_baseline_differs_in_policies_only() -> None:
+def test_baseline_example_differs_in_policies_only() -> None:
     ours, baseline = (
         load_manifests((EXAMPLES[0].parent / name).read_text(), name)[0]
         for name in ("local.yaml", "round-robin-lru.yaml")
@@ -64,7 +64,7 @@ def test_the_baseline_differs_in_policies_only() -> None:
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("gpu.yaml", "2"), ("vllm-cpu.yaml", None), ("vllm.yaml", "1")])
-def test_a_vllm_examples_pods_ask_for_their_gpus(name: str, gpus: str | None) -> None:
+def test_vllm_example_requests_gpus(name: str, gpus: str | None) -> None:
     (pool,) = load_manifests((EXAMPLES[0].parent / name).read_text(), name)
     assert isinstance(pool, InferencePool)
     made = build_children(PoolContext(pool, CONFIG, pool.spec.initial_replicas))

@@ -1,7 +1,7 @@
-"""Children and chart are valid by the schemas of each Kubernetes that the chart supports.
+"""Children and chart are valid by the schemas of each Kubernetes version that the chart supports.
 
-The test cluster runs one version of Kubernetes. The published schemas of the oldest supported version and of the newest
-known one show fields that another version lacks. Kinds of other projects (PodMonitor, HTTPRoute) have no schema here.
+The test cluster runs one version of Kubernetes. The published schemas of the oldest supported and the newest known
+version show fields that another version lacks. Kinds of other projects (PodMonitor, HTTPRoute) have no schema here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_chart_is_valid_by_version(values: Path, version: str) -> None:
         files = loaded.render(yaml.safe_load(values.read_text()) or {}, name="plumage", namespace="plumage-system")
     objects = Rendered(files).objects
     assert objects
-    # The chart leaves the policy out below 1.30, but Helm's library renders for one version only.
+    # The chart omits the policy below 1.30, but Helm's library renders for one version only.
     older = tuple(map(int, version.split("."))) < (1, 30)
     served = [one for one in objects if not (older and one["kind"].startswith("ValidatingAdmissionPolicy"))]
     assert list(_mistakes(served, version)) == []

@@ -1,5 +1,7 @@
-"""The files that an operator writes, read by processes a version older: what they do not know is passed over and named.
-A file that people write is read to the letter."""
+"""Files that a newer operator writes, read by older processes: they ignore unknown fields and name them in the log.
+
+A file that a person writes is read strictly.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ VLLM: dict[str, Any] = {
 
 def from_file(read: Callable[[Path], Settings]) -> Callable[[Path, Any], Settings]:
     def take(folder: Path, content: Any) -> Settings:
-        file = folder / f"{folder.name}.json"  # a name is warned of once
+        file = folder / f"{folder.name}.json"  # a name is logged once
         file.write_text(json.dumps(content))
         return read(file)
 
@@ -62,7 +64,7 @@ READERS: dict[tuple[str, str], Callable[[Path, Any], Settings]] = {
 CASES = [" ".join(case) for case in READERS]
 
 
-def gateway_scene() -> GatewayContext:
+def gateway_context() -> GatewayContext:
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
     about = {"apiVersion": "inference.plumage.dev/v1alpha1", "metadata": {"name": "front", "namespace": "default"}}
     gateway = parse_manifest({**about, "kind": "InferenceGateway", "spec": spec}, "test")
@@ -72,9 +74,9 @@ def gateway_scene() -> GatewayContext:
 
 
 def written(who: str, file: str) -> dict[str, Any]:
-    """What the operator puts into its ConfigMap."""
+    """What the operator writes into its ConfigMap."""
     if who == "gateway":
-        made = [*build_gateway_children(gateway_scene())]
+        made = [*build_gateway_children(gateway_context())]
     else:
         pool = read_pool(pool_object(SIMULATED if who == "simulated" else VLLM))
         made = [*build_children(PoolContext(pool, CONFIG, 2))]
@@ -84,7 +86,7 @@ def written(who: str, file: str) -> dict[str, Any]:
 
 
 def everywhere(content: Any, way: str = "") -> Iterator[str]:
-    """Puts a field more into each mapping, and tells where it stands."""
+    """Adds a field to each mapping. Returns the paths of the added fields."""
     if isinstance(content, dict):
         for name, below in list(content.items()):
             yield from everywhere(below, f"{way}{name}.")
@@ -96,7 +98,7 @@ def everywhere(content: Any, way: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
-def test_what_a_newer_operator_says_besides_is_passed_over_and_named(
+def test_unknown_fields_of_a_newer_operator_are_ignored_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, who: str, file: str
 ) -> None:
     read, content = READERS[who, file], written(who, file)
@@ -109,13 +111,13 @@ def test_what_a_newer_operator_says_besides_is_passed_over_and_named(
     assert newer.model_dump() == plain.model_dump()
     assert {*newer.ignored} == places, "options of policies are among them"
     assert read(tmp_path, content).ignored == newer.ignored
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert all(place in said for place in places)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert all(place in line for place in places)
 
 
 @pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
 @pytest.mark.parametrize("by", [None, "somebody"])
-def test_a_persons_file_is_read_to_the_letter(tmp_path: Path, who: str, file: str, by: str | None) -> None:
+def test_file_of_a_person_is_read_strictly(tmp_path: Path, who: str, file: str, by: str | None) -> None:
     content = {name: value for name, value in written(who, file).items() if name not in MARK}
     READERS[who, file](tmp_path, content)
     with pytest.raises(ConfigurationError, match="novelty"):
@@ -123,21 +125,21 @@ def test_a_persons_file_is_read_to_the_letter(tmp_path: Path, who: str, file: st
 
 
 @pytest.mark.parametrize(("who", "file"), READERS, ids=CASES)
-def test_a_wrong_value_is_a_mistake_whoever_wrote_it(tmp_path: Path, who: str, file: str) -> None:
+def test_wrong_value_is_an_error_in_any_file(tmp_path: Path, who: str, file: str) -> None:
     content = written(who, file)
     name = next(name for name, value in content.items() if isinstance(value, dict))
     with pytest.raises(ConfigurationError, match=name):
         READERS[who, file](tmp_path, {**content, **NEWER, name: 7})
 
 
-def test_an_engine_passes_over_what_its_agent_hands_it_of_a_newer_policy() -> None:
+def test_engine_ignores_unknown_policy_fields_from_its_agent() -> None:
     known = {"policy": "Heuristic", "chunkTokens": 128}
     assert read_feather(json.dumps({**known, **NEWER, **MARK}).encode()) == read_feather(json.dumps(known).encode())
     with pytest.raises(ConfigurationError, match="novelty"):
         read_feather(json.dumps({**known, **NEWER}).encode())
 
 
-def test_a_router_that_runs_takes_what_it_knows_of_a_newer_operators_file(tmp_path: Path) -> None:
+def test_running_router_takes_known_fields_of_a_newer_file(tmp_path: Path) -> None:
     file, applied = tmp_path / "router.json", []
     content = written("simulated", "router.json")
     file.write_text(json.dumps(content))

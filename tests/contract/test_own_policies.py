@@ -1,4 +1,4 @@
-"""`docs/how-to/own-policy.md`: its examples are policies, its settings are taken, and its comparison runs."""
+"""`docs/how-to/own-policy.md`: its examples are valid policies, its settings are accepted, and its comparison runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _settings() -> EngineSettings:
     )  # fmt: skip
 
 
-def test_the_page_names_each_example_and_each_is_about_twenty_lines() -> None:
+def test_page_names_each_example_of_about_twenty_lines() -> None:
     files = sorted(EXAMPLES.glob("*.py"))
     assert [file.name for file in files] == ["own_eviction.py", "own_routing.py", "own_stop.py"]
     for file in files:
@@ -52,7 +52,7 @@ def test_the_page_names_each_example_and_each_is_about_twenty_lines() -> None:
         assert len(file.read_text().splitlines()) < 30
 
 
-def test_a_fleet_is_served_by_the_three_examples() -> None:
+def test_fleet_runs_with_the_three_examples() -> None:
     routing = ROUTER["policy"]
     policy = make_policy(routing["name"], rng=random.Random(1), **routing["options"])
     prompts = gsp_prompts(GspShape(groups=12, queries=8, lengths=(256, 1024)), 1)
@@ -62,21 +62,21 @@ def test_a_fleet_is_served_by_the_three_examples() -> None:
     assert len({served.ticket.slot for served in run.served}) == 3
 
 
-def test_an_engine_has_the_policies_that_its_settings_name() -> None:
+def test_engine_uses_the_policies_of_its_settings() -> None:
     engine: Any = SimEngine(_settings(), rng=random.Random(1))
     assert type(engine.pool.policy).__name__ == "UsesAreSeconds"
     assert type(engine.queue.policy).__name__ == "StrangersInSmallBatches"
     assert engine.queue.policy._small == 4
 
 
-def test_vllms_plugin_takes_the_settings() -> None:
+def test_vllm_plugin_accepts_the_settings() -> None:
     read = read_settings(None, {"PLUMAGE_VLLM": json.dumps(ENGINE)})
     assert read is not None
     assert read.feather is not None
     assert read.feather.policy == ENGINE["feather"]["policy"]
 
 
-def test_a_long_prompt_goes_where_it_is_cached_and_a_short_one_does_not() -> None:
+def test_long_prompt_goes_to_its_cache_and_short_one_does_not() -> None:
     from plumage.routing import Query, ReplicaState
 
     policy = make_policy("own_routing:LongPromptsStay", rng=random.Random(1), long=1000)
@@ -85,7 +85,7 @@ def test_a_long_prompt_goes_where_it_is_cached_and_a_short_one_does_not() -> Non
     assert policy.choose(Query(0.0, 500.0, {0: 400.0}), replicas).slot == 1
 
 
-def test_the_comparison_runs_as_it_is_written() -> None:
+def test_comparison_runs_as_written() -> None:
     run = subprocess.run(
         [sys.executable, "-c", COMPARISON], env={"PYTHONPATH": str(EXAMPLES)},
         capture_output=True, text=True, timeout=100, check=False,

@@ -1,5 +1,8 @@
-"""The pure ring does no I/O, except where the architecture says so. The import linter holds what is imported; here is
-what it can't see: packages that nobody told it of, and built-in functions."""
+"""The pure ring does no I/O, except where the architecture says so.
+
+The import linter checks imports. This file checks packages that its configuration does not list, and built-in
+functions.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "plumage"
-DOES_IO = {"directory", "incluster"}  # they talk to Redis, and to the API server
+DOES_IO = {"directory", "incluster"}  # they connect to Redis and to the API server
 READS_FILES = {CORE / "models" / "__init__.py", CORE / "rendering" / "folder.py"}  # a model's folder, at start
 BUILT_IN = {"open", "input", "print", "breakpoint"}
 
@@ -20,12 +23,12 @@ def contract() -> dict[str, list[str]]:
     return found
 
 
-def test_every_part_of_core_is_in_the_contract() -> None:
+def test_every_package_of_core_is_in_the_contract() -> None:
     parts = {path.parent.name for path in CORE.glob("*/__init__.py")} | {path.stem for path in CORE.glob("[!_]*.py")}
     assert set(contract()["source_modules"]) == {f"plumage.{name}" for name in parts - DOES_IO}
 
 
-def test_the_exceptions_are_those_of_the_architecture() -> None:
+def test_exceptions_are_those_of_the_architecture() -> None:
     allowed = {line.partition(" -> ")[0] for line in contract()["ignore_imports"]}
     files = {CORE.parent.joinpath(*module.split(".")) for module in allowed}
     assert {path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files} == READS_FILES
@@ -33,7 +36,7 @@ def test_the_exceptions_are_those_of_the_architecture() -> None:
     assert all(f"`{module}`" in architecture for module in allowed)
 
 
-def test_nothing_pure_opens_a_file_or_prints() -> None:
+def test_pure_modules_open_no_file_and_print_nothing() -> None:
     pure = [path for path in CORE.rglob("*.py") if path.relative_to(CORE).parts[0].removesuffix(".py") not in DOES_IO]
     called = {
         f"{path.relative_to(CORE)}:{node.lineno} {node.func.id}"

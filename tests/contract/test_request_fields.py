@@ -1,4 +1,4 @@
-"""Request fields: OpenAI's own pass, those of docs/reference/requests.md are refused, returned ones pass."""
+"""Request fields: OpenAI's pass, those that docs/reference/requests.md lists are refused, returned ones pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/requests.md").read_text()
         (COMPLETION, of_completion.CompletionCreateParamsStreaming),
     ],
 )
-def test_every_field_of_openais_client_passes(known: Any, params: Any) -> None:
+def test_every_field_of_the_openai_client_passes(known: Any, params: Any) -> None:
     fields = set(typing.get_type_hints(params))
     assert {"model", "stream", "temperature"} < fields
     assert fields - known.keys() == set()
@@ -35,7 +35,7 @@ def test_no_field_is_both_known_and_refused() -> None:
     assert FORBIDDEN.keys() & (CHAT.keys() | COMPLETION.keys()) == set()
 
 
-def test_the_page_has_each_refused_field_with_the_reason_that_clients_read() -> None:
+def test_page_has_each_refused_field_with_its_error() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE, re.M))
     assert rows == dict(FORBIDDEN)
     for name, reason in rows.items():
@@ -45,5 +45,5 @@ def test_the_page_has_each_refused_field_with_the_reason_that_clients_read() -> 
         assert (refused.value.status, refused.value.code, refused.value.param) == (400, "field_not_allowed", name)
 
 
-def test_the_page_has_each_template_option_that_is_refused() -> None:
+def test_page_has_each_refused_template_option() -> None:
     assert set(re.findall(r"`(\w+)`", PAGE)) >= TEMPLATE_OPTIONS.keys()

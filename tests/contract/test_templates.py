@@ -1,7 +1,7 @@
-"""Rendered prompts equal those of `transformers`, byte for byte, over templates in the style of today's models.
+"""Rendered prompts equal those of `transformers`, byte for byte, for templates in the style of today's models.
 
-vLLM gives `tokenizer.apply_chat_template` what it made of the request's messages; `as_vllm_passes` is that step,
-written down again here for text, so that the whole way from the request's body is compared.
+vLLM converts a request's messages before it calls `tokenizer.apply_chat_template`. `as_vllm_passes` repeats that
+conversion for text, so the test covers the whole path from the request's body.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def outcome(render: Any) -> tuple[str, str]:
 
 @pytest.mark.parametrize("case", BODIES)
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_prompt_is_the_one_transformers_renders(tokenizer: Any, name: str, case: str) -> None:
+def test_prompt_equals_that_of_transformers(tokenizer: Any, name: str, case: str) -> None:
     body = BODIES[case]
     renderer = ChatRenderer(TEMPLATES[name], clock=datetime.now, special_tokens=TOKENS)
     kind, expected = outcome(lambda: transformers_prompt(tokenizer, name, body))
@@ -176,8 +176,8 @@ def test_a_prompt_is_the_one_transformers_renders(tokenizer: Any, name: str, cas
             assert renderer.render_text(body) == expected
 
 
-def test_the_matrix_is_worth_its_name(tokenizer: Any) -> None:
-    """Most pairs render, every template refuses or prints something, and none is left out by accident."""
+def test_most_pairs_of_template_and_conversation_render(tokenizer: Any) -> None:
+    """Every template refuses or prints something, and none is left out by accident."""
     assert len(TEMPLATES) >= 12
     kinds = [
         outcome(lambda n=name, b=body: transformers_prompt(tokenizer, n, b))[0]
@@ -194,13 +194,13 @@ def test_templates_that_loop_over_content_get_parts(name: str) -> None:
     assert (renderer._templates["default"].content_format == "openai") == (name in WANTS_PARTS)
 
 
-def test_a_template_error_reaches_the_client_in_its_own_words() -> None:
+def test_template_error_reaches_the_client_unchanged() -> None:
     renderer = ChatRenderer(TEMPLATES["mistral_like"], clock=datetime.now, special_tokens=TOKENS)
     with pytest.raises(TemplateError, match="must take turns after the system message"):
         renderer.render_text({"messages": [HELLO, HELLO]})
 
 
-def test_a_call_is_ordered_as_the_types_of_the_api_order_it() -> None:
+def test_tool_call_keys_have_the_order_of_the_api_types() -> None:
     """vLLM validates messages with these types, and templates print calls with `tojson`."""
     types = module("openai.types.chat")
     call = {"type": "function", "index": 0, "function": {"name": "f", "arguments": "{}", "x": 1}, "id": "abcdefghi"}
@@ -219,9 +219,7 @@ AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}
 
 @pytest.mark.parametrize("media", [IMAGE, AUDIO])
 @pytest.mark.parametrize("name", ["parts_like", "parts_macro_like"])
-def test_the_prompt_ends_where_the_first_image_or_audio_begins(
-    tokenizer: Any, name: str, media: dict[str, Any]
-) -> None:
+def test_prompt_ends_where_the_first_image_or_audio_begins(tokenizer: Any, name: str, media: dict[str, Any]) -> None:
     renderer = ChatRenderer(TEMPLATES[name], clock=datetime.now, special_tokens=TOKENS)
     look = {"role": "user", "content": [{"type": "text", "text": "Look:"}, media, {"type": "text", "text": "What?"}]}
     body = {"messages": [SYSTEM, HELLO, ANSWER, look, ANSWER, HELLO]}
@@ -233,7 +231,7 @@ def test_the_prompt_ends_where_the_first_image_or_audio_begins(
     assert MultimodalCut.MARK not in cut
 
 
-def test_a_template_of_strings_gives_media_no_place_so_the_message_is_left_out() -> None:
+def test_string_template_omits_a_message_with_media() -> None:
     renderer = ChatRenderer(TEMPLATES["chatml"], clock=datetime.now, special_tokens=TOKENS)
     look = {"role": "user", "content": [{"type": "text", "text": "Look:"}, IMAGE]}
     before = renderer.render_text({"messages": [SYSTEM, HELLO], "add_generation_prompt": False})

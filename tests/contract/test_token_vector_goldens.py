@@ -1,6 +1,6 @@
-"""Golden vectors of the token hash vectors, both schemes of FEATHER (§4.2.1).
+"""Golden vectors of the token hashes, for both schemes of FEATHER (§4.2.1).
 
-What is stored under such hashes must be found again by a later version; a change here drops it all.
+A later version must find what was stored under these hashes. A change here invalidates all of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEN, FOUR = array("I", range(1, 11)), array("I", [128000, 9906, 1917, 0])
         (FOUR, 2, (9140129253574154799, 1815577865085947442)),
     ],
 )
-def test_algorithm_1(tokens: array[int], chunk: int, vector: tuple[int, ...]) -> None:
+def test_algorithm_1_is_golden(tokens: array[int], chunk: int, vector: tuple[int, ...]) -> None:
     assert incremental(tokens, chunk) == vector
 
 
@@ -32,9 +32,9 @@ def test_algorithm_1(tokens: array[int], chunk: int, vector: tuple[int, ...]) ->
         (FOUR, 2, (4148650267135057483, 10757443097791980552)),
     ],
 )
-def test_algorithm_2(tokens: array[int], chunk: int, vector: tuple[int, ...]) -> None:
+def test_algorithm_2_is_golden(tokens: array[int], chunk: int, vector: tuple[int, ...]) -> None:
     assert chained(tokens, chunk) == vector
 
 
-def test_an_engines_own_hashes_are_taken_as_they_are() -> None:
+def test_engine_hashes_are_used_unchanged() -> None:
     assert strided([11, 12, 13, 14, 15], 2) == (12, 14)

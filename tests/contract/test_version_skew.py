@@ -1,5 +1,8 @@
-"""Parts one minor version apart: what a newer one says besides is passed over, what an older one does not say has a
-default. What a release before this one writes and reads itself: test_the_release_before.py."""
+"""Components one minor version apart: unknown fields of a newer one are ignored, missing fields of an older one have
+defaults.
+
+test_the_release_before.py covers what an older release writes and reads.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ NEWER: dict[str, Any] = {"novelty": {"deep": [1]}}
 
 
 def newer_pool() -> dict[str, Any]:
-    """As a definition of the next version would fill it in."""
+    """A pool as the definition of the next version would fill it in."""
     pool = pool_object()
     spec = pool["spec"]
     spec |= {**NEWER, "router": {"limits": dict(NEWER)}, "rollout": {"drainTimeoutSeconds": 7, **NEWER}}
@@ -37,7 +40,7 @@ def newer_pool() -> dict[str, Any]:
     return pool
 
 
-def test_an_operator_passes_over_fields_of_newer_definitions() -> None:
+def test_operator_ignores_fields_of_newer_definitions() -> None:
     read = read_pool(newer_pool())
     assert read.spec.rollout.drain_timeout_seconds == 7
     assert read.spec.engine.tolerations[0].key == "gpu"
@@ -45,10 +48,10 @@ def test_an_operator_passes_over_fields_of_newer_definitions() -> None:
     world.converge()
     assert world.reasons()["Accepted"] == ("True", "Valid")
     with pytest.raises(ManifestError, match="there is no such field"):
-        parse_manifest({**newer_pool(), "status": {}}, "validate")  # which is for people, who mistype
+        parse_manifest({**newer_pool(), "status": {}}, "validate")  # a manifest is strict, because people mistype
 
 
-def test_a_value_that_only_a_newer_version_knows_is_told() -> None:
+def test_value_of_a_newer_version_is_reported() -> None:
     pool = newer_pool()
     pool["spec"]["router"]["policy"] = "Novel"
     with pytest.raises(ManifestError) as caught:
@@ -57,7 +60,7 @@ def test_a_value_that_only_a_newer_version_knows_is_told() -> None:
     assert mistake.startswith("spec.router.policy: must be")
 
 
-def test_a_gateway_of_newer_definitions_is_read() -> None:
+def test_gateway_of_newer_definitions_is_read() -> None:
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}, **NEWER}]}], **NEWER}
     kind = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferenceGateway"}
     gateway = {**kind, "metadata": {"name": "front", "namespace": "default"}, "spec": spec}
@@ -80,13 +83,13 @@ def test_reports_of_newer_and_older_agents_and_routers_are_read() -> None:
     assert read_router_report(json.dumps(whole_router).encode()).wanting == 0
 
 
-def test_a_membership_file_of_a_newer_writer_is_read() -> None:
+def test_membership_file_of_a_newer_writer_is_read() -> None:
     replica = {"id": "chat-0", "url": "http://127.0.0.1:1", "state": "Ready", **NEWER}
     (member,) = parse_members(json.dumps({"pool": "chat", "replicas": [replica], **NEWER}).encode(), "chat")
     assert member.id == "chat-0"
 
 
-def test_a_router_that_runs_keeps_its_settings_where_a_person_wrote_what_it_does_not_know(tmp_path: Path) -> None:
+def test_running_router_keeps_its_settings_on_an_unknown_field_in_a_persons_file(tmp_path: Path) -> None:
     file, applied = tmp_path / "router.json", []
     settings = {"pool": "chat", "model": {"name": "tiny", "modelFolder": "builtin://tiny-chat"}, "membershipFile": "/m"}
     file.write_text(json.dumps(settings))
@@ -102,14 +105,14 @@ def test_a_router_that_runs_keeps_its_settings_where_a_person_wrote_what_it_does
     assert watch.error is None
 
 
-def test_agents_and_operators_agree_on_callers_a_version_apart(tmp_path: Path) -> None:
-    """An older agent knows `callers` only, and must let the operator in; an older operator writes `callers` only."""
+def test_agents_and_operators_one_version_apart_agree_on_callers(tmp_path: Path) -> None:
+    """An older agent knows only `callers` and must let the operator in. An older operator writes only `callers`."""
     world = World(pool_object())
     world.converge()
-    told = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
+    written = json.loads(world.objects["ConfigMap", "chat-engine"]["data"]["agent.json"])
     operator = f"system:serviceaccount:{CONFIG.namespace}:{CONFIG.service_account}"
-    assert told["callers"] == ["system:serviceaccount:default:chat-engine", operator]
-    assert told["figuresOnly"] == [operator]
-    del told["figuresOnly"]
-    config = AgentConfig.parse({**told, "replica": "chat-0"}, "agent.json")
-    assert (config.callers, config.figures_only) == (tuple(told["callers"]), ())
+    assert written["callers"] == ["system:serviceaccount:default:chat-engine", operator]
+    assert written["figuresOnly"] == [operator]
+    del written["figuresOnly"]
+    config = AgentConfig.parse({**written, "replica": "chat-0"}, "agent.json")
+    assert (config.callers, config.figures_only) == (tuple(written["callers"]), ())

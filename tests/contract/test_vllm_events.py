@@ -1,5 +1,7 @@
-"""Golden KV events of real vLLM (tests/vllm/fleet writes and holds them): the agent reads them, the simulator's are the
-same bytes, and the record of cached blocks tells what they say."""
+"""Golden KV events of real vLLM (tests/vllm/fleet writes and checks them).
+
+The agent reads them, the simulator sends the same bytes, and the record of cached blocks lists the same blocks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ GOLDENS = [
 EVENTS = [event for payload in GOLDENS for event in decode_batch(payload).events]
 
 
-def test_each_kind_of_event_is_among_them() -> None:
+def test_goldens_have_each_kind_of_event() -> None:
     assert {type(event) for event in EVENTS} == {Stored, Removed, Cleared}
     stored = [event for event in EVENTS if isinstance(event, Stored)]
     assert any(event.parent_block_hash is not None for event in stored)
@@ -30,7 +32,7 @@ def test_each_kind_of_event_is_among_them() -> None:
     assert max(counts.values()) > 1, "a block that was cached twice"
 
 
-def test_the_agent_reads_all_of_them() -> None:
+def test_agent_reads_all_events() -> None:
     for event in EVENTS:
         if isinstance(event, Stored):
             assert len(event.token_ids) == event.block_size * len(event.block_hashes) > 0
@@ -41,8 +43,8 @@ def test_the_agent_reads_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("payload", GOLDENS, ids=range(len(GOLDENS)))
-def test_the_simulators_wire_is_the_same(payload: bytes) -> None:
-    """Byte for byte, but for fields that vLLM has and the simulator never sets."""
+def test_simulator_sends_the_same_bytes(payload: bytes) -> None:
+    """Byte for byte, except for fields that vLLM has and the simulator never sets."""
     ts, events, rank = msgspec.msgpack.decode(payload)
     made = wire.encode(wire.EventBatch(ts, [_simulated(event) for event in events], rank))
     assert made == payload
@@ -54,7 +56,7 @@ def _simulated(event: dict[str, Any]) -> Any:
     return kind(**{name: value for name, value in event.items() if name != "type"})
 
 
-def test_the_record_tells_what_they_leave() -> None:
+def test_record_has_the_blocks_that_the_events_leave() -> None:
     record, held = BlockRecord(100), Counter[Any]()
     for event in EVENTS:
         if isinstance(event, Stored):
@@ -66,7 +68,7 @@ def test_the_record_tells_what_they_leave() -> None:
         else:
             record.cleared()
             held.clear()
-        told = decode_snapshot(encode(record.rows(), seq=0, block_size=32)).blocks
-        assert Counter({row.block_hash: row.copies for row in told}) == +held
+        rows = decode_snapshot(encode(record.rows(), seq=0, block_size=32)).blocks
+        assert Counter({row.block_hash: row.copies for row in rows}) == +held
     assert record.strays == 0
     assert len(held) == 1

@@ -1,4 +1,4 @@
-"""The chart, loaded once: Helm's own library renders it, without a helm program and without a cluster."""
+"""The chart, loaded once. Helm's own library renders it: no helm program and no cluster is needed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def chart(helm: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def render(chart: Any) -> Any:
-    """The objects that some values make, as the API server would get them."""
+    """The objects that these values render to, as the API server would get them."""
 
     def rendered(values: Mapping[str, Any] | None = None, **release: Any) -> Rendered:
-        told = {"name": "plumage", "namespace": "plumage-system", **release}
-        return Rendered(chart.render(dict(values or {}), **told))
+        options = {"name": "plumage", "namespace": "plumage-system", **release}
+        return Rendered(chart.render(dict(values or {}), **options))
 
     return rendered
 
 
 @pytest.fixture(params=["default", "everything", "external-metrics", "namespaced"])
 def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """Each of the chart's own sample values, by its name."""
+    """Each of the chart's sample values, by its name."""
     path = Path(CHART) / "ci" / f"{request.param}-values.yaml"
     return request.param, yaml.safe_load(path.read_text())

@@ -1,4 +1,4 @@
-"""The API for HPAs: its certificate and its registration. What a cluster says to it: test_on_an_api_server.py."""
+"""The API for HPAs: its certificate and its registration. test_on_an_api_server.py has a cluster's answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ON = {"externalMetrics": {"enabled": True}}
 NAME = "v1beta1.external.metrics.k8s.io"
 
 
-def test_off_by_default(render: Any) -> None:
+def test_external_metrics_are_off_by_default(render: Any) -> None:
     assert render().of("APIService") == []
     assert not any("external" in name for name in render().names)
 
 
-def test_the_charts_certificate_is_for_the_service_and_signed_by_what_the_api_server_is_told(render: Any) -> None:
+def test_chart_certificate_names_the_service_and_is_signed_by_the_registered_ca(render: Any) -> None:
     rendered = render(ON)
     secret, service = rendered.one("Secret"), rendered.one("APIService")
     assert service["metadata"]["name"] == NAME
@@ -33,7 +33,7 @@ def test_the_charts_certificate_is_for_the_service_and_signed_by_what_the_api_se
     assert ports[443] == "external"
 
 
-def test_a_certificate_of_ones_own_leaves_none_of_the_charts(render: Any) -> None:
+def test_own_certificate_replaces_the_chart_certificate(render: Any) -> None:
     bundle = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
     rendered = render({"externalMetrics": {"enabled": True, "tls": {"existingSecret": "mine", "caBundle": bundle}}})
     assert rendered.of("Secret") == []
@@ -42,6 +42,6 @@ def test_a_certificate_of_ones_own_leaves_none_of_the_charts(render: Any) -> Non
     assert [one["secret"]["secretName"] for one in volumes if "secret" in one] == ["mine"]
 
 
-def test_only_one_operator_may_serve_it(render: Any, helm: Any) -> None:
+def test_external_metrics_need_a_single_operator(render: Any, helm: Any) -> None:
     with pytest.raises(helm.HelmRenderError, match=r"must go with operator\.replicas: 1"):
         render({**ON, "operator": {"replicas": 2}})

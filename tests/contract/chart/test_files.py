@@ -1,4 +1,6 @@
-"""The chart as files: lint, what is copied or generated, what is told of each value, what the index shows."""
+"""The chart as files: lint, copied and generated files, the documentation of each value, and the
+index's annotations.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,20 @@ import yaml
 from support.charts import CHART, ROOT
 
 
-def test_lint_finds_nothing(helm: Any, case: tuple[str, dict[str, Any]]) -> None:
-    told = helm.lint(CHART, case[1], strict=True, namespace="plumage-system")
-    worse_than_info = [one for one in told["messages"] if one["severity"] > 1]
-    assert (told["errors"], worse_than_info) == ([], [])
+def test_lint_reports_nothing(helm: Any, case: tuple[str, dict[str, Any]]) -> None:
+    report = helm.lint(CHART, case[1], strict=True, namespace="plumage-system")
+    worse_than_info = [one for one in report["messages"] if one["severity"] > 1]
+    assert (report["errors"], worse_than_info) == ([], [])
 
 
-def test_what_comes_from_elsewhere_has_not_drifted() -> None:
+def test_copied_and_generated_files_are_current() -> None:
     """CRDs, the operator's rights, the README's tables."""
     script = [sys.executable, str(ROOT / "scripts" / "make_chart.py"), "--check"]
     done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_crd_as_a_template_is_the_crd(render: Any) -> None:
+def test_crd_template_renders_the_crd(render: Any) -> None:
     rendered = {one["metadata"]["name"]: one for one in render().of("CustomResourceDefinition")}
     written = {one["metadata"]["name"]: one for one in map(_yaml, sorted((ROOT / "crds").glob("*.yaml")))}
     assert {name: one["spec"] for name, one in rendered.items()} == {name: one["spec"] for name, one in written.items()}
@@ -34,13 +36,13 @@ def test_a_crd_as_a_template_is_the_crd(render: Any) -> None:
     assert len(written) == 2
 
 
-def test_crds_go_with_the_release_only_where_that_is_asked_for(render: Any) -> None:
+def test_crds_are_deleted_with_the_release_only_on_request(render: Any) -> None:
     for one in render({"crds": {"keep": False}}).of("CustomResourceDefinition"):
         assert "helm.sh/resource-policy" not in one["metadata"].get("annotations", {})
     assert render({"crds": {"enabled": False}}).of("CustomResourceDefinition") == []
 
 
-def test_braces_in_a_description_stay_what_they_are(helm: Any, tmp_path: Any) -> None:
+def test_braces_in_a_description_are_not_template_actions(helm: Any, tmp_path: Any) -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         from make_chart import crd
@@ -61,27 +63,27 @@ def test_braces_in_a_description_stay_what_they_are(helm: Any, tmp_path: Any) ->
     assert again["metadata"] == {"name": "x", "annotations": {"helm.sh/resource-policy": "keep"}, "labels": {"a": "b"}}
 
 
-def test_each_value_is_told_and_has_a_schema() -> None:
+def test_each_value_has_a_description_and_a_schema() -> None:
     """values.yaml, its comments and the schema name the same keys."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = _yaml(CHART / "values.yaml")
     assert set(_leaves(values)) == set(_schema_leaves(schema)) - {("global",)}
     readme = (CHART / "README.md").read_text()
-    told = {tuple(path.split(".")) for path in re.findall(r"^\| `([A-Za-z.]+)` \|", readme, re.MULTILINE)}
-    # A map that is told as a whole tells its keys too.
-    untold = [
-        path for path in _leaves(values) if not any(path[:n] in told for n in range(len(path), len(path) - 3, -1))
+    documented = {tuple(path.split(".")) for path in re.findall(r"^\| `([A-Za-z.]+)` \|", readme, re.MULTILINE)}
+    # The description of a map covers its keys.
+    undocumented = [
+        path for path in _leaves(values) if not any(path[:n] in documented for n in range(len(path), len(path) - 3, -1))
     ]
-    assert untold == []
+    assert undocumented == []
 
 
-def test_every_map_of_ours_refuses_unknown_keys() -> None:
+def test_own_maps_refuse_unknown_keys() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     assert list(_open_maps(schema, ())) == []
 
 
-def test_the_index_gets_what_it_shows() -> None:
-    """Artifact Hub's annotations parse, and name the kinds as the CRDs do."""
+def test_index_annotations_parse() -> None:
+    """Artifact Hub's annotations are YAML and list the kinds of the CRDs."""
     chart = _yaml(CHART / "Chart.yaml")
     shown = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
     crds = {one["metadata"]["name"]: one["spec"] for one in map(_yaml, (ROOT / "crds").glob("*.yaml"))}
@@ -92,7 +94,7 @@ def test_the_index_gets_what_it_shows() -> None:
     assert chart["appVersion"] == version[1]
 
 
-def test_the_sample_that_the_index_shows_is_a_pool() -> None:
+def test_index_sample_is_a_valid_pool() -> None:
     from plumage.api.v1alpha1 import InferencePool
 
     for example in yaml.safe_load(_yaml(CHART / "Chart.yaml")["annotations"]["artifacthub.io/crdsExamples"]):

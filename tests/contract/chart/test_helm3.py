@@ -1,4 +1,4 @@
-"""Helm 3 renders the chart too: it uses only what Helm 3.14 knows, and nothing of Helm 4's own."""
+"""Helm 3 renders the chart too: it uses only functions that Helm 3.14 has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.charts import CHART
 
 GO = {"and", "or", "not", "eq", "ne", "gt", "lt", "ge", "le", "index", "len", "print", "printf", "println"}
 KEYWORDS = {"if", "else", "end", "range", "with", "define", "template", "block", "break", "continue", "nil"}
-# Of Sprig 3.2, as Helm 3.14 has it, those that one may use here; and Helm 3's own.
+# Functions of Sprig 3.2 (in Helm 3.14) that the chart may use, and Helm 3's own.
 SPRIG = {
     "append", "b64enc", "contains", "default", "dict", "dig", "fail", "first", "genCA", "genSignedCert", "get",
     "indent", "int", "join", "list", "merge", "nindent", "quote", "replace", "semverCompare", "ternary", "toJson",
@@ -20,13 +20,13 @@ HELM = {"include", "lookup", "required", "toYaml", "tpl"}
 KNOWN = GO | KEYWORDS | SPRIG | HELM | {"true", "false"}
 
 
-def test_templates_use_what_helm_3_knows() -> None:
+def test_templates_use_functions_of_helm_3() -> None:
     used = {word for path in CHART.glob("templates/**/*") if path.is_file() for word in _words(path.read_text())}
     assert used - KNOWN == set()
-    assert {"include", "toYaml", "lookup"} <= used  # words are found at all
+    assert {"include", "toYaml", "lookup"} <= used  # the pattern finds functions at all
 
 
-def test_the_chart_is_of_the_form_that_both_read() -> None:
+def test_chart_format_is_read_by_helm_3_and_4() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["apiVersion"] == "v2"
     assert set(chart) <= {

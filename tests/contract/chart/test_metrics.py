@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for metrics that there are, of the parts that have them."""
+"""Alerts and the dashboard query metrics that exist, of the components that export them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SOURCES = {
 FORMS = ("_total", "_bucket", "_sum", "_count")
 
 
-def test_each_metric_that_is_asked_for_exists() -> None:
+def test_queried_metrics_exist() -> None:
     asked = {name for expression in _expressions() for name in OURS.findall(expression)}
     assert len(asked) > 20
     assert [name for name in sorted(asked) if not _exported(name)] == []
 
 
-def test_the_observe_page_names_metrics_that_exist_and_every_alert() -> None:
+def test_observe_page_names_existing_metrics_and_every_alert() -> None:
     page = (ROOT / "docs" / "how-to" / "observe.md").read_text()
     asked = set(OURS.findall(page))
     assert len(asked) > 20
@@ -40,23 +40,23 @@ def test_the_observe_page_names_metrics_that_exist_and_every_alert() -> None:
     assert {rule["alert"] for rule in _rules()} - set(re.findall(r"`(Plumage\w+)`", page)) == set()
 
 
-def test_a_metric_that_is_no_longer_there_would_be_found() -> None:
+def test_removed_metric_is_found() -> None:
     assert _exported("plumage_router_requests_total")
     assert not _exported("plumage_router_requests_gone_total")
 
 
-def test_alerts_have_what_a_person_needs() -> None:
+def test_alerts_have_severity_summary_and_runbook() -> None:
     for rule in _rules():
         assert re.fullmatch(r"Plumage[A-Za-z]+", rule["alert"])
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert set(rule["annotations"]) == {"summary", "description"}
         by = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"] + rule["annotations"]["description"]))
-        told = {label for labels in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in labels.split(", ")}
-        assert by <= told, rule["alert"]
+        grouped = {label for labels in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in labels.split(", ")}
+        assert by <= grouped, rule["alert"]
 
 
-def test_rules_in_the_chart_are_the_files_own(render: Any) -> None:
-    """Their braces are Prometheus', not Helm's; the job is the Service's name."""
+def test_chart_rules_equal_the_rules_file(render: Any) -> None:
+    """Their braces are Prometheus', not Helm's. The job is the name of the Service."""
     values = {"monitoring": {"prometheusRule": {"enabled": True}}, "fullnameOverride": "fleet"}
     spec = render(values).one("PrometheusRule")["spec"]
     written = yaml.safe_load(
@@ -65,8 +65,8 @@ def test_rules_in_the_chart_are_the_files_own(render: Any) -> None:
     assert spec == written
 
 
-def test_a_pools_own_monitors_label_as_the_charts_does(render: Any) -> None:
-    """Alerts and dashboard group by those labels."""
+def test_pool_monitor_labels_equal_those_of_the_chart(render: Any) -> None:
+    """Alerts and the dashboard group by these labels."""
     values = {"monitoring": {"podMonitor": {"enabled": True}}}
     ours = {end["port"]: end["relabelings"] for end in render(values).one("PodMonitor")["spec"]["podMetricsEndpoints"]}
     spec = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
@@ -77,7 +77,7 @@ def test_a_pools_own_monitors_label_as_the_charts_does(render: Any) -> None:
             assert endpoint["relabelings"] == labels
 
 
-def test_the_dashboard_is_one_and_its_panels_do_not_overlap() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     board = json.loads((CHART / "files" / "dashboard.json").read_text())
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     covered = [spot for panel in board["panels"] for spot in _spots(panel["gridPos"])]
@@ -85,7 +85,7 @@ def test_the_dashboard_is_one_and_its_panels_do_not_overlap() -> None:
     assert all(panel["description"] and panel["targets"] for panel in board["panels"])
 
 
-def test_the_dashboard_in_the_chart_is_the_file(render: Any) -> None:
+def test_chart_dashboard_equals_the_dashboard_file(render: Any) -> None:
     data = render({"monitoring": {"dashboard": {"enabled": True}}}).one("ConfigMap")["data"]
     assert json.loads(data["plumage.json"]) == json.loads((CHART / "files" / "dashboard.json").read_text())
 
@@ -110,14 +110,14 @@ def _expressions() -> Iterator[str]:
 
 
 def _exported(name: str) -> bool:
-    """Whether a part's source has the name as a string, with or without the prefix that its pages put before it."""
+    """Whether a component's source has the name as a string, with or without the prefix that its page adds."""
     prefix = next(prefix for prefix in SOURCES if name.startswith(prefix))
     base = name
     for form in FORMS:
         base = base.removesuffix(form)
     bare = base.removeprefix(prefix)
-    told = {base, bare, bare.removeprefix("replica_")}
-    return bool(told & _strings(SOURCES[prefix]))
+    names = {base, bare, bare.removeprefix("replica_")}
+    return bool(names & _strings(SOURCES[prefix]))
 
 
 @cache

@@ -1,7 +1,7 @@
-"""The chart on a real API server: each object is accepted as it is, and real Helm installs, upgrades and removes it.
+"""The chart on a real API server: it accepts each object, and real Helm installs, upgrades and removes the chart.
 
-The server is one of its own, since Helm takes over no CRD that somebody else has put there. It has no nodes: that pods
-start is the cluster's end-to-end tests' matter.
+The tests start a server of their own, because Helm takes over no CRD that somebody else created. The server has no
+nodes: the end-to-end tests in a cluster show that pods start.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def release(helm: Any, server: ApiServer) -> Iterator[Any]:
-    """Helm with the system's namespace; what a test installed goes, the kept CRDs too."""
+    """Helm with the system's namespace. Everything that a test installed is deleted afterwards, kept CRDs included."""
     with helm.Config(kubeconfig_path=server.kubeconfig, namespace=SYSTEM) as config:
         yield config
         config.uninstall("plumage", ignore_not_found=True)
@@ -61,7 +61,7 @@ def release(helm: Any, server: ApiServer) -> Iterator[Any]:
 
 
 def test_every_object_is_accepted(server: ApiServer, render: Any, case: tuple[str, dict[str, Any]]) -> None:
-    """Strictly: an unknown or doubled field is an error. A pod would want its account there; the next test has it."""
+    """Strict: an unknown or duplicate field is an error. A pod would need its service account: the next test has it."""
     objects = [one for one in render(case[1]).objects if one["apiVersion"] not in NOT_THERE and one["kind"] != "Pod"]
     text = yaml.dump_all(objects, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper))
     done = server.kubectl(
@@ -71,11 +71,11 @@ def test_every_object_is_accepted(server: ApiServer, render: Any, case: tuple[st
     assert len(done.stdout.splitlines()) == len(objects)
 
 
-def test_pod_security_admits_the_pods_where_it_is_enforced(
+def test_enforced_pod_security_admits_the_pods(
     server: ApiServer, render: Any, case: tuple[str, dict[str, Any]]
 ) -> None:
     for name, spec in pod_specs(render({**case[1], "operator": {}, "imagePullSecrets": []}).objects):
-        # Admission looks the account up; here it is about the pod.
+        # Admission looks up the service account; this test is about the pod.
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -113,9 +113,7 @@ def test_install_upgrade_rollback_uninstall(server: ApiServer, release: Any, tmp
     }
 
 
-def test_a_pool_that_is_there_survives_uninstall_and_a_new_install_takes_it_up(
-    server: ApiServer, release: Any, render: Any
-) -> None:
+def test_pool_survives_uninstall_and_a_new_install_adopts_it(server: ApiServer, release: Any, render: Any) -> None:
     release.install(CHART, "plumage")
     server.established()
     pool = render().notes.partition("<<POOL\n")[2].partition("  POOL\n")[0]
@@ -123,22 +121,20 @@ def test_a_pool_that_is_there_survives_uninstall_and_a_new_install_takes_it_up(
     release.uninstall("plumage")
     assert "inferencepool" in server.kubectl("get", "inferencepools", "-n", "team-a", "-o", "name").stdout
     release.install(CHART, "plumage")  # the CRDs still carry this release's name
-    server.kubectl("delete", "inferencepools", "--all", "-n", "team-a", "--timeout=30s")  # nothing holds it
+    server.kubectl("delete", "inferencepools", "--all", "-n", "team-a", "--timeout=30s")  # no finalizer holds it
 
 
 REINSTALL = "Install again under another name or namespace"
 
 
-def test_another_release_takes_the_kept_definitions_over_as_the_manual_says(
-    server: ApiServer, release: Any, helm: Any
-) -> None:
+def test_other_release_adopts_kept_crds_as_the_manual_says(server: ApiServer, release: Any, helm: Any) -> None:
     release.install(CHART, "plumage")
     release.uninstall("plumage")
     with pytest.raises(helm.HelmError, match="invalid ownership metadata"):
         release.install(CHART, "other", namespace="team-a")
-    told = _annotate_words()
-    words = told.replace("NEW-NAMESPACE", "team-a").replace("NEW", "other").split()
-    server.kubectl(*words[1:])
+    command = _annotate_words()
+    arguments = command.replace("NEW-NAMESPACE", "team-a").replace("NEW", "other").split()
+    server.kubectl(*arguments[1:])
     release.install(CHART, "other", namespace="team-a")
     try:
         owner = "jsonpath={.metadata.annotations.meta\\.helm\\.sh/release-namespace}"
@@ -149,14 +145,14 @@ def test_another_release_takes_the_kept_definitions_over_as_the_manual_says(
 
 
 def _annotate_words() -> str:
-    """The manual's own command, on one line."""
+    """The command from the manual, on one line."""
     page = (ROOT / "docs" / "how-to" / "install.md").read_text().partition(REINSTALL)[2]
     command = page.partition("kubectl annotate")[2].partition("# or leave")[0]
     return "kubectl annotate" + command.replace("\\\n", " ")
 
 
 @pytest.mark.usefixtures("release")
-def test_helm_takes_ownership_of_the_kept_definitions(server: ApiServer) -> None:
+def test_helm_takes_ownership_of_kept_crds(server: ApiServer) -> None:
     program = next(found(one) for one in NODES if one.name == "helm")
     if program is None:
         missing("a helm program", "make cluster-programs")
@@ -174,7 +170,7 @@ def test_helm_takes_ownership_of_the_kept_definitions(server: ApiServer) -> None
     assert run("uninstall", *there).returncode == 0
 
 
-def test_held_to_namespaces(server: ApiServer, release: Any) -> None:
+def test_namespaced_operator_has_rights_in_its_namespaces_only(server: ApiServer, release: Any) -> None:
     release.install(CHART, "plumage", {"watchNamespaces": ["team-a", "team-b"]})
     account = f"--as=system:serviceaccount:{SYSTEM}:plumage-operator"
 
@@ -187,8 +183,8 @@ def test_held_to_namespaces(server: ApiServer, release: Any) -> None:
     assert not may("get", "secrets", "-n", "team-a")
 
 
-def test_the_operator_may_bind_the_routers_role_and_no_other(server: ApiServer, release: Any) -> None:
-    """In one namespace by its Role: `bind` is asked in the namespace of the binding."""
+def test_operator_may_bind_the_router_role_and_no_other(server: ApiServer, release: Any) -> None:
+    """In one namespace, by its Role: `bind` is checked in the namespace of the binding."""
     release.install(CHART, "plumage", {"watchNamespaces": ["team-a"]})
 
     def bind(role: str) -> subprocess.CompletedProcess[str]:
@@ -208,7 +204,7 @@ def test_the_operator_may_bind_the_routers_role_and_no_other(server: ApiServer, 
     assert "is attempting to grant RBAC permissions not currently held" in bind("cluster-admin").stderr
 
 
-def test_another_providers_registration_is_never_taken_over(server: ApiServer, release: Any, helm: Any) -> None:
+def test_apiservice_of_another_provider_is_never_taken_over(server: ApiServer, release: Any, helm: Any) -> None:
     theirs = {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
@@ -230,14 +226,14 @@ def test_another_providers_registration_is_never_taken_over(server: ApiServer, r
         server.kubectl("delete", "apiservice", METRICS)
 
 
-def test_the_charts_certificate_stays_over_an_upgrade_unless_it_was_deleted(server: ApiServer, release: Any) -> None:
+def test_chart_certificate_survives_an_upgrade_and_is_renewed_after_deletion(server: ApiServer, release: Any) -> None:
     def of_secret(field: str) -> bytes:
-        told = server.kubectl("get", "-n", SYSTEM, *secret, "-o", f"jsonpath={{.data.{field}}}").stdout
-        return base64.b64decode(told)
+        encoded = server.kubectl("get", "-n", SYSTEM, *secret, "-o", f"jsonpath={{.data.{field}}}").stdout
+        return base64.b64decode(encoded)
 
     def trusted() -> bytes:
-        told = server.kubectl("get", "apiservice", METRICS, "-o", "jsonpath={.spec.caBundle}").stdout
-        return base64.b64decode(told)
+        encoded = server.kubectl("get", "apiservice", METRICS, "-o", "jsonpath={.spec.caBundle}").stdout
+        return base64.b64decode(encoded)
 
     secret = ("secret", "plumage-operator-external-metrics")
     release.install(CHART, "plumage", ON)
@@ -254,7 +250,7 @@ def test_the_charts_certificate_stays_over_an_upgrade_unless_it_was_deleted(serv
     certificate.verify_directly_issued_by(authority)
 
 
-def test_a_switch_that_goes_off_tells_how_to_find_what_it_leaves(server: ApiServer, release: Any) -> None:
+def test_notes_name_how_to_find_leftovers_of_a_disabled_option(server: ApiServer, release: Any) -> None:
     kinds = {one.switch: f"{one.plural}.{one.group}" for one in INTEGRATIONS}
     assert "is off now" not in release.install(CHART, "plumage", {"integrations": dict.fromkeys(kinds, True)})["notes"]
     wanted = dict.fromkeys(kinds, True)
@@ -275,7 +271,7 @@ def _deployment(server: ApiServer) -> Any:
 
 
 def _older(folder: Path) -> Path:
-    """The chart with a definition of pools that lacks a description."""
+    """The chart with a pool definition that lacks a description."""
     shutil.copytree(CHART, folder)
     definition = folder / "templates" / "crds" / f"{GROUP}_inferencepools.yaml"
     text = definition.read_text()
@@ -291,7 +287,7 @@ def _described(server: ApiServer) -> bool:
 
 
 def _everything(server: ApiServer) -> set[str]:
-    """What a release could leave, by name; not what controllers make of it and take away a moment later."""
+    """Names of all that a release could leave, without objects that controllers create and delete a moment later."""
     kinds = "crd,clusterrole,clusterrolebinding,apiservice,validatingadmissionpolicy,validatingadmissionpolicybinding"
     named = server.kubectl("get", kinds, "-o", "name", "-l", "app.kubernetes.io/part-of=plumage").stdout
     in_spaces = "deployment,service,serviceaccount,configmap,secret,role,rolebinding,networkpolicy,pdb"

@@ -1,4 +1,6 @@
-"""The operator's pod and the test's: pod security, and what the operator reads of what the chart tells it."""
+"""The pods of the operator and of `helm test`: pod security, and the settings that the operator
+reads from the chart.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import Any
 from support.charts import pod_specs, unrestricted
 
 
-def test_every_pod_is_restricted(render: Any, case: tuple[str, dict[str, Any]]) -> None:
+def test_every_pod_meets_the_restricted_standard(render: Any, case: tuple[str, dict[str, Any]]) -> None:
     pods = dict(pod_specs(render(case[1]).objects))
     assert len(pods) == 2
     assert {name: wrong for name, pod in pods.items() if (wrong := unrestricted(pod))} == {}
 
 
-def test_the_user_is_numeric_unless_the_cluster_chooses(render: Any) -> None:
+def test_user_is_numeric_unless_the_cluster_chooses_it(render: Any) -> None:
     def users(values: dict[str, Any]) -> set[Any]:
         return {pod["securityContext"].get("runAsUser") for _, pod in pod_specs(render(values).objects)}
 
@@ -21,8 +23,8 @@ def test_the_user_is_numeric_unless_the_cluster_chooses(render: Any) -> None:
     assert users({"operator": {"runAsUser": None}}) == {None}
 
 
-def test_the_operator_understands_what_the_chart_tells_it(render: Any) -> None:
-    """Every variable of the chart is one that it reads; nothing is spelled in two ways."""
+def test_operator_reads_every_variable_of_the_chart(render: Any) -> None:
+    """Every environment variable that the chart sets is one that the operator reads."""
     values = {
         "image": {"repository": "r.example/plumage", "pullPolicy": "Always"},
         "engineImage": {"repository": "r.example/engine", "tag": "v9"},
@@ -63,7 +65,7 @@ def test_the_operator_understands_what_the_chart_tells_it(render: Any) -> None:
     assert options.external_tls in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
-def test_by_default_it_watches_all_and_serves_no_external_metrics(render: Any) -> None:
+def test_default_watches_all_namespaces_without_external_metrics(render: Any) -> None:
     rendered = render()
     options = _options(rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0], "plumage-operator")
     assert (options.namespaces, options.integrations, options.external_port) == ((), (), None)
@@ -72,12 +74,12 @@ def test_by_default_it_watches_all_and_serves_no_external_metrics(render: Any) -
     assert [one["name"] for one in rendered.one("Service")["spec"]["ports"]] == ["http", "metrics"]
 
 
-def test_the_lease_is_one_that_its_role_names(render: Any) -> None:
+def test_lease_is_the_one_that_its_role_names(render: Any) -> None:
     options = _options(render().one("Deployment")["spec"]["template"]["spec"]["containers"][0], "x")
     assert [options.lease] in [rule.get("resourceNames") for rule in render().one("Role")["rules"]]
 
 
-def test_the_token_lies_where_the_pools_expect_it(render: Any) -> None:
+def test_token_is_mounted_where_pools_expect_it(render: Any) -> None:
     from plumage.cluster import AUDIENCE, TOKEN_FOLDER
 
     pod = render().one("Deployment")["spec"]["template"]["spec"]
@@ -87,7 +89,7 @@ def test_the_token_lies_where_the_pools_expect_it(render: Any) -> None:
     assert (token["audience"], token["path"]) == (AUDIENCE, "token")
 
 
-def test_the_service_and_the_deployment_leave_the_test_pod_alone(render: Any) -> None:
+def test_service_and_deployment_do_not_select_the_test_pod(render: Any) -> None:
     rendered = render()
     labels = rendered.one("Pod")["metadata"]["labels"].items()
     for selector in (
@@ -98,7 +100,7 @@ def test_the_service_and_the_deployment_leave_the_test_pod_alone(render: Any) ->
         assert selector.items() <= rendered.one("Deployment")["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_what_helm_test_runs_is_python(render: Any) -> None:
+def test_helm_test_script_is_valid_python(render: Any) -> None:
     args = render({"watchNamespaces": ["team-a"]}).one("Pod")["spec"]["containers"][0]["args"]
     compile(args[0], "works.py", "exec")
     assert args[1:] == ["http://plumage-operator.plumage-system.svc:8080/healthz", "team-a"]

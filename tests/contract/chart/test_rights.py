@@ -1,4 +1,4 @@
-"""The rights that the chart gives, verb by verb: this table is what an administrator is asked to grant."""
+"""The rights that the chart grants, verb by verb. An administrator is asked to grant this table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEASE = {
 ROUTER = {"discovery.k8s.io/endpointslices": {"list", "watch"}}
 
 
-def test_the_operator_in_the_whole_cluster(render: Any) -> None:
+def test_rights_of_a_cluster_wide_operator(render: Any) -> None:
     rendered = render()
     assert _rights(rendered.one("ClusterRole", "plumage-operator")) == OPERATOR
     assert _rights(rendered.one("Role")) == LEASE
@@ -45,14 +45,14 @@ def test_the_operator_in_the_whole_cluster(render: Any) -> None:
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_switch_grants_its_kind_and_tells_the_operator(render: Any, switch: str) -> None:
+def test_option_grants_its_kind_and_enables_it_in_the_operator(render: Any, switch: str) -> None:
     rendered = render({"integrations": {switch: True}})
     assert _rights(rendered.one("ClusterRole", "plumage-operator")) == {**OPERATOR, SWITCHES[switch]: CHILD}
     container = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert {"name": "PLUMAGE_INTEGRATIONS", "value": switch} in container["env"]
 
 
-def test_held_to_namespaces_it_has_no_right_beyond_them(render: Any) -> None:
+def test_namespaced_operator_has_no_right_beyond_its_namespaces(render: Any) -> None:
     values = {"watchNamespaces": ["team-a", "team-b"], "rbac": {"routerRole": "team-router", "aggregate": False}}
     rendered = render(values)
     held = {**OPERATOR, "rbac.authorization.k8s.io/clusterroles=team-router": {"bind"}}
@@ -67,7 +67,7 @@ def test_held_to_namespaces_it_has_no_right_beyond_them(render: Any) -> None:
     assert rendered.of("ClusterRoleBinding") == []
 
 
-def test_every_binding_binds_a_role_of_the_chart_to_an_account_of_the_release(render: Any) -> None:
+def test_every_binding_joins_a_role_of_the_chart_and_an_account_of_the_release(render: Any) -> None:
     for values in ({}, {"watchNamespaces": ["team-a"]}, {"externalMetrics": {"enabled": True}}):
         rendered = render(values)
         roles = rendered.of("Role") + rendered.of("ClusterRole")
@@ -79,7 +79,7 @@ def test_every_binding_binds_a_role_of_the_chart_to_an_account_of_the_release(re
             assert {(subject["name"], subject["namespace"]) for subject in one["subjects"]} <= accounts
 
 
-def test_people_get_pools_by_the_clusters_own_roles(render: Any) -> None:
+def test_users_get_rights_on_pools_by_aggregated_cluster_roles(render: Any) -> None:
     rendered = render()
     edit, view = (rendered.one("ClusterRole", f"plumage-{role}") for role in ("edit", "view"))
     assert {name for name in edit["metadata"]["labels"] if "aggregate" in name} == {
@@ -91,11 +91,11 @@ def test_people_get_pools_by_the_clusters_own_roles(render: Any) -> None:
     }
     assert _rights(view)["inference.plumage.dev/inferencepools"] == {"get", "list", "watch"}
     assert "patch" in _rights(edit)["inference.plumage.dev/inferencepools/scale"]
-    for one in (edit, view):  # status is the operator's
+    for one in (edit, view):  # only the operator writes the status
         assert _rights(one)["inference.plumage.dev/inferencepools/status"] == {"get"}
 
 
-def test_nobody_may_read_secrets_nor_gets_a_wildcard(render: Any, case: tuple[str, dict[str, Any]]) -> None:
+def test_no_role_reads_secrets_or_has_a_wildcard(render: Any, case: tuple[str, dict[str, Any]]) -> None:
     rendered = render({**case[1], "integrations": dict.fromkeys(SWITCHES, True)})
     for one in rendered.of("Role") + rendered.of("ClusterRole"):
         for kind, verbs in _rights(one).items():
@@ -105,12 +105,12 @@ def test_nobody_may_read_secrets_nor_gets_a_wildcard(render: Any, case: tuple[st
             assert resource != "*" or group == "external.metrics.k8s.io"
 
 
-def test_without_rbac_there_are_neither_roles_nor_bindings(render: Any) -> None:
+def test_no_roles_or_bindings_without_rbac(render: Any) -> None:
     rendered = render({"rbac": {"create": False}, "externalMetrics": {"enabled": True}})
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {one["kind"] for one in rendered.objects}
 
 
-def test_the_admission_policy_bounds_every_kind_that_the_operator_writes(render: Any) -> None:
+def test_admission_policy_covers_every_kind_that_the_operator_writes(render: Any) -> None:
     values = {"integrations": dict.fromkeys(SWITCHES, True)}
     rendered = render(values)
     policy = rendered.one("ValidatingAdmissionPolicy")
@@ -136,7 +136,7 @@ def test_the_admission_policy_bounds_every_kind_that_the_operator_writes(render:
     )
 
 
-def test_the_admission_policy_is_about_the_account_that_the_release_has(render: Any) -> None:
+def test_admission_policy_applies_to_the_account_of_the_release(render: Any) -> None:
     named = {"operator": {"serviceAccount": {"create": False, "name": "theirs"}}}
     policy = render(named, namespace="elsewhere").one("ValidatingAdmissionPolicy")
     assert "'system:serviceaccount:elsewhere:theirs'" in policy["spec"]["matchConditions"][0]["expression"]

@@ -1,4 +1,4 @@
-"""The chart's policy and monitor choose the pods that the operator makes: by labels that all of those carry."""
+"""The chart's NetworkPolicy and PodMonitor select the pods that the operator makes, by labels that all of them have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPOKEN_TO = {"chat-engine", "chat-router", "front-gateway"}
 
 @pytest.fixture(scope="module")
 def pods() -> dict[str, dict[str, str]]:
-    """The labels of each Deployment's pods, of a pool with a router of its own and of a gateway."""
+    """Pod labels of each Deployment of a pool with its own router and of a gateway."""
     found = {}
     for child in _children():
         if child["kind"] == "Deployment":
@@ -26,7 +26,7 @@ def pods() -> dict[str, dict[str, str]]:
     return found
 
 
-def test_the_operator_may_reach_engines_and_every_kind_of_router(render: Any, pods: Mapping[str, Any]) -> None:
+def test_operator_may_reach_engines_and_every_kind_of_router(render: Any, pods: Mapping[str, Any]) -> None:
     egress = render({"networkPolicy": {"enabled": True}}).one("NetworkPolicy")["spec"]["egress"]
     (rule,) = [one for one in egress if any("podSelector" in peer for peer in one.get("to", ()))]
     (peer,) = rule["to"]
@@ -35,12 +35,12 @@ def test_the_operator_may_reach_engines_and_every_kind_of_router(render: Any, po
     assert {port["port"] for port in rule["ports"]} == {8000, 8081}
 
 
-def test_all_that_have_metrics_are_scraped(render: Any, pods: Mapping[str, Any]) -> None:
+def test_all_pods_with_metrics_are_scraped(render: Any, pods: Mapping[str, Any]) -> None:
     monitor = render({"monitoring": {"podMonitor": {"enabled": True}}}).one("PodMonitor")
     assert _chosen(monitor["spec"]["selector"], pods) == SPOKEN_TO
 
 
-def test_somebody_elses_pods_are_not_chosen(render: Any) -> None:
+def test_pods_of_others_are_not_selected(render: Any) -> None:
     theirs = {"web": {"app.kubernetes.io/component": "router", "app.kubernetes.io/managed-by": "Helm"}}
     monitor = render({"monitoring": {"podMonitor": {"enabled": True}}}).one("PodMonitor")
     assert _chosen(monitor["spec"]["selector"], theirs) == set()
@@ -50,8 +50,8 @@ def _children() -> Iterator[dict[str, Any]]:
     context = PoolContext(read_pool(pool_object()), CONFIG, 2)
     yield from build_children(context)
     spec = {"models": [{"name": "chat", "pools": [{"poolRef": {"name": "chat"}}]}]}
-    told = {**pool_object(spec, name="front", uid="u"), "kind": "InferenceGateway"}
-    gateway = parse_kept(told, "the gateway")
+    gateway_object = {**pool_object(spec, name="front", uid="u"), "kind": "InferenceGateway"}
+    gateway = parse_kept(gateway_object, "the gateway")
     assert isinstance(gateway, InferenceGateway)
     yield from build_gateway_children(GatewayContext(gateway, CONFIG, (ServedPool(context, ("chat",)),)))
 
@@ -61,7 +61,7 @@ def _chosen(selector: Mapping[str, Any], pods: Mapping[str, Mapping[str, str]]) 
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """As the API server does it, for the operators that the chart uses."""
+    """As the API server matches selectors, for the operators that the chart uses."""
     equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     return equal and all(_holds(one, labels) for one in selector.get("matchExpressions", ()))
 

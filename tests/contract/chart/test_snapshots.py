@@ -1,4 +1,4 @@
-"""What the sample values render to, line by line. A change shows here, to be looked at:
+"""What the sample values render to, line by line. After a change, review the difference and write new snapshots:
 
 UPDATE_SNAPSHOTS=1 pytest tests/contract/chart/test_snapshots.py
 """
@@ -12,12 +12,12 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parent / "snapshots"
-LONG = ("CustomResourceDefinition",)  # held against crds/ elsewhere
+LONG = ("CustomResourceDefinition",)  # compared with crds/ elsewhere
 
 
-def test_the_rendering_is_what_was_looked_at(render: Any, case: tuple[str, dict[str, Any]]) -> None:
+def test_rendered_chart_equals_its_snapshot(render: Any, case: tuple[str, dict[str, Any]]) -> None:
     name, values = case
-    rendered = [_told(one) for one in render(values).objects if one["kind"] not in LONG]
+    rendered = [_without_copied_files(one) for one in render(values).objects if one["kind"] not in LONG]
     text = yaml.safe_dump_all(rendered, sort_keys=True, width=120, allow_unicode=True)
     path = FOLDER / f"{name}.yaml"
     if os.environ.get("UPDATE_SNAPSHOTS"):
@@ -26,8 +26,8 @@ def test_the_rendering_is_what_was_looked_at(render: Any, case: tuple[str, dict[
     assert text == path.read_text()
 
 
-def _told(one: dict[str, Any]) -> dict[str, Any]:
-    """Less what has a file of its own."""
+def _without_copied_files(one: dict[str, Any]) -> dict[str, Any]:
+    """The object without the data that has a file of its own."""
     if "plumage.json" in one.get("data", {}):
         return {**one, "data": {"plumage.json": "files/dashboard.json"}}
     if one["kind"] == "PrometheusRule":

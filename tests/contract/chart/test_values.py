@@ -1,4 +1,4 @@
-"""What values are taken, and in which words the others are refused."""
+"""Values that the chart accepts, and the exact errors for those that it refuses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("values", "message"), BAD, ids=[message for _, message in BAD])
-def test_a_bad_value_is_refused_by_its_path(chart: Any, helm: Any, values: dict[str, Any], message: str) -> None:
+def test_bad_value_is_refused_with_its_path(chart: Any, helm: Any, values: dict[str, Any], message: str) -> None:
     with pytest.raises(helm.HelmValuesError) as refused:
         chart.validate_schema(values)
     assert message in str(refused.value)
@@ -54,7 +54,7 @@ def test_good_values_render(chart: Any, render: Any, values: dict[str, Any]) -> 
     assert render(values).one("Deployment")
 
 
-def test_what_can_not_be_is_said_while_rendering(render: Any, helm: Any) -> None:
+def test_impossible_combination_fails_the_rendering(render: Any, helm: Any) -> None:
     cases = (
         ({"operator": {"serviceAccount": {"create": False}}}, "operator.serviceAccount.name must name an account"),
         (
@@ -72,7 +72,7 @@ def test_what_can_not_be_is_said_while_rendering(render: Any, helm: Any) -> None
         assert message in str(refused.value)
 
 
-def test_a_digest_wins_over_a_tag_and_both_over_the_version(render: Any) -> None:
+def test_digest_wins_over_tag_and_tag_over_version(render: Any) -> None:
     def images(**image: str) -> tuple[str, str]:
         pod = render({"image": {"repository": "r.example/p", **image}}).one("Deployment")["spec"]["template"]["spec"]
         variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
@@ -97,8 +97,8 @@ def test_names_stay_within_their_bounds(render: Any) -> None:
         assert all(len(value) <= 63 for value in one["metadata"].get("labels", {}).values()), one["kind"]
 
 
-def test_two_releases_held_to_namespaces_share_no_object(render: Any) -> None:
-    """Names of cluster objects carry the namespace; the router's role is told apart by its value."""
+def test_two_namespaced_releases_share_no_object(render: Any) -> None:
+    """Names of cluster objects contain the namespace. The router's role gets its name from a value."""
 
     def names(space: str) -> set[str]:
         held = {"watchNamespaces": [f"{space}-pools"], "crds": {"enabled": False}, "rbac": {"routerRole": f"{space}-r"}}
@@ -107,7 +107,7 @@ def test_two_releases_held_to_namespaces_share_no_object(render: Any) -> None:
     assert names("one") & names("two") == set()
 
 
-def test_notes_tell_the_next_command(render: Any) -> None:
+def test_notes_show_the_next_command(render: Any) -> None:
     notes = render().notes
     assert "helm test plumage --namespace plumage-system" in notes
     assert "kind: InferencePool" in notes
@@ -118,7 +118,7 @@ def test_notes_tell_the_next_command(render: Any) -> None:
     assert "The CRDs stay" not in held
 
 
-def test_the_pool_in_the_notes_is_valid(render: Any) -> None:
+def test_pool_in_the_notes_is_valid(render: Any) -> None:
     import yaml
 
     from plumage.api.v1alpha1 import InferencePool

@@ -1,5 +1,7 @@
-"""Children of kinds that not every cluster has, on a real API server, as the operator sends them: strictly. Ingress is
-Kubernetes' own; HTTPRoute and PodMonitor are known by their projects' own definitions."""
+"""Children of kinds that not every cluster has, sent strictly to a real API server, as the operator sends them.
+
+Ingress is Kubernetes' own. HTTPRoute and PodMonitor come with the definitions of their projects.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def server(api_server: ApiServer) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="module")
 def sent(api_server: ApiServer) -> Iterator[Any]:
-    """What a child has become on the server; its kind's strictness is the operator's."""
+    """The stored object after the request. The strictness is the operator's for this kind."""
     api_server.kubectl("create", "namespace", "exposed")
 
     def send(child: dict[str, Any], verb: str, check: bool = True) -> Any:
@@ -85,12 +87,12 @@ def children(kind: str) -> list[dict[str, Any]]:
     return [json.loads(json.dumps(child)) for child in built if child["kind"] == kind]
 
 
-def test_an_ingress_is_accepted_and_changed(sent: Any) -> None:
+def test_ingress_is_accepted_and_changed(sent: Any) -> None:
     (child,) = children("Ingress")
     accepted_and_changed(sent, child, unknown=("spec", "backends"))
 
 
-def test_an_http_route_is_accepted_and_changed(server: ApiServer, sent: Any) -> None:
+def test_http_route_is_accepted_and_changed(server: ApiServer, sent: Any) -> None:
     (child,) = children("HTTPRoute")
     accepted_and_changed(sent, child, unknown=("spec", "hosts"))
 
@@ -103,7 +105,7 @@ def test_pod_monitors_are_accepted_and_changed(server: ApiServer, sent: Any) -> 
 
 
 def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, str]) -> None:
-    """Created, then applied, nothing of it dropped; a field that there is not is refused, so that all was looked at."""
+    """Created, then applied. Nothing is dropped, and an unknown field is refused, so the server checked every field."""
     assert holds(sent(child, "create")["spec"], child["spec"])
     assert holds(
         sent({**child, "metadata": {**child["metadata"], "labels": {"a": "b"}}}, "apply")["spec"], child["spec"]
@@ -114,7 +116,7 @@ def accepted_and_changed(sent: Any, child: dict[str, Any], unknown: tuple[str, s
 
 
 def holds(kept: Any, asked: Any) -> bool:
-    """Whether all that was asked is in what was kept, which has defaults beside it."""
+    """Whether the stored object contains all that was requested. It has defaults beside it."""
     if isinstance(asked, dict):
         return isinstance(kept, dict) and all(name in kept and holds(kept[name], asked[name]) for name in asked)
     if isinstance(asked, list):

@@ -1,4 +1,4 @@
-"""What a person meets of these kinds on a real API server: defaults, explanations, columns, scaling, hostile values."""
+"""The kinds on a real API server, as a user meets them: defaults, explanations, columns, scaling, hostile values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = sorted((CRDS.parent / "examples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_are_accepted(kinds: Kinds, path: Path) -> None:
+def test_examples_are_accepted(kinds: Kinds, path: Path) -> None:
     ours = ("InferencePool", "InferenceGateway")
     for document in yaml.safe_load_all(path.read_text()):
         if document["kind"] in ours:
@@ -34,8 +34,8 @@ def test_the_examples_are_accepted(kinds: Kinds, path: Path) -> None:
             assert verdict.accepted, verdict.body
 
 
-def test_the_server_fills_in_what_the_models_say(kinds: Kinds) -> None:
-    """One meaning, whether the server's defaults are written out or the models' are taken."""
+def test_server_defaults_equal_model_defaults(kinds: Kinds) -> None:
+    """The server's filled-in object and the models' defaults mean the same."""
     written = {**pool(), "spec": {"model": {"uri": "hf://Qwen/Qwen3-8B"}}}
     kept = kinds.judge(written).body
     assert kept["spec"]["engine"]["eviction"]["hotness"]["priority"] == "frequency + clock / length"
@@ -48,7 +48,7 @@ def test_the_server_fills_in_what_the_models_say(kinds: Kinds) -> None:
     assert behavior["scaleUp"]["policies"][0] == {"type": "Pods", "value": 4, "periodSeconds": 60}
 
 
-def test_what_is_told_by_being_written_is_never_filled_in(kinds: Kinds) -> None:
+def test_optional_sections_are_never_filled_in(kinds: Kinds) -> None:
     kept = kinds.judge(pool()).body["spec"]
     assert kept["router"] == {}
     assert "managed" not in kept["directory"]
@@ -56,7 +56,7 @@ def test_what_is_told_by_being_written_is_never_filled_in(kinds: Kinds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "phrases"),
     [
         ("ppool", "A pool of engines for one model"),
         ("ppool.spec.engine", "What runs in each replica|The engine of each replica"),
@@ -67,10 +67,10 @@ def test_what_is_told_by_being_written_is_never_filled_in(kinds: Kinds) -> None:
         ("pgw.spec.models", "Models, and the pools that serve them."),
     ],
 )
-def test_explain_reads_well(kinds: Kinds, path: str, words: str) -> None:
-    told = " ".join(kinds.kubectl("explain", path).stdout.split())
-    assert any(word in told for word in words.split("|")), told
-    assert "<no description>" not in told
+def test_explain_describes_the_fields(kinds: Kinds, path: str, phrases: str) -> None:
+    explained = " ".join(kinds.kubectl("explain", path).stdout.split())
+    assert any(phrase in explained for phrase in phrases.split("|")), explained
+    assert "<no description>" not in explained
 
 
 def test_every_field_has_a_description_and_a_bound() -> None:
@@ -144,7 +144,7 @@ HOSTILE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "value"), HOSTILE, ids=[f"{path} {str(value)[:40]}" for path, value in HOSTILE])
-def test_hostile_values_are_refused_by_both(kinds: Kinds, path: str, value: Any) -> None:
+def test_hostile_values_are_refused_by_server_and_parser(kinds: Kinds, path: str, value: Any) -> None:
     document = pool()
     put(path, value)(document)
     with pytest.raises(ManifestError):
@@ -169,8 +169,8 @@ def test_hostile_values_are_refused_by_both(kinds: Kinds, path: str, value: Any)
         "{model: &a {uri: *a}}",
     ],
 )
-def test_yaml_that_reads_otherwise_than_it_looks(kinds: Kinds, spec: str) -> None:
-    """What kubectl makes of it is refused by both, or means the same to both."""
+def test_ambiguous_yaml_means_the_same_to_server_and_parser(kinds: Kinds, spec: str) -> None:
+    """Both refuse what kubectl makes of it, or both read the same."""
     text = f"apiVersion: {API_VERSION}\nkind: InferencePool\nmetadata: {{name: tricks}}\nspec: {spec}\n"
     done = kinds.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=text, check=False)
     try:
@@ -205,15 +205,15 @@ def test_get_shows_the_columns(kinds: Kinds) -> None:
     assert kinds.kubectl("get", "pgw", "front").returncode == 0
 
 
-def test_a_status_out_of_bounds_is_refused(kinds: Kinds) -> None:
-    assert kinds.create({**pool(), "metadata": {"name": "told"}}).accepted
-    verdict = kinds.patch("InferencePool", "told", {"status": {"hitRatioPercent": 101}}, part="status")
+def test_status_out_of_bounds_is_refused(kinds: Kinds) -> None:
+    assert kinds.create({**pool(), "metadata": {"name": "limits"}}).accepted
+    verdict = kinds.patch("InferencePool", "limits", {"status": {"hitRatioPercent": 101}}, part="status")
     assert verdict.causes[0][0] == "status.hitRatioPercent"
-    spec = kinds.patch("InferencePool", "told", {"status": {"replicas": 7}})
+    spec = kinds.patch("InferencePool", "limits", {"status": {"replicas": 7}})
     assert "status" not in spec.body, "a status is written where statuses are written"
 
 
-def test_scale_reads_and_writes_the_number_of_replicas(kinds: Kinds) -> None:
+def test_scale_reads_and_writes_replicas(kinds: Kinds) -> None:
     assert kinds.create({**pool(), "metadata": {"name": "sized"}}).accepted
     status = {"replicas": 1, "selector": "inference.plumage.dev/pool=sized"}
     assert kinds.patch("InferencePool", "sized", {"status": status}, part="status").accepted
@@ -232,8 +232,8 @@ def test_scale_is_refused_where_the_autoscaler_decides(kinds: Kinds) -> None:
     assert "must be absent, or 1, when autoscaling is set" in done.stderr
 
 
-def test_scale_works_where_the_manifest_names_no_replicas(kinds: Kinds) -> None:
-    """What an HPA and KEDA ask first; and who applies the manifest again leaves their number alone."""
+def test_scale_works_without_replicas_in_the_manifest(kinds: Kinds) -> None:
+    """HPA and KEDA read the scale first. Applying the manifest again keeps their number."""
     minimal = {**yaml.safe_load(MINIMAL.read_text()), "metadata": {"name": "unsized"}}
     assert "replicas" not in minimal["spec"]
     for apply in (["apply"], ["apply", "--server-side", "--field-manager=gitops"]):
@@ -246,8 +246,8 @@ def test_scale_works_where_the_manifest_names_no_replicas(kinds: Kinds) -> None:
         kinds.kubectl("delete", "ppool", "unsized")
 
 
-def test_a_default_number_of_replicas_belongs_to_nobody(kinds: Kinds) -> None:
-    """Who names a number later, by server-side apply, is in conflict with nobody."""
+def test_default_replicas_have_no_field_manager(kinds: Kinds) -> None:
+    """A later server-side apply that sets the number conflicts with nobody."""
     minimal = {**yaml.safe_load(MINIMAL.read_text()), "metadata": {"name": "later"}}
     kinds.kubectl("apply", "--server-side", "--field-manager=one", "-f", "-", stdin=json.dumps(minimal))
     sized = {**minimal, "spec": {**minimal["spec"], "replicas": 3}}
@@ -263,12 +263,12 @@ def test_scale_reads_a_pool_with_autoscaling(kinds: Kinds) -> None:
     assert read.spec.initial_replicas == read.spec.autoscaling.min_replicas  # type: ignore[union-attr]
 
 
-def test_who_applies_a_part_of_a_list_changes_that_part_alone(kinds: Kinds) -> None:
+def test_server_side_apply_changes_only_its_list_entries(kinds: Kinds) -> None:
     def apply(manager: str, name: str, value: str) -> None:
         document = {**pool(), "metadata": {"name": "shared"}}
         document["spec"] = {"model": {"uri": "hf://a/b"}, "engine": {"env": [{"name": name, "value": value}]}}
-        told = json.dumps(document)
-        kinds.kubectl("apply", "--server-side", f"--field-manager={manager}", "-f", "-", stdin=told)
+        manifest = json.dumps(document)
+        kinds.kubectl("apply", "--server-side", f"--field-manager={manager}", "-f", "-", stdin=manifest)
 
     apply("one", "A", "1")
     apply("two", "B", "2")
@@ -276,6 +276,6 @@ def test_who_applies_a_part_of_a_list_changes_that_part_alone(kinds: Kinds) -> N
     assert {one["name"]: one["value"] for one in held} == {"A": "1", "B": "2"}
 
 
-def test_both_kinds_are_there() -> None:
+def test_both_kinds_exist() -> None:
     kinds = {yaml.safe_load(path.read_text())["spec"]["names"]["kind"] for path in CRDS.glob("*.yaml")}
     assert kinds == {InferencePool.__name__, InferenceGateway.__name__}

@@ -1,5 +1,7 @@
-"""A status that a newer operator writes, on an API server whose definition of the kind is older: with
-`crds.enabled=false` the definitions are somebody else's, and `helm upgrade` leaves them as they are."""
+"""A status of a newer operator on an API server with an older definition.
+
+With `crds.enabled=false` somebody else owns the definitions, and `helm upgrade` leaves them unchanged.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ STATUS = {"replicas": 3, "readyReplicas": 2, "provenReplicas": 2}
 
 @pytest.fixture(scope="module")
 def older(api_server: ApiServer) -> Iterator[ApiServer]:
-    """Our kind without the field, in a group of its own: what others define is left alone."""
+    """Our kind without the field, in a group of its own, so that the shared definition stays unchanged."""
     definition = yaml.safe_load((CRDS / "inference.plumage.dev_inferencepools.yaml").read_text())
     definition["metadata"] = {"name": f"inferencepools.{GROUP}"}
     definition["spec"]["group"] = GROUP
@@ -56,7 +58,7 @@ async def api(older: ApiServer) -> AsyncIterator[KubeClient]:
 def pool(older: ApiServer) -> dict[str, Any]:
     manifest = yaml.safe_load((REPO / "examples" / "minimal.yaml").read_text())
     manifest |= {"apiVersion": f"{GROUP}/v1alpha1", "metadata": {"name": "chat", "namespace": "default"}}
-    end = time.monotonic() + 120.0  # what tells kubectl of the kind is published a little later
+    end = time.monotonic() + 120.0  # the discovery document that kubectl reads is published a little later
     while (
         made := older.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(manifest), check=False)
     ).returncode:
@@ -65,10 +67,10 @@ def pool(older: ApiServer) -> dict[str, Any]:
     return dict(json.loads(made.stdout))
 
 
-async def test_what_the_definition_does_not_know_is_left_out_and_said_once(
+async def test_unknown_status_field_is_dropped_and_logged_once(
     api: KubeClient, pool: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(RefusedError, match="field not declared in schema"):  # it is no outage, though it is status 500
+    with pytest.raises(RefusedError, match="field not declared in schema"):  # status 500, but no outage
         await api.write_status(pool, "inferencepools", STATUS)
     store = Store()
     performer = Performer(api, EventRecorder(api, lambda: 0.0, "one"), store)
@@ -77,8 +79,8 @@ async def test_what_the_definition_does_not_know_is_left_out_and_said_once(
     assert written["status"] == {"replicas": 3, "readyReplicas": 2}
     assert await performer.perform(written, [WriteStatus(STATUS)]) == ()
     assert observed(store)["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"], "it wakes no watch"
-    (said,) = [message for message in caplog.messages if "provenReplicas" in message]
-    assert said.startswith("the definition of inferencepools is older than this operator")
+    (line,) = [message for message in caplog.messages if "provenReplicas" in message]
+    assert line.startswith("the definition of inferencepools is older than this operator")
     (refusal,) = await performer.perform(written, [WriteStatus({**STATUS, "replicas": "three"})])
     assert "status.replicas: expected numeric" in refusal.message, "another mistake stays one"
 
@@ -89,7 +91,7 @@ def observed(store: Store) -> Any:
     return found.pool
 
 
-async def test_a_child_with_a_field_that_there_is_not_is_refused(api: KubeClient) -> None:
+async def test_child_with_an_unknown_field_is_refused(api: KubeClient) -> None:
     child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "chat", "namespace": "default"}}
     with pytest.raises(RefusedError, match="nonsense: field not declared in schema"):
         await api.apply({**child, "spec": {"nonsense": 1}})

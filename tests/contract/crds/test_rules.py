@@ -1,4 +1,4 @@
-"""Each rule on a real API server: its exact words, and the verdict that `plumage validate` gives without one."""
+"""Each rule on a real API server: its exact message there, and the verdict of `plumage validate` without a server."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from plumage.errors import ManifestError
 
 
 def messages_in(node: Any) -> Iterator[str]:
-    """Those of every rule below a part of a definition, a model's own and those that come with a field's type."""
+    """Messages of every rule below a part of a definition: a model's own and those of its field types."""
     if isinstance(node, dict):
         yield from (rule["message"] for rule in node.get("x-kubernetes-validations", ()))
     for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from messages_in(part)
 
 
-def told(message: str) -> tuple[str, str]:
-    """The path and the words of one of our lines."""
+def path_and_message(message: str) -> tuple[str, str]:
+    """The path and the message of one line of ours."""
     path, _, rest = message.partition(": ")
     return path, rest.rpartition(", got ")[0]
 
@@ -37,14 +37,14 @@ MESSAGES = {
 
 
 def is_in_a_definition(kind: str, message: str) -> bool:
-    """A server judges an object's name by its own pattern first, in its own words."""
-    path, words = told(message)
-    return words in MESSAGES[kind] and not path.startswith("metadata.")
+    """A server checks an object's name by its own pattern first, with its own message."""
+    path, text = path_and_message(message)
+    return text in MESSAGES[kind] and not path.startswith("metadata.")
 
 
 POOLS = [*(case for case in FIELD_MISTAKES if is_in_a_definition("InferencePool", case[1])), *RULES]
 GATEWAYS = [*GATEWAY_FIELD_MISTAKES, *GATEWAY_RULES]
-# Less those of another kind or version, for which there is no address to send them to.
+# Objects of another kind or version are left out: they have no address on the server.
 OTHERS = [case for case in FIELD_MISTAKES if case not in POOLS and not case[1].startswith(("kind:", "apiVersion:"))]
 
 
@@ -57,32 +57,32 @@ def mistakes(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("mutate", "message"), POOLS, ids=[message[:90] for _, message in POOLS])
-def test_a_pools_rule_has_the_same_words_on_the_server(kinds: Kinds, mutate: Mutation, message: str) -> None:
+def test_pool_rule_has_the_same_message_on_the_server(kinds: Kinds, mutate: Mutation, message: str) -> None:
     document = pool()
     mutate(document)
-    assert_said(kinds, document, message)
+    assert_reported(kinds, document, message)
 
 
 @pytest.mark.parametrize(("mutate", "message"), GATEWAYS, ids=[message[:90] for _, message in GATEWAYS])
-def test_a_gateways_rule_has_the_same_words_on_the_server(kinds: Kinds, mutate: Mutation, message: str) -> None:
+def test_gateway_rule_has_the_same_message_on_the_server(kinds: Kinds, mutate: Mutation, message: str) -> None:
     document = gateway()
     mutate(document)
-    assert_said(kinds, document, message)
+    assert_reported(kinds, document, message)
 
 
-def assert_said(kinds: Kinds, document: dict[str, Any], message: str) -> None:
-    """By the server and by the parser, of the same field."""
-    path, words = told(message)
+def assert_reported(kinds: Kinds, document: dict[str, Any], message: str) -> None:
+    """Server and parser report the same field."""
+    path, text = path_and_message(message)
     verdict = kinds.judge(document)
     assert verdict.code == 422, verdict.body
     at = {"metadata.name": ""}.get(path, path)
-    assert [field for field, said in verdict.causes if said.endswith(f": {words}")], (words, verdict.causes)
-    assert {field.replace("<nil>", "") for field, said in verdict.causes if words in said} == {at}, verdict.causes
-    assert f"{path}: {words}" in [line.rpartition(", got ")[0] for line in mistakes(document)]
+    assert [field for field, cause in verdict.causes if cause.endswith(f": {text}")], (text, verdict.causes)
+    assert {field.replace("<nil>", "") for field, cause in verdict.causes if text in cause} == {at}, verdict.causes
+    assert f"{path}: {text}" in [line.rpartition(", got ")[0] for line in mistakes(document)]
 
 
 @pytest.mark.parametrize(("mutate", "message"), OTHERS, ids=[message[:90] for _, message in OTHERS])
-def test_a_wrong_field_is_refused_by_both(kinds: Kinds, mutate: Mutation, message: str) -> None:
+def test_wrong_field_is_refused_by_both(kinds: Kinds, mutate: Mutation, message: str) -> None:
     document = pool()
     mutate(document)
     assert mistakes(document)
@@ -92,7 +92,7 @@ def test_a_wrong_field_is_refused_by_both(kinds: Kinds, mutate: Mutation, messag
 def test_every_rule_of_the_definitions_has_a_case() -> None:
     cases = {"InferencePool": [*POOLS, *CHANGES], "InferenceGateway": GATEWAYS}
     for kind, messages in MESSAGES.items():
-        assert messages - {told(message)[1] for _, message in cases[kind]} == set(), kind
+        assert messages - {path_and_message(message)[1] for _, message in cases[kind]} == set(), kind
 
 
 RIGHT: list[tuple[str, Any]] = [
@@ -123,7 +123,7 @@ RIGHT: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("path", "value"), RIGHT, ids=[f"{path} {value}"[:90] for path, value in RIGHT])
-def test_what_is_right_is_accepted_by_both(kinds: Kinds, path: str, value: Any) -> None:
+def test_valid_objects_are_accepted_by_both(kinds: Kinds, path: str, value: Any) -> None:
     document = pool()
     put(path, copy.deepcopy(value))(document)
     verdict = kinds.judge(document)
@@ -132,12 +132,12 @@ def test_what_is_right_is_accepted_by_both(kinds: Kinds, path: str, value: Any) 
     assert mistakes(verdict.body) == [], "what the server fills in is right too"
 
 
-def test_the_name_that_clients_ask_for_does_not_change(kinds: Kinds) -> None:
+def test_model_name_is_immutable(kinds: Kinds) -> None:
     assert kinds.create(pool()).accepted
     for change, message in CHANGES:
-        ((field, said),) = kinds.patch("InferencePool", "chat", change).causes
-        path, words = told(message)
-        assert (field, said.endswith(f": {words}")) == (path, True), said
+        ((field, cause),) = kinds.patch("InferencePool", "chat", change).causes
+        path, text = path_and_message(message)
+        assert (field, cause.endswith(f": {text}")) == (path, True), cause
     kept = {"spec": {"model": {"uri": "hf://Qwen/Qwen3-32B", "name": "Qwen3-8B"}}}
     assert kinds.patch("InferencePool", "chat", kept).accepted, "other weights under the same name can be rolled"
     for change in ({"engine": {"runtime": "VLLM", "image": "other:1"}}, {"router": {"gatewayRef": {"name": "front"}}}):

@@ -1,4 +1,4 @@
-"""Affinity and topology spread constraints have Kubernetes' own fields, all of them, and are handed on as written."""
+"""Affinity and topology spread constraints have all fields of Kubernetes, and the operator copies them unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumage.api.v1alpha1 import parse_pool
 from plumage.api.v1alpha1.scheduling import Affinity, TopologySpreadConstraint, as_written
 from plumage.api.v1alpha1.struct import Struct
 
-REQUIRED, PREFERRED = (f"{word}DuringSchedulingIgnoredDuringExecution" for word in ("required", "preferred"))
+REQUIRED, PREFERRED = (f"{prefix}DuringSchedulingIgnoredDuringExecution" for prefix in ("required", "preferred"))
 LABELS: dict[str, Any] = {
     "matchLabels": {"app.kubernetes.io/component": "engine"},
     "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["batch", ""]}],
@@ -58,7 +58,7 @@ SPREAD: dict[str, Any] = {
 
 
 def paths(schema: Mapping[str, Any], known: Mapping[str, Any], way: str = "") -> Iterator[str]:
-    """Every field below a schema; `known` is what its references name."""
+    """Every field below a schema. `known` has the schemas of its references."""
     for part in (schema, *schema.get("allOf", ())):
         if "$ref" in part:
             yield from paths(known[part["$ref"].rpartition("/")[2]], known, way)
@@ -77,7 +77,7 @@ def kubernetes(kinds: Kinds) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("model", [Affinity, TopologySpreadConstraint], ids=lambda model: model.__name__)
-def test_there_are_the_fields_that_kubernetes_has(kubernetes: dict[str, Any], model: type[Struct]) -> None:
+def test_fields_equal_those_of_kubernetes(kubernetes: dict[str, Any], model: type[Struct]) -> None:
     whole = model.model_json_schema()
     known = {name: present(schema) for name, schema in whole["$defs"].items()}
     theirs = set(paths(kubernetes[f"io.k8s.api.core.v1.{model.__name__}"], kubernetes))
@@ -85,12 +85,12 @@ def test_there_are_the_fields_that_kubernetes_has(kubernetes: dict[str, Any], mo
 
 
 def present(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that may be absent, as what they are when they are there."""
+    """The type without None, for a field that may be absent."""
     fields = schema.get("properties", {})
     return {"properties": {name: field.get("anyOf", [field])[0] for name, field in fields.items()}}
 
 
-def test_what_is_written_is_kept_and_handed_on_whole(kinds: Kinds) -> None:
+def test_scheduling_fields_are_stored_and_copied_unchanged(kinds: Kinds) -> None:
     document = pool()
     put("spec.engine.affinity", AFFINITY)(document)
     put("spec.engine.topologySpreadConstraints", [SPREAD])(document)
@@ -105,8 +105,8 @@ def test_what_is_written_is_kept_and_handed_on_whole(kinds: Kinds) -> None:
 
 
 @pytest.mark.parametrize("affinity", [AFFINITY, EMPTY], ids=["whole", "empty"])
-def test_a_pod_has_what_is_handed_on(kinds: Kinds, affinity: dict[str, Any]) -> None:
-    """Else the operator would find something to repair for ever."""
+def test_pod_keeps_the_copied_fields(kinds: Kinds, affinity: dict[str, Any]) -> None:
+    """Otherwise the operator would repair the pod for ever."""
     handed_on = as_written(Affinity.model_validate(affinity))
     inside = {"containers": [{"name": "a", "image": "a"}], "affinity": handed_on, "topologySpreadConstraints": [SPREAD]}
     whole = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": inside})

@@ -1,5 +1,4 @@
-"""YAML that is meant to hurt, to a real API server as it comes (`application/yaml`), by kubectl, and to
-`plumage validate`."""
+"""Hostile YAML, sent to a real API server as `application/yaml`, by kubectl, and to `plumage validate`."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_by_both(kinds: Kinds, name: str) -> None:
+def test_hostile_yaml_is_refused_by_both(kinds: Kinds, name: str) -> None:
     text = HEAD + REFUSED[name]
     with pytest.raises(ManifestError) as caught:
         load_pool(text, "tricks")
@@ -54,17 +53,17 @@ def test_it_is_refused_by_both(kinds: Kinds, name: str) -> None:
         MODEL + '  engine: {args: [!!str 3, "\\x2d\\x2da"]}\n',
     ],
 )
-def test_what_is_merely_unusual_means_the_same_to_all(kinds: Kinds, spec: str) -> None:
+def test_unusual_yaml_means_the_same_to_all(kinds: Kinds, spec: str) -> None:
     text, ours = HEAD + spec, load_pool(HEAD + spec, "tricks")
     by_server = kinds.create_yaml(text, dry_run=True)
     assert by_server.accepted, by_server.body
     assert parse_pool(by_server.body, "kept").spec == ours.spec
 
 
-def test_validate_names_the_place_and_not_the_200_kilobytes(tmp_path: Path) -> None:
+def test_validate_prints_the_path_and_not_the_long_value(tmp_path: Path) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(HEAD + REFUSED["a long argument"])
-    said = CliRunner().invoke(app, ["validate", str(file)])
-    assert said.exit_code != 0
-    assert "spec.engine.args[0]: must have at most" in said.output
-    assert len(said.output) < 1_000
+    result = CliRunner().invoke(app, ["validate", str(file)])
+    assert result.exit_code != 0
+    assert "spec.engine.args[0]: must have at most" in result.output
+    assert len(result.output) < 1_000

@@ -1,4 +1,4 @@
-"""The agent's configuration: what it refuses, and that it shows no secret. Peers out of the membership file."""
+"""The agent's configuration: refused settings, hidden secrets, and peers from the membership file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"pool": ""}, "pool"),
         ({"colour": 1}, "colour"),
@@ -55,12 +55,12 @@ def test_defaults(tmp_path: Path) -> None:
         ({"warmup": {"peers": ["peer"]}}, "warmup.peers"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_wrong_setting_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         read(tmp_path, **changes)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     for path in (tmp_path / "absent.json", broken):
@@ -68,7 +68,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             AgentConfig.read(path)
 
 
-def test_secrets_are_read_without_their_line_break_and_never_shown(tmp_path: Path) -> None:
+def test_secrets_are_read_without_line_break_and_never_shown(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("s3cret\n")
     secret = read_secret(path)
@@ -88,7 +88,7 @@ def test_secrets_are_read_without_their_line_break_and_never_shown(tmp_path: Pat
             read_secret(wrong)
 
 
-def test_peers_are_the_other_members(tmp_path: Path) -> None:
+def test_peers_are_the_other_replicas(tmp_path: Path) -> None:
     path = tmp_path / "members.json"
     members = [{"id": f"chat-{number}", "agent": f"http://127.0.0.1:{8201 + number}"} for number in range(3)]
     path.write_text(json.dumps({"pool": "chat", "replicas": [*members, {"id": "chat-3"}]}))
@@ -97,14 +97,14 @@ def test_peers_are_the_other_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"replicas": 3}', '{"replicas": ["x"]}'])
-def test_a_membership_file_that_is_none_is_nobody_to_ask(tmp_path: Path, text: str | None) -> None:
+def test_invalid_membership_file_means_no_peers(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "members.json"
     if text is not None:
         path.write_text(text)
     assert find_peers(WarmupConfig(peers_file=path), "chat-0") == []
 
 
-def test_a_share_follows_the_membership_file(tmp_path: Path) -> None:
+def test_memory_share_follows_the_membership_file(tmp_path: Path) -> None:
     members = tmp_path / "membership.json"
     share = ShareConfig(memory=16 << 20, replicas=2, members_file=members)
     assert share_of(share) is None, "not there yet"

@@ -1,4 +1,4 @@
-"""The agent's index against a slow model that recomputes everything from what is cached."""
+"""The agent's index against a slow model that recomputes everything from the cached blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumage_engine.agent.events.wire import Cleared, Removed, Row, Stored
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.checkpoint import Checkpoint
 
-# Several token sequences for the same bytes, as sampled text has.
+# Several token sequences for the same bytes, as in sampled text.
 TABLE = ByteTable([b"a" * 64, b"a" * 32, b"b" * 64, b"a" * 96, b"c" * 7])
 SIZE = 4
 TIERS = {"GPU": 1, "CPU": 2, "STORAGE": 3}
@@ -27,7 +27,7 @@ def key_of(prompt: tuple[int, ...], salt: str, end: int) -> int:
 
 @dataclass
 class SlowModel:
-    """Copies by (block, tier); a chunk's tier is the best over chains of the worst along the chain."""
+    """Copies by (block, tier). A chunk's tier is the best over its chains, and each chain has the worst tier on it."""
 
     copies: Counter[tuple[int, int]] = field(default_factory=Counter)
     paths: dict[int, tuple[tuple[int, ...], str]] = field(default_factory=dict)
@@ -62,14 +62,14 @@ steps = st.lists(
 
 
 class World:
-    """The same steps to the index, as events, and to the model."""
+    """Applies the same steps to the index, as events, and to the model."""
 
     def __init__(self) -> None:
         self.index, self.model = CacheIndex("m", TABLE), SlowModel()
-        self.told: dict[int, int] = {}
+        self.published: dict[int, int] = {}
 
     def store(self, path: list[tuple[int, ...]], salt: str, medium: str) -> None:
-        """Blocks that miss in this medium, as an engine would: everything from the first one missing."""
+        """Stores blocks that miss in this medium, as an engine would: all from the first missing one on."""
         prompt = tuple(token for block in path for token in block)
         keys = [key_of(prompt, salt, end) for end in range(SIZE, len(prompt) + 1, SIZE)]
         known = 0
@@ -95,7 +95,7 @@ class World:
         self.model = SlowModel()
 
     def snapshot(self) -> None:
-        """What is cached, by way of a snapshot; orphans can't be in one."""
+        """Sends the cached blocks as a snapshot, which cannot contain orphans."""
         rows, copies = [], Counter[tuple[int, int]]()
         for key, (path, salt) in sorted(self.model.paths.items(), key=lambda item: len(item[1][0])):
             parent = key_of(path, salt, len(path) - SIZE) if len(path) > SIZE else None
@@ -109,20 +109,20 @@ class World:
         self.model.copies = copies
 
     def checkpoint(self) -> None:
-        """Another process takes over, and tells everything anew."""
+        """Another process takes over and publishes all chunks again."""
         saved = msgspec.msgpack.encode(self.index.save(0, None))
         self.index = CacheIndex("m", TABLE)
         self.index.restore(msgspec.msgpack.decode(saved, type=Checkpoint))
-        self.told.clear()
+        self.published.clear()
 
-    def look(self) -> None:
+    def check(self) -> None:
         for chunk, tier, tokens in self.index.changes():
-            assert tier != self.told.get(chunk, 0)
+            assert tier != self.published.get(chunk, 0)
             if tier:
-                self.told[chunk] = tier
+                self.published[chunk] = tier
                 assert tokens > 0
             else:
-                del self.told[chunk]
+                del self.published[chunk]
 
 
 @settings(max_examples=150, deadline=None)
@@ -132,23 +132,23 @@ def test_held_chunks_are_those_of_whole_chains(steps: list[tuple], look_every: i
     for number, (name, *arguments) in enumerate(steps):
         getattr(world, name)(*arguments)
         if number % look_every == 0:
-            world.look()
-    world.look()
-    assert world.told == world.model.held()
-    assert world.index.chunks >= len(world.told)
+            world.check()
+    world.check()
+    assert world.published == world.model.held()
+    assert world.index.chunks >= len(world.published)
 
 
 @settings(max_examples=60, deadline=None)
 @given(steps=steps)
-def test_nothing_is_kept_when_everything_was_removed(steps: list[tuple]) -> None:
+def test_index_is_empty_after_all_removals(steps: list[tuple]) -> None:
     world = World()
     for name, *arguments in steps:
         getattr(world, name)(*arguments)
     for (key, tier), count in world.model.copies.items():
         medium = next(name for name, number in TIERS.items() if number == tier)
         world.index.apply(Removed([key] * count, medium))
-    world.look()
-    assert world.told == {}
+    world.check()
+    assert world.published == {}
     assert (len(world.index), world.index.chunks, world.index.heat.ids) == (0, 0, 0)
 
 
@@ -156,13 +156,13 @@ def test_nothing_is_kept_when_everything_was_removed(steps: list[tuple]) -> None
 def test_predicted_chunks_are_the_chain_of_the_cached_bytes(path: list[tuple[int, ...]]) -> None:
     world = World()
     world.store(path, "", "GPU")
-    world.look()
+    world.check()
     data = TABLE.decode([token for block in path for token in block])
-    assert set(world.told) == set(chain(data, seed("m")))
+    assert set(world.published) == set(chain(data, seed("m")))
 
 
 @given(st.lists(blocks, min_size=1, max_size=12))
-def test_tokens_are_those_that_end_within_the_chunk(path: list[tuple[int, ...]]) -> None:
+def test_tokens_of_a_chunk_are_those_that_end_within_it(path: list[tuple[int, ...]]) -> None:
     index = CacheIndex("m", TABLE)
     tokens = [token for block in path for token in block]
     index.apply(Stored([hash((1, *tokens[: end + SIZE])) for end in range(0, len(tokens), SIZE)], None, tokens, SIZE))

@@ -1,4 +1,4 @@
-"""The table on disk: private, replaced at once, and no file when it can't be trusted."""
+"""The checkpoint on disk: private, replaced atomically, and ignored where it cannot be trusted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checkpoint(version: int = VERSION, model: str = "m") -> Checkpoint:
     return Checkpoint(version, model, 4, 1.5, [0, None], rows)
 
 
-def test_what_was_written_is_read_by_its_owner_only(tmp_path: Path) -> None:
+def test_checkpoint_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "table"
     write(path, checkpoint(model="other"))
     write(path, checkpoint())
@@ -28,20 +28,20 @@ def test_what_was_written_is_read_by_its_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x80"])
-def test_a_torn_file_is_no_file(tmp_path: Path, content: bytes) -> None:
+def test_torn_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "table"
     path.write_bytes(content)
     assert read(path, "m") is None
     assert read(tmp_path / "absent", "m") is None
 
 
-def test_another_model_or_version_is_no_file(tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_or_version_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "table"
     for other in (checkpoint(model="other"), checkpoint(version=VERSION + 1)):
         write(path, other)
         assert read(path, "m") is None
 
 
-def test_a_disk_that_does_not_take_it_costs_only_the_checkpoint(tmp_path: Path) -> None:
+def test_full_disk_costs_only_the_checkpoint(tmp_path: Path) -> None:
     write(tmp_path / "no-such-folder" / "table", checkpoint())
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from plumage_engine.agent.engine.client import EngineClient
 
 
-async def test_a_proxy_in_the_environment_is_not_asked_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_of_the_environment_is_not_used_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)

@@ -1,4 +1,4 @@
-"""The measurement of an event's cost measures something; how much is the benchmark's business."""
+"""The benchmark of an event's cost measures every kind of event. This file asserts no times."""
 
 from __future__ import annotations
 

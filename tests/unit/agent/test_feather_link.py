@@ -1,4 +1,4 @@
-"""A changed batching policy reaches the engine that runs, and one that it won't take is said, not repeated."""
+"""A changed batching policy reaches the running engine. A refused policy is logged and not sent again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TOKEN = "engine-token"
 
 
 class Engine:
-    """The route as engines have it. status: what it answers; words: what it was told."""
+    """An engine's route for the policy. status: its answer; policies: what it received."""
 
     def __init__(self) -> None:
-        self.status, self.words = 204, []
+        self.status, self.policies = 204, []
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,12 +32,12 @@ class Engine:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 allowed = self.headers["Authorization"] == f"Bearer {TOKEN}" and self.path == "/v1/plumage/feather"
-                owner.words.append(json.loads(body))
+                owner.policies.append(json.loads(body))
                 self.send_response(owner.status if allowed else 401)
-                said = b"no policy named Banditt" if owner.status == 400 else b""
-                self.send_header("Content-Length", str(len(said)))
+                answer = b"no policy named Banditt" if owner.status == 400 else b""
+                self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -67,7 +67,7 @@ def link_to(engine: Engine, path: Path, again: float = 60.0) -> tuple[BatchingPo
     return BatchingPolicySender(path, client, again=again, rng=random.Random(1)), client
 
 
-async def test_a_changed_file_is_told_and_an_unchanged_one_is_not(engine: Engine, tmp_path: Path) -> None:
+async def test_only_a_changed_file_is_sent(engine: Engine, tmp_path: Path) -> None:
     path = write(tmp_path / "plugin.json", {"policy": "Bandit"})
     link, client = link_to(engine, path)
     for _ in range(3):
@@ -77,20 +77,20 @@ async def test_a_changed_file_is_told_and_an_unchanged_one_is_not(engine: Engine
     write(path, None)  # vLLM's own order
     await link.send_if_due()
     await client.close()
-    assert engine.words == [{"policy": "Bandit"}, {"policy": "Heuristic"}, None]
+    assert engine.policies == [{"policy": "Bandit"}, {"policy": "Heuristic"}, None]
     assert link.counts["sent"] == 3
 
 
-async def test_what_was_told_is_told_again_after_a_while(engine: Engine, tmp_path: Path) -> None:
-    """An engine that was started anew may have read an older file."""
+async def test_policy_is_sent_again_after_a_while(engine: Engine, tmp_path: Path) -> None:
+    """A restarted engine may have read an older file."""
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}), again=0.0)
     for _ in range(2):
         await link.send_if_due()
     await client.close()
-    assert len(engine.words) == 2
+    assert len(engine.policies) == 2
 
 
-async def test_a_refused_policy_is_said_once(engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_policy_is_logged_once(engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine.status = 400
     path = write(tmp_path / "plugin.json", {"policy": "Banditt"})
     link, client = link_to(engine, path, again=0.0)
@@ -107,7 +107,7 @@ async def test_a_refused_policy_is_said_once(engine: Engine, tmp_path: Path, cap
     assert (link.counts["refused"], link.counts["sent"]) == (2, 1)
 
 
-async def test_an_engine_without_the_route_is_no_trouble(engine: Engine, tmp_path: Path) -> None:
+async def test_engine_without_the_route_is_no_error(engine: Engine, tmp_path: Path) -> None:
     engine.status = 404
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}))
     await link.send_if_due()
@@ -116,18 +116,18 @@ async def test_an_engine_without_the_route_is_no_trouble(engine: Engine, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{"])
-async def test_a_file_that_tells_nothing_changes_nothing(engine: Engine, tmp_path: Path, text: str) -> None:
+async def test_file_without_policy_changes_nothing(engine: Engine, tmp_path: Path, text: str) -> None:
     path = tmp_path / "plugin.json"
     path.write_text(text)
     link, client = link_to(engine, path)
     await link.send_if_due()
     await client.close()
-    assert engine.words == []
+    assert engine.policies == []
     assert link.error is not None
     assert link.error.startswith("plugin.json tells no batching policy")
 
 
-async def test_an_engine_that_is_away_is_told_when_it_is_back(engine: Engine, tmp_path: Path) -> None:
+async def test_policy_reaches_an_engine_that_was_away(engine: Engine, tmp_path: Path) -> None:
     engine.status = 503
     link, client = link_to(engine, write(tmp_path / "plugin.json", {"policy": "Bandit"}))
     with pytest.raises(EngineDownError):
@@ -138,11 +138,11 @@ async def test_an_engine_that_is_away_is_told_when_it_is_back(engine: Engine, tm
     assert link.counts["sent"] == 1
 
 
-async def test_an_operators_mark_goes_with_it(engine: Engine, tmp_path: Path) -> None:
-    """So that the engine passes over what only a newer one knows."""
+async def test_operators_mark_is_sent_with_the_policy(engine: Engine, tmp_path: Path) -> None:
+    """With it the engine ignores fields that only a newer operator knows."""
     path = tmp_path / "plugin.json"
     path.write_text(json.dumps({"feather": {"policy": "Bandit", "novelty": 1}, "writtenBy": "operator"}))
     link, client = link_to(engine, path)
     await link.send_if_due()
     await client.close()
-    assert engine.words == [{"policy": "Bandit", "novelty": 1, "writtenBy": "operator"}]
+    assert engine.policies == [{"policy": "Bandit", "novelty": 1, "writtenBy": "operator"}]

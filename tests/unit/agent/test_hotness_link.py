@@ -1,4 +1,6 @@
-"""An agent's prefixes ranked by what routers counted: under the last chunk that blocks make whole, or one behind."""
+"""An agent's prefixes ranked by the routers' counts. A count belongs to the last chunk that whole blocks complete, or
+to the one before.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ def _block(parent: Block | None, *chunks: int) -> Block:
     return block
 
 
-async def test_a_routers_match_may_end_inside_the_next_block() -> None:
+async def test_match_of_a_router_may_end_inside_the_next_block() -> None:
     heat = LocalHotness()
     link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))
     shared = _block(None, 10, 11)
-    short = _block(shared)  # one prompt goes on with a block that completes no chunk …
-    _block(shared, 12, 13)  # … another with one that does: the first of them may still be shared bytes
+    short = _block(shared)  # one prompt continues with a block that completes no chunk …
+    _block(shared, 12, 13)  # … and another with one that does: the start of that chunk may still be shared
     _block(short, 14)
     heat.used(shared)
     heat.used(shared)
@@ -38,7 +40,7 @@ async def test_a_routers_match_may_end_inside_the_next_block() -> None:
     await link.close()
 
 
-async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() -> None:
+async def test_use_of_a_prefix_counts_for_every_chunk_of_it() -> None:
     heat = LocalHotness()
     link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))
     root = _block(None, 1, 2)
@@ -54,7 +56,7 @@ async def test_uses_of_a_prefix_are_uses_of_every_chunk_on_the_way_to_its_end() 
     await link.close()
 
 
-async def test_others_get_the_loop_while_a_long_chain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loop_is_free_while_a_long_chain_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_hotness, "WALKED", 10)
     heat, turns, at = LocalHotness(), 0, None
     link = PoolHotness("unix:///nobody.sock", "p", heat, random.Random(1))

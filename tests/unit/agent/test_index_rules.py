@@ -1,4 +1,4 @@
-"""Single rules of the index: salts, adapters, images, groups, copies, lost events, bounds, heat."""
+"""Single rules of the index: salts, adapters, images, groups, copies, lost events, bounds, hotness."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_salt_and_adapter_seed_the_chain() -> None:
     assert added(one) == expected
 
 
-def test_a_salt_that_is_called_like_the_adapter_stays_a_salt() -> None:
+def test_salt_named_like_the_adapter_stays_a_salt() -> None:
     one = index()
     one.apply(stored([1], lora_name="x", extra_keys=[["x", "x"]]))
     assert added(one) == chain(text_of([1]), seed("m", "x", "x"))
 
 
 @pytest.mark.parametrize("keys", [[["image-hash", 3]], [b"digest"], ["image", "salt"]])
-def test_the_chain_ends_at_the_first_image(keys: list[object]) -> None:
+def test_chain_ends_at_the_first_image(keys: list[object]) -> None:
     one = index()
     one.apply(stored([1, 2, 3], extra_keys=[None, keys, None]))
     one.apply(stored([4], parent=3))
@@ -68,7 +68,7 @@ def test_only_full_attention_groups_are_followed() -> None:
     assert one.counters.unfollowed == 2
 
 
-def test_a_chunk_is_held_until_its_last_copy_goes() -> None:
+def test_chunk_is_held_until_its_last_copy_is_removed() -> None:
     one = index()
     one.apply(stored([1]))
     one.apply(stored([1]))
@@ -96,7 +96,7 @@ def test_blocks_below_a_lost_parent_are_counted_and_dropped() -> None:
     assert one.changes() == []
 
 
-def test_a_parent_that_returns_makes_its_children_reachable_again() -> None:
+def test_returned_parent_makes_its_children_reachable_again() -> None:
     one = index()
     one.apply(stored([1, 2]))
     one.changes()
@@ -106,7 +106,7 @@ def test_a_parent_that_returns_makes_its_children_reachable_again() -> None:
     assert added(one) == chain(text_of([1, 2]), seed("m"))
 
 
-def test_capacity_bounds_the_blocks_and_counts_the_rest() -> None:
+def test_capacity_bounds_the_blocks_and_drops_are_counted() -> None:
     one = index(capacity=2)
     one.apply(stored([1, 2, 3]))
     assert (len(one), one.counters.over_capacity) == (2, 1)
@@ -115,7 +115,7 @@ def test_capacity_bounds_the_blocks_and_counts_the_rest() -> None:
     assert len(one) == 2
 
 
-def test_a_snapshot_replaces_everything_and_brings_copies() -> None:
+def test_snapshot_replaces_all_blocks_with_their_copies() -> None:
     one = index()
     one.apply(stored([8]))
     one.changes()
@@ -127,7 +127,7 @@ def test_a_snapshot_replaces_everything_and_brings_copies() -> None:
     assert one.changes() == []
 
 
-def test_tenants_are_not_shown() -> None:
+def test_salted_prefixes_are_not_listed() -> None:
     one = index()
     one.apply(stored([1], extra_keys=[["tenant-secret"]]))
     block = one.block(1)
@@ -135,11 +135,11 @@ def test_tenants_are_not_shown() -> None:
     assert "tenant-secret" not in repr(block.origin)
 
 
-class TestHeat:
-    def test_a_prefix_gains_a_use_where_prompts_part(self) -> None:
+class TestHotness:
+    def test_prefix_gains_a_use_where_prompts_part(self) -> None:
         one = index()
         one.apply(stored([1, 2]))
-        one.apply(stored([3], parent=2))  # the same request goes on
+        one.apply(stored([3], parent=2))  # the same request continues
         assert one.heat.hottest(5) == []
         one.apply(stored([4], parent=2))  # another one branches off
         one.apply(stored([5], parent=2))
@@ -147,7 +147,7 @@ class TestHeat:
         assert (block.key, uses) == (2, 2)
         assert one.heat.prefix(block) == stored([1, 2]).token_ids
 
-    def test_a_prefix_computed_twice_gains_a_use(self) -> None:
+    def test_prefix_computed_twice_gains_a_use(self) -> None:
         one = index()
         one.apply(stored([1, 2]))
         one.apply(stored([1, 2, 3]))
@@ -163,7 +163,7 @@ class TestHeat:
         assert one.heat.prefix(block) is None
         assert one.heat.ids == 0
 
-    def test_ids_are_bounded_and_the_hottest_keep_theirs(self) -> None:
+    def test_stored_ids_are_bounded_and_the_hottest_keep_theirs(self) -> None:
         one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=10 * SIZE))
         one.apply(stored([1, 2]))
         one.apply(stored([3], parent=2))
@@ -175,7 +175,7 @@ class TestHeat:
         assert one.heat.prefix(hot) == stored([1, 2]).token_ids
         assert one.heat.prefix(one.block(100)) is None  # type: ignore[arg-type]
 
-    def test_an_event_that_can_never_fit_takes_no_ids_from_others(self) -> None:
+    def test_event_that_can_never_fit_takes_no_ids_from_others(self) -> None:
         one = CacheIndex("m", TABLE, heat=LocalHotness(max_ids=3 * SIZE))
         one.apply(stored([1]))
         one.apply(stored([10, 11, 12, 13]))
@@ -185,7 +185,7 @@ class TestHeat:
         assert one.heat.prefix(first) == stored([1]).token_ids
         assert one.heat.prefix(long) is None
 
-    def test_uses_fade(self) -> None:
+    def test_uses_age(self) -> None:
         one = CacheIndex("m", TABLE, heat=LocalHotness(period=4))
         for key in (1, 2, 2, 2):
             one.apply(stored([key]))
@@ -193,7 +193,7 @@ class TestHeat:
         one.apply(stored([2]))
         assert {block.key: uses for block, uses in one.heat.hottest(5)} == {2: 1}
 
-    def test_what_left_the_cache_is_not_hot(self) -> None:
+    def test_evicted_prefix_is_not_hot(self) -> None:
         one = index()
         one.apply(stored([1]))
         one.apply(stored([1]))
@@ -201,7 +201,7 @@ class TestHeat:
         one.apply(Removed([1]))
         assert one.heat.hottest(5) == []
 
-    def test_what_prefixes_share_counts_once_and_short_ones_give_way_to_long_ones(self) -> None:
+    def test_shared_part_counts_once_and_long_prefixes_replace_short_ones(self) -> None:
         one = index()
         one.apply(stored([1, 2, 3]))
         one.apply(stored([20], parent=2))

@@ -1,4 +1,4 @@
-"""Load out of vLLM's metrics page, and stalls out of loads."""
+"""Load is read from vLLM's metrics page, and stalls are found from loads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ process_start_time_seconds 1.75e+09
 """
 
 
-def test_vllms_names_are_read_and_ranks_add_up() -> None:
+def test_vllm_metrics_are_read_and_ranks_are_summed() -> None:
     assert parse_load(PAGE) == EngineLoad(5.0, 7.0, 0.25, 1500.0, 900.0, 211.0, 1.75e9)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "vllm:num_requests_running", "vllm:num_requests_running{ x", "vllm:"])
-def test_rubbish_is_no_load(text: str) -> None:
+def test_page_without_metrics_is_no_load(text: str) -> None:
     assert parse_load(text) == EngineLoad()
 
 
@@ -43,7 +43,7 @@ def test_requests_without_a_step_are_a_stall() -> None:
     assert watch.look(EngineLoad(running=1, steps=6), 1, 55.0)
 
 
-def test_an_idle_engine_is_not_stalled_and_starts_afresh() -> None:
+def test_idle_engine_is_not_stalled_and_the_wait_restarts() -> None:
     watch = StallWatch(10.0)
     idle = EngineLoad(running=0, waiting=3, steps=5)
     assert not watch.look(idle, 0, 0.0)
@@ -60,23 +60,23 @@ def test_an_idle_engine_is_not_stalled_and_starts_afresh() -> None:
         (EngineLoad(steps=0, started=100.0), EngineLoad(steps=9, started=100.5), True),
         (EngineLoad(steps=9), EngineLoad(steps=10), False),
     ],
-    ids=["same", "restarted", "busy at once", "untold, same"],
+    ids=["same", "restarted", "busy at once", "without start time, same"],
 )
-def test_an_engine_that_was_started_anew_is_told_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
+def test_restarted_engine_is_reported_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
     watch = RestartWatch()
     assert watch.look(before), "the first life is one"
     assert watch.look(after) is another
     assert not watch.look(after)
 
 
-@pytest.mark.parametrize("started", [0.0, 100.0], ids=["untold", "untold now"])
-def test_where_no_start_is_told_two_looks_on_end_tell_of_another_life(started: float) -> None:
+@pytest.mark.parametrize("started", [0.0, 100.0], ids=["unknown before", "unknown now"])
+def test_fallen_counters_in_two_loads_mean_a_restart_where_no_start_time_is_known(started: float) -> None:
     watch = RestartWatch()
-    torn, anew = EngineLoad(), EngineLoad(steps=3)
+    torn, restarted = EngineLoad(), EngineLoad(steps=3)
     assert watch.look(EngineLoad(steps=9, started=started))
     for whole in (10, 11):
         assert not watch.look(torn), "a page that came without its counters"
         assert watch.doubtful
         assert not watch.look(EngineLoad(steps=whole, started=started)), "the same life as before"
         assert not watch.doubtful
-    assert [watch.look(load) for load in (anew, anew, anew)] == [False, True, False]
+    assert [watch.look(load) for load in (restarted, restarted, restarted)] == [False, True, False]

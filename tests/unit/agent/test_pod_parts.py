@@ -1,4 +1,4 @@
-"""What an agent needs in a pod, part by part: its engine's figures, its peers by name, its secret."""
+"""What an agent needs in a pod: its engine's figures, its peers by DNS name, its token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ vllm:bad{le="x"} NaN
 """
 
 
-def test_figures_of_several_ranks_add_up() -> None:
+def test_figures_of_several_ranks_are_summed() -> None:
     found = parse_figures(PAGE)
     assert found.queue_wait.bounds == [0.3, 1.0]
     assert found.queue_wait.counts == [4, 6, 7]
@@ -47,7 +47,7 @@ def test_figures_of_several_ranks_add_up() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "\0", 'vllm:cache_config_info{block_size="None",num_gpu_blocks="3"} 1\n'])
-def test_an_engine_that_tells_nothing(page: str) -> None:
+def test_engine_without_figures(page: str) -> None:
     assert parse_figures(page) == EngineFigures()
 
 
@@ -62,7 +62,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[str]]) -> Non
     monkeypatch.setattr(pool_members.socket, "gethostname", lambda: "own")
 
 
-def test_peers_by_the_services_name_are_all_but_this_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_by_service_name_exclude_this_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     config = WarmupConfig(peers_service="chat-engine.ns.svc", peers=("http://given:1",))
     resolve(monkeypatch, {"chat-engine.ns.svc": ["10.0.0.3", "10.0.0.2", "10.0.0.1"], "own": ["10.0.0.1"]})
     assert find_peers(config, "x") == ["http://given:1", "http://10.0.0.2:8081", "http://10.0.0.3:8081"]
@@ -74,7 +74,7 @@ def test_peers_by_the_services_name_are_all_but_this_pod(monkeypatch: pytest.Mon
     assert find_peers(config, "x") == ["http://given:1"]
 
 
-def test_a_share_follows_the_pods_behind_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_share_follows_the_pods_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     share = ShareConfig(memory=64 << 20, members_service="chat-engine.ns.svc")
     resolve(monkeypatch, {"chat-engine.ns.svc": ["10.0.0.1"]})
     alone = share_of(share)
@@ -90,7 +90,7 @@ def test_a_share_follows_the_pods_behind_the_service(monkeypatch: pytest.MonkeyP
             ShareConfig.model_validate({"memory": 1, **wrong})
 
 
-def test_a_pods_token_is_made_once_and_whole(tmp_path: Path) -> None:
+def test_token_of_a_pod_is_written_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "token"
     ensure_token(path)
     made = path.read_text()
@@ -101,7 +101,7 @@ def test_a_pods_token_is_made_once_and_whole(tmp_path: Path) -> None:
         ensure_token(tmp_path / "absent" / "token")
 
 
-def test_the_command_line_goes_before_the_file_and_the_directorys_secrets_are_files(tmp_path: Path) -> None:
+def test_command_line_wins_over_the_file_and_secrets_of_the_directory_are_files(tmp_path: Path) -> None:
     path = tmp_path / "agent.json"
     path.write_text(
         '{"pool": "p", "replica": "of the file", "model": "m", "modelFolder": "x", "engineUrl": "http://e:1",'

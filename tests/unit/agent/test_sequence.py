@@ -1,4 +1,4 @@
-"""Holes, repeats and restarts by number and time."""
+"""Gaps, repeats and restarts by sequence number and time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_verdicts(sequencer: Sequencer, seq: int, ts: float, verdict: Verdict) -
     ],
     ids=["idle", "from the start", "late", "same engine", "after a snapshot", "another engine", "forgot", "restarted"],
 )
-def test_a_replay_must_begin_with_what_was_applied_last(
+def test_replay_must_begin_with_the_last_applied_event(
     sequencer: Sequencer, replayed: list[tuple[int, float]], continues: bool
 ) -> None:
     assert sequencer.continues(replayed) is continues

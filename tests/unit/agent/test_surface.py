@@ -1,4 +1,4 @@
-"""What the agent's HTTP surface answers to paths that it has not."""
+"""What the agent's HTTP server answers to unknown paths and to callers without rights."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from plumage_engine.agent.warmup import Hottest
 
 
 class _Agent:
-    """No route is reached here, so it needs nothing but the token."""
+    """No route is reached here, so it needs only the token."""
 
     token = SecretStr("t")
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/v1/plumage/drain/", "/v1/plumage/stats/", "/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_slash_too_many_is_no_way_to_another_host(path: str, method: str) -> None:
-    """A redirect would carry the host that the client wrote, and send the token there."""
+async def test_double_slash_redirects_to_no_other_host(path: str, method: str) -> None:
+    """A redirect would contain the host that the client wrote, and send the token there."""
     agent: Any = _Agent()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent") as client:
         answer = await client.request(method, path, headers={"host": "evil.example"})
@@ -35,7 +35,7 @@ PEER, OPERATOR = "system:serviceaccount:a:chat-engine", "system:serviceaccount:p
 
 
 class _Callers:
-    """Lets two tokens in, as a pod's callers do after they asked the API server."""
+    """Accepts two tokens, as a pod's callers do after they asked the API server."""
 
     async def check(self, authorization: str) -> str:
         known = {"Bearer of a peer": PEER, "Bearer of the operator": OPERATOR}
@@ -45,7 +45,7 @@ class _Callers:
 
 
 class _Answering(_Agent):
-    """Answers what the routes ask for, as far as they get."""
+    """Answers what the routes need, as far as they get."""
 
     callers: Any = _Callers()
     figures_only = frozenset({OPERATOR})
@@ -68,24 +68,24 @@ async def asked(agent: Any, method: str, name: str, token: str) -> httpx.Respons
     ("token", "hottest", "drain"),
     [("t", 200, 200), ("of a peer", 200, 401), ("of the operator", 403, 401), ("x", 403, 401)],
 )
-async def test_prompts_are_for_peers_and_a_drain_for_the_pod_itself(token: str, hottest: int, drain: int) -> None:
-    """The operator has one token for all pools: whoever it is shown to must not read prompts with it."""
+async def test_prompts_are_for_peers_and_drain_is_for_the_own_pod(token: str, hottest: int, drain: int) -> None:
+    """The operator shows one token to all pools: a pool that saw it must not read prompts with it."""
     assert (await asked(_Answering(), "GET", "hottest", token)).status_code == hottest
     assert (await asked(_Answering(), "POST", "drain", token)).status_code == drain
 
 
-async def test_a_refusal_tells_who_may_not_do_what() -> None:
-    told = (await asked(_Answering(), "GET", "hottest", "of the operator")).json()["error"]
-    assert told == {"message": f"{OPERATOR} may read figures here, and no prompts", "type": "permission_error"}
-    told = (await asked(_Answering(), "GET", "stats", "x")).json()["error"]
-    assert told["message"] == "system:serviceaccount:a:b may not call here"
+async def test_refusal_names_caller_and_route() -> None:
+    error = (await asked(_Answering(), "GET", "hottest", "of the operator")).json()["error"]
+    assert error == {"message": f"{OPERATOR} may read figures here, and no prompts", "type": "permission_error"}
+    error = (await asked(_Answering(), "GET", "stats", "x")).json()["error"]
+    assert error["message"] == "system:serviceaccount:a:b may not call here"
     alone = _Answering()
     alone.callers = None
     assert (await asked(alone, "GET", "stats", "x")).status_code == 401
 
 
-async def test_settings_of_an_older_operator_name_callers_alone() -> None:
-    """They open what they name, as they did before."""
+async def test_settings_of_an_older_operator_have_callers_only() -> None:
+    """These callers have the rights that they had before."""
     older = _Answering()
     older.figures_only = frozenset()
     assert (await asked(older, "GET", "hottest", "of the operator")).status_code == 200

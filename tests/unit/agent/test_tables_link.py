@@ -1,4 +1,4 @@
-"""The exchange of learned tables outlives whatever one of its rounds raises."""
+"""The exchange of learned tables continues after any error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plumage_engine.agent.engine_updates.learned_tables import LearnedTablesSync
 
 
 class Engine(EngineClient):
-    """Has no table, for a different reason each time."""
+    """Has no table, each time for a different reason."""
 
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:9")
@@ -24,7 +24,7 @@ class Engine(EngineClient):
         raise (ZeroDivisionError("a mistake of ours"), EngineDownError("gone"))[self.asked % 2]
 
 
-async def test_a_mistake_ends_nothing_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exchange_continues_after_an_error_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
     link = LearnedTablesSync("unix:///nowhere", "chat", "chat-0", engine, period=0.001, rng=random.Random(1))
     task = asyncio.create_task(link.run())

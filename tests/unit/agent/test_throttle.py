@@ -1,4 +1,4 @@
-"""Above its rate the throttle publishes what was seen twice, and nothing is lost that stays."""
+"""Above its rate the throttle publishes only what it saw twice. What stays cached is published in the end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def adds(*chunks: int) -> list[Change]:
     return [Change(chunk, 1, 64) for chunk in chunks]
 
 
-def test_below_the_rate_everything_passes() -> None:
+def test_everything_passes_below_the_rate() -> None:
     throttle = Throttle(rate=10)
     assert throttle.pass_on(adds(*range(10)), 0.0) == adds(*range(10))
     assert throttle.pass_on(adds(*range(10, 15)), 0.5) == adds(*range(10, 15))
     assert throttle.withheld == 0
 
 
-def test_above_the_rate_only_what_was_seen_before_passes() -> None:
+def test_only_repeated_chunks_pass_above_the_rate() -> None:
     throttle = Throttle(rate=2)
     assert throttle.pass_on(adds(1, 2, 3, 4), 0.0) == adds(1, 2)
     throttle.pass_on([Change(3, 0)], 0.0)  # evicted …
@@ -28,14 +28,14 @@ def test_above_the_rate_only_what_was_seen_before_passes() -> None:
     assert len(throttle) == 2
 
 
-def test_what_was_withheld_follows_when_there_is_room() -> None:
+def test_withheld_chunks_follow_when_there_is_room() -> None:
     throttle = Throttle(rate=2)
     throttle.pass_on(adds(1, 2, 3, 4, 5), 0.0)
     assert throttle.pass_on([], 1.0) == adds(3, 4)
     assert throttle.pass_on([], 60.0) == adds(5)
 
 
-def test_what_left_the_cache_is_not_published_late() -> None:
+def test_evicted_chunk_is_not_published_late() -> None:
     throttle = Throttle(rate=1)
     throttle.pass_on(adds(1, 2), 0.0)
     assert throttle.pass_on([Change(2, 0, 0)], 0.0) == [Change(2, 0, 0)]
@@ -48,7 +48,7 @@ def test_memory_is_bounded() -> None:
     assert len(throttle) == 10
 
 
-def test_clear_forgets_what_was_withheld() -> None:
+def test_clear_forgets_withheld_chunks() -> None:
     throttle = Throttle(rate=1)
     throttle.pass_on(adds(1, 2), 0.0)
     throttle.clear()
@@ -56,8 +56,10 @@ def test_clear_forgets_what_was_withheld() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), max_size=60), st.lists(st.floats(0, 0.4), min_size=60))
-def test_in_the_end_routers_know_exactly_what_is_held(steps: list[tuple[int, int]], pauses: list[float]) -> None:
-    """Whatever the rate held back, after a quiet time the published state is the engine's."""
+def test_published_state_equals_the_engine_after_a_quiet_time(
+    steps: list[tuple[int, int]], pauses: list[float]
+) -> None:
+    """Whatever was withheld before."""
     throttle, now = Throttle(rate=3), 0.0
     held: dict[int, int] = {}
     known: dict[int, int] = {}

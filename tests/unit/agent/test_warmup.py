@@ -1,4 +1,4 @@
-"""What a new replica computes of what its peers tell."""
+"""Which prefixes of its peers a new replica computes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def prefix(first: int, length: int, uses: int, adapter: str = "") -> Prefix:
 
 
 class Peer:
-    """An agent that tells these prefixes; and an engine that notes which prompts it was sent."""
+    """An agent that lists these prefixes, and an engine that records the prompts that it received."""
 
-    def __init__(self, told: Sequence[Prefix], silent: bool = False) -> None:
-        self.told, self.silent, self.computed = told, silent, list[list[int]]()
+    def __init__(self, prefixes: Sequence[Prefix], silent: bool = False) -> None:
+        self.prefixes, self.silent, self.computed = prefixes, silent, list[list[int]]()
 
     async def hottest(self, _: web.Request) -> web.Response:
         if self.silent:
             await asyncio.sleep(60)
-        return web.json_response({"prefixes": [{"tokens": one.tokens, "uses": one.uses} for one in self.told]})
+        return web.json_response({"prefixes": [{"tokens": one.tokens, "uses": one.uses} for one in self.prefixes]})
 
     async def complete(self, request: web.Request) -> web.Response:
         self.computed.append((await request.json())["prompt"])
@@ -64,37 +64,37 @@ async def _warmed(serve, peers: Sequence[Peer], budget: int, seconds: float = 30
     return own.computed, warmth.reason
 
 
-async def test_each_peer_s_part_is_warmed_and_the_hottest_goes_first(serve) -> None:
+async def test_prefixes_of_each_peer_are_warmed_hottest_first(serve) -> None:
     one, other = prefix(0, 64, uses=2), prefix(1000, 64, uses=3)
     computed, reason = await _warmed(serve, [Peer([one]), Peer([other])], budget=1000)
     assert (computed, reason) == ([other.tokens, one.tokens], "done")
 
 
-async def test_the_budget_is_of_all_peers_together(serve) -> None:
+async def test_budget_covers_all_peers_together(serve) -> None:
     peers = [Peer([prefix(1000 * number, 64, uses=number)]) for number in range(4)]
     computed, _ = await _warmed(serve, peers, budget=130)
     assert [tokens[0] for tokens in computed] == [3000, 2000]
 
 
-async def test_a_peer_that_is_silent_costs_no_more_than_half_of_the_time(serve) -> None:
+async def test_silent_peer_costs_at_most_half_of_the_time(serve) -> None:
     one = prefix(0, 64, uses=2)
     computed, reason = await _warmed(serve, [Peer((), silent=True), Peer([one])], budget=1000, seconds=6.0)
     assert (computed, reason) == ([one.tokens], "done")
 
 
-def test_what_prefixes_share_counts_once() -> None:
+def test_shared_part_of_prefixes_counts_once() -> None:
     hot, longer, stranger = prefix(0, 64, uses=5), prefix(0, 96, uses=4), prefix(500, 64, uses=3)
     assert hottest_of([stranger, longer, hot], 64 + 32 + 64) == [hot, longer, stranger]
     assert hottest_of([stranger, longer, hot], 64 + 32 + 63) == [hot, longer]
 
 
-def test_what_others_have_whole_is_left_out() -> None:
+def test_prefix_contained_in_another_is_left_out() -> None:
     longer, begun = prefix(0, 96, uses=5), prefix(0, 64, uses=4)
     assert hottest_of([begun, longer, longer], 1000) == [longer]
     adapted = prefix(0, 64, uses=4, adapter="lora")
     assert hottest_of([longer, adapted], 1000) == [longer, adapted], "another adapter's blocks are others"
 
 
-def test_what_does_not_fit_makes_room_for_what_does() -> None:
+def test_prefix_that_does_not_fit_makes_room_for_one_that_does() -> None:
     large, small = prefix(0, 640, uses=5), prefix(1000, 64, uses=4)
     assert hottest_of([large, small, prefix(2000, 15, uses=9)], 100) == [small], "less than a chunk is no block"

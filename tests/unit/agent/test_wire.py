@@ -1,4 +1,4 @@
-"""Every form in which vLLM has sent its events, and what is no form at all."""
+"""Every form in which vLLM sends its events, and messages in no known form."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_hashes_may_be_bytes() -> None:
         encode([1.0, [{**STORED, "token_ids": "text"}]]),
     ],
 )
-def test_what_is_no_batch_is_an_error(payload: bytes) -> None:
+def test_invalid_batch_is_an_error(payload: bytes) -> None:
     with pytest.raises(WireError):
         decode_batch(payload)
 
 
-def test_a_snapshot_is_read() -> None:
+def test_snapshot_is_read() -> None:
     rows = [[1, None, [5, 6], "GPU", 0, None, ["salt"], 2], [2, 1, [7, 8], "CPU", None, None, None, 1]]
     snapshot = decode_snapshot(encode({"v": 1, "seq": 12, "block_size": 2, "blocks": rows, "later": "field"}))
     assert (snapshot.seq, snapshot.block_size) == (12, 2)
@@ -92,6 +92,6 @@ def test_a_snapshot_is_read() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"<html>", encode({"v": 2, "seq": 0, "block_size": 2, "blocks": []})])
-def test_a_snapshot_that_cannot_be_read_is_an_error(payload: bytes) -> None:
+def test_unreadable_snapshot_is_an_error(payload: bytes) -> None:
     with pytest.raises(WireError, match="snapshot"):
         decode_snapshot(payload)

@@ -1,4 +1,4 @@
-"""What holds for every field of every kind: it is documented, bounded, and has a static default or must be set."""
+"""Every field of every kind is documented and bounded, and has a static default or is required."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_field_is_documented_and_bounded(at: tuple[str, type[Struct], str], fiel
         assert_bounded(schema, at[1].model_json_schema().get("$defs", {}))
 
 
-# Of its fields people write the name; Kubernetes has the bounds of the others.
+# Users write the name of these; Kubernetes bounds the other fields.
 SERVER_SET = {"ObjectMeta"}
 
 
@@ -83,17 +83,17 @@ def test_models_are_frozen_and_camel_case_outside() -> None:
     assert written["spec"]["engine"]["feather"]["qLearning"]["learningRate"] == "0.1"
 
 
-def test_what_is_written_reads_back_equal() -> None:
+def test_written_objects_read_back_equal() -> None:
     pool = load_pool(MINIMAL, "pool.yaml")
     assert InferencePool.model_validate(pool.model_dump(mode="json", exclude_unset=True)) == pool
 
 
-def test_python_names_are_no_fields() -> None:
+def test_python_names_are_refused_as_fields() -> None:
     with pytest.raises(ValidationError, match="api_version"):
         InferencePool.model_validate({"api_version": "inference.plumage.dev/v1alpha1"})
 
 
-def test_papers_values_are_the_defaults() -> None:
+def test_defaults_are_the_values_of_the_papers() -> None:
     spec = load_pool(MINIMAL, "pool.yaml").spec
     assert spec.router.lbgr.forgetting == Quantity("0.992")
     assert spec.router.lbgr.decay_interval_milliseconds == 20
@@ -101,7 +101,7 @@ def test_papers_values_are_the_defaults() -> None:
     assert spec.engine.eviction.hotness.filter.fingerprint_bits == 8
 
 
-def test_name_of_the_model_falls_back_to_its_uri() -> None:
+def test_model_name_falls_back_to_its_uri() -> None:
     assert load_pool(MINIMAL, "pool.yaml").spec.model.served_name == "tiny-chat"
 
 
@@ -118,7 +118,7 @@ def test_name_of_the_model_falls_back_to_its_uri() -> None:
         (".5", 0.5),
     ],
 )
-def test_quantities(text: str, value: float) -> None:
+def test_quantities_are_read(text: str, value: float) -> None:
     assert float(Quantity(text)) == pytest.approx(value)
 
 

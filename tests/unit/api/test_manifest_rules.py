@@ -23,22 +23,22 @@ def mistakes(document: dict[str, Any]) -> list[str]:
     return []
 
 
-def test_the_base_objects_are_right() -> None:
+def test_base_objects_are_valid() -> None:
     assert mistakes(pool()) == []
     assert mistakes(gateway()) == []
 
 
 @pytest.mark.parametrize(("mutate", "message"), FIELD_MISTAKES + RULES)
-def test_a_pool_mistake_is_named(mutate: Mutation, message: str) -> None:
+def test_pool_mistake_has_its_message(mutate: Mutation, message: str) -> None:
     document = pool()
     mutate(document)
     assert message in mistakes(document)
-    assert len(mistakes(document)) <= 1 + message.startswith("kind")  # a wrong kind may come with its version
+    assert len(mistakes(document)) <= 1 + message.startswith("kind")  # a wrong kind may have its version
 
 
 @pytest.mark.parametrize("kind", ["InferencePol", "inferencepool", "Pod", None])
 @pytest.mark.parametrize("version", ["inference.plumage.dev/v1alpha2", "inference.plumage.dev/v1alpha1", None])
-def test_a_wrong_kind_hides_no_other_mistake(kind: str | None, version: str | None) -> None:
+def test_wrong_kind_hides_no_other_mistake(kind: str | None, version: str | None) -> None:
     document = pool()
     put("spec.replicas", "four")(document)
     put("metadata.name", "Über")(document)
@@ -49,19 +49,19 @@ def test_a_wrong_kind_hides_no_other_mistake(kind: str | None, version: str | No
     assert found == [*(["apiVersion"] * (not right)), "kind", "metadata.name", "spec.replicas"]
 
 
-def test_a_document_of_another_group_is_refused_as_such() -> None:
+def test_document_of_another_group_is_refused() -> None:
     document = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": "four"}}
     assert [line.partition(":")[0] for line in mistakes(document)] == ["apiVersion", "kind"]
 
 
 @pytest.mark.parametrize(("mutate", "message"), GATEWAY_FIELD_MISTAKES + GATEWAY_RULES)
-def test_a_gateway_mistake_is_named(mutate: Mutation, message: str) -> None:
+def test_gateway_mistake_has_its_message(mutate: Mutation, message: str) -> None:
     document = gateway()
     mutate(document)
     assert mistakes(document) == [message]
 
 
-# Mistakes that don't touch each other's fields: any subset must be reported whole.
+# Mistakes in unrelated fields: each subset must be reported completely.
 APART = [
     FIELD_MISTAKES[0],
     FIELD_MISTAKES[2],
@@ -85,7 +85,7 @@ def test_all_mistakes_are_reported_at_once(chosen: list[int]) -> None:
     assert sorted(mistakes(document)) == sorted(APART[index][1] for index in chosen)
 
 
-def test_a_rule_does_not_repeat_the_complaint_about_a_field_it_reads() -> None:
+def test_rule_does_not_repeat_the_error_of_a_field_that_it_reads() -> None:
     document = pool()
     put("spec.autoscaling", {"minReplicas": "five", "maxReplicas": 2})(document)
     assert mistakes(document) == ["spec.autoscaling.minReplicas: must be an integer, got 'five'"]
@@ -103,7 +103,7 @@ PLACES = ["spec", "spec.model", "spec.engine", "spec.replicas", "spec.router", "
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLACES), json)
-def test_any_value_anywhere_is_taken_or_refused_in_words(place: str, value: object) -> None:
+def test_any_value_in_any_field_is_accepted_or_refused_with_a_message(place: str, value: object) -> None:
     document = copy.deepcopy(pool())
     put(place, value)(document)
     for line in mistakes(document):
@@ -111,7 +111,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_words(place: str, value: obje
         assert line.startswith(("spec", "metadata", "status"))
 
 
-# A rule between two parts, and a wrong field of one of the parts that the rule does not read.
+# A rule between two sections, and a wrong field of one section that the rule does not read.
 BESIDE = [
     ("spec.engine.startupTimeoutSeconds", "long", "spec.engine.startupTimeoutSeconds: must be an integer, got 'long'"),
     ("spec.engine.args", ["--port=1"], "spec.engine.args[0]: may not be set: Plumage sets it itself, got '--port=1'"),
@@ -127,7 +127,9 @@ BUILTIN = "spec.model.uri: may not be a builtin:// model with engine.runtime VLL
 
 
 @pytest.mark.parametrize(("path", "value", "message"), BESIDE, ids=[path for path, *_ in BESIDE])
-def test_rule_between_parts_is_reported_beside_a_mistake_in_one_of_them(path: str, value: object, message: str) -> None:
+def test_rule_between_sections_is_reported_beside_a_mistake_in_one_of_them(
+    path: str, value: object, message: str
+) -> None:
     document = pool()
     put("spec.model.uri", "builtin://tiny-chat")(document)
     put("spec.engine.runtime", "VLLM")(document)
@@ -138,7 +140,7 @@ def test_rule_between_parts_is_reported_beside_a_mistake_in_one_of_them(path: st
     assert len(found) == 2
 
 
-def test_rule_that_reads_a_wrong_field_below_is_left_out() -> None:
+def test_rule_that_reads_a_wrong_field_is_left_out() -> None:
     document = pool()
     put("spec.model.uri", "builtin://tiny-chat")(document)
     put("spec.engine.runtime", "vllm")(document)
@@ -155,7 +157,7 @@ def test_rule_about_a_list_is_reported_beside_a_mistake_in_an_entry() -> None:
     ]
 
 
-def test_misspelt_value_is_answered_with_the_nearest_one() -> None:
+def test_misspelt_value_gets_the_nearest_one_as_a_hint() -> None:
     document = pool()
     put("spec.router.policy", "lbgr")(document)
     (line,) = mistakes(document)

@@ -1,4 +1,4 @@
-"""Manifests as text: several documents, nulls, keys twice, bombs."""
+"""Manifests as text: several documents, nulls, duplicate keys, alias bombs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def refused(text: str) -> list[str]:
     return caught.value.mistakes
 
 
-def test_several_documents() -> None:
+def test_several_documents_are_read() -> None:
     kinds = [type(manifest) for manifest in load_manifests(f"{POOL}---\n---\n{GATEWAY}", "all.yaml")]
     assert kinds == [InferencePool, InferenceGateway]
     assert load_pool(f"{GATEWAY}---\n{POOL}", "all.yaml").metadata.name == "chat"
 
 
-def test_a_name_is_given_once() -> None:
+def test_duplicate_name_is_refused() -> None:
     text = f"{POOL}---\n{GATEWAY}---\n{POOL.replace('chat}', 'chat, namespace: default}')}"
     with pytest.raises(ManifestError) as caught:
         load_manifests(text, "all.yaml")
@@ -58,7 +58,7 @@ def test_mistakes_of_all_documents_are_reported() -> None:
     ]
 
 
-def test_a_key_set_twice_hides_no_other_mistake() -> None:
+def test_duplicate_key_hides_no_other_mistake() -> None:
     twice = POOL.replace("metadata: {name: chat}", "metadata: {name: chat, name: Chat}")
     bad = GATEWAY.replace("name: front", "name: Front")
     assert refused(f"{twice}  replicas: four\n---\n{bad}---\n- 1\n") == [
@@ -72,7 +72,7 @@ def test_a_key_set_twice_hides_no_other_mistake() -> None:
     ]
 
 
-def test_a_key_set_twice_is_named_wherever_it_is() -> None:
+def test_duplicate_key_is_named_at_any_depth() -> None:
     assert refused("a: [{b: 1, b: 2}]")[0] == "a[0].b: may not be set twice, line 1"
     assert refused("a:\na:\n")[:2] == [
         "a: may not be set twice, line 2",
@@ -80,7 +80,7 @@ def test_a_key_set_twice_is_named_wherever_it_is() -> None:
     ]
 
 
-def test_a_key_that_is_merged_in_counts_as_set() -> None:
+def test_merged_key_counts_as_set() -> None:
     assert refused("a: &a {b: 1}\nc: {<<: *a, b: 2}")[0] == "c.b: may not be set twice, line 2"
     assert refused("a: &a {b: 1}\nc: {b: 2, <<: [{d: 1}, {<<: *a}]}")[0] == "c.b: may not be set twice, line 2"
     assert read_documents("a: &a {b: 1}\nc: {<<: *a, d: 2}", "merged")[0].content == {
@@ -89,14 +89,14 @@ def test_a_key_that_is_merged_in_counts_as_set() -> None:
 
 
 @pytest.mark.parametrize(("text", "form"), [("[1]", "list"), ("just text", "str")])
-def test_what_is_no_mapping_is_no_pool(text: str, form: str) -> None:
+def test_document_without_mapping_is_no_pool(text: str, form: str) -> None:
     assert refused(text) == [
         f"document 1 must be a mapping, got {form}",
         "must hold exactly one InferencePool, got 0",
     ]
 
 
-def test_exactly_one_pool() -> None:
+def test_exactly_one_pool_is_required() -> None:
     assert refused(f"{POOL}---\n{POOL.replace('chat}', 'other}')}") == ["must hold exactly one InferencePool, got 2"]
     two = refused(f"{POOL}---\n{POOL.replace('Simulator', 'simulator')}")
     assert [line.partition(":")[0] for line in two] == ["document 2", "must hold exactly one InferencePool, got 2"]
@@ -110,7 +110,7 @@ def test_null_means_absent() -> None:
     assert pool.spec.autoscaling is None
 
 
-def test_numbers_are_what_kubectl_takes_for_numbers() -> None:
+def test_numbers_are_read_as_kubectl_reads_them() -> None:
     text = "a: [1e3, 1.5e3, .5e1, 0o17, -0o7, 017, 1_000, 0x1f, 12e4567, 1e, e3, '1e3', .inf]"
     read = read_documents(text, "numbers")[0].content
     assert read == {"a": [1000.0, 1500.0, 5.0, 15, -7, 15, 1000, 31, "12e4567", "1e", "e3", "1e3", float("inf")]}
@@ -118,7 +118,7 @@ def test_numbers_are_what_kubectl_takes_for_numbers() -> None:
     assert refused(commit) == ["spec.model.revision: must be a string, got 1000.0"]
 
 
-def test_what_an_api_server_adds_is_accepted() -> None:
+def test_fields_that_an_api_server_adds_are_accepted() -> None:
     added = POOL.replace(
         "{name: chat}", "{name: chat, uid: u-1, generation: 3, resourceVersion: '7', managedFields: []}"
     )
@@ -136,7 +136,7 @@ def test_what_an_api_server_adds_is_accepted() -> None:
         ("a: 1\n---\n" * 101, "must hold at most 100 documents"),
     ],
 )
-def test_text_that_is_refused(text: str, mistake: str) -> None:
+def test_invalid_text_is_refused(text: str, mistake: str) -> None:
     assert refused(text) == [mistake]
 
 
@@ -146,22 +146,22 @@ def test_billion_laughs_are_refused_before_they_are_built() -> None:
     assert refused("\n".join(lines)) == ["must hold at most 100,000 values, aliases expanded, line 6"]
 
 
-def test_a_chain_of_aliases_is_no_way_around_the_depth() -> None:
+def test_chain_of_aliases_counts_towards_the_depth() -> None:
     lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 300)]
     assert refused("\n".join(lines)) == ["must be nested at most 64 levels deep, aliases expanded, line 65"]
 
 
-def test_aliases_in_measure_are_welcome() -> None:
+def test_few_aliases_are_accepted() -> None:
     text = POOL.replace('"builtin://tiny-chat"', '&uri "builtin://tiny-chat", tokenizer: *uri')
     assert load_pool(text, "pool.yaml").spec.model.tokenizer == "builtin://tiny-chat"
 
 
 @pytest.mark.parametrize("text", ["a: [", "a: !!python/object:os.system {}", "a: 2020-13-45", "a: \x00", "? [1]\n: 2"])
-def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
+def test_unusual_yaml_tags_are_refused(text: str) -> None:
     assert refused(text)[0].startswith("must be YAML: ")
 
 
-def test_a_number_too_long_for_python_is_refused() -> None:
+def test_number_too_long_for_python_is_refused() -> None:
     assert refused("a: " + "9" * 10_000)[0].startswith("must be YAML: ")
 
 

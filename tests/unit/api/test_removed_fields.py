@@ -1,4 +1,4 @@
-"""Fields that nothing read are gone: a manifest that sets one is refused, not accepted without effect."""
+"""Removed fields: a manifest that sets one is refused, not accepted without effect."""
 
 from __future__ import annotations
 

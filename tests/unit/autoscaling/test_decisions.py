@@ -1,4 +1,4 @@
-"""What the autoscaler decides, and what it says about it."""
+"""The autoscaler's decisions and their messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT = {"type": "QueueWait", "targetMilliseconds": 100}
 
 
 def decide(load: PoolLoad, *metrics: dict[str, Any], now: float = 0.0, **spec: Any) -> Decision:
-    """Of a new autoscaler without rate limits and windows, which decides for the second time."""
+    """The second decision of a new autoscaler without rate limits and windows."""
     scaler, rules = Autoscaler(), spec_of(*metrics, **{"behavior": free(), **spec})
     scaler.decide(rules, load, now - 1)
     return scaler.decide(rules, load, now)
@@ -39,7 +39,7 @@ def test_each_metric_scales_up_and_down(metric: dict[str, Any], above: PoolLoad,
     assert decide(below, metric).replicas == 2
 
 
-def test_the_largest_proposal_wins_and_is_told_with_its_numbers() -> None:
+def test_largest_proposal_wins_and_is_reported_with_its_numbers() -> None:
     decision = decide(pool([1530] * 4, ttft=0.1), TOKENS, TTFT)
     assert decision.replicas == 7
     assert decision.reason == "ScaledUp"
@@ -60,7 +60,7 @@ def test_output_and_total_tokens_are_two_metrics() -> None:
     assert decide(load, TOKENS).replicas == 10
 
 
-def test_missing_metrics_hold_what_would_shrink_and_let_grow() -> None:
+def test_missing_metrics_prevent_shrinking_and_allow_growth() -> None:
     silent = pool([None] * 4)
     held = decide(silent, TOKENS)
     assert (held.replicas, held.reason) == (4, "MetricMissing")
@@ -69,13 +69,13 @@ def test_missing_metrics_hold_what_would_shrink_and_let_grow() -> None:
     assert decide(pool([2000] * 4), TOKENS, TTFT).replicas == 8
 
 
-def test_stale_figures_are_missing_ones() -> None:
+def test_stale_figures_count_as_missing() -> None:
     load = pool([10] * 4, at=0.0, ttft=0.01)
     assert decide(load, TOKENS, TTFT, now=45.0).replicas == 1
     assert decide(load, TOKENS, TTFT, now=46.0).reason == "MetricMissing"
 
 
-def test_what_feather_holds_back_is_no_overload() -> None:
+def test_requests_held_back_by_feather_are_no_overload() -> None:
     load = pool([20] * 4, queue_wait=0.5, ttft=1.0, held_back=0.45)
     held = replace(load, replicas=tuple(replace(one, held_back=12.0) for one in load.replicas))
     assert decide(held, FLIGHT).replicas == 4
@@ -84,7 +84,7 @@ def test_what_feather_holds_back_is_no_overload() -> None:
     assert decide(held, TTFT).replicas == 4  # 550 ms of 1000, within tolerance
 
 
-def test_bounds_bind_at_once_whatever_the_metrics_say() -> None:
+def test_bounds_apply_at_once_with_any_metrics() -> None:
     slow = {"behavior": {"scaleDown": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}}}
     above = decide(pool([None] * 9), TOKENS, most=5, **slow)
     assert (above.replicas, above.message) == (5, "9 → 5 replicas: maxReplicas is 5.")
@@ -92,7 +92,7 @@ def test_bounds_bind_at_once_whatever_the_metrics_say() -> None:
     assert (below.replicas, below.message) == (3, "1 → 3 replicas: minReplicas is 3.")
 
 
-def test_bounds_limit_what_metrics_ask_for() -> None:
+def test_bounds_limit_the_proposal_of_metrics() -> None:
     up = decide(pool([9000] * 4), TOKENS, most=6)
     assert up.replicas == 6
     assert up.message.endswith("wants 36; maxReplicas bounds it.")
@@ -102,23 +102,23 @@ def test_bounds_limit_what_metrics_ask_for() -> None:
     assert (low.replicas, low.reason) == (3, "AtMinimum")
 
 
-def test_nothing_goes_while_a_replica_warms() -> None:
+def test_no_replica_is_removed_while_one_warms() -> None:
     load = pool([100] * 4, warming=1)
     held = decide(load, TOKENS)
     assert (held.replicas, held.reason) == (5, "ReplicaWarming")
     assert held.message.startswith("5 replicas: w0 must be warm before one goes. 5 → ")
     assert decide(load, TOKENS, most=3).reason == "ReplicaWarming"  # nor for a lower bound
-    assert decide(pool([100] * 4, unready=1), TOKENS).replicas == 1  # one that is broken holds nothing up
+    assert decide(pool([100] * 4, unready=1), TOKENS).replicas == 1  # a broken replica blocks nothing
 
 
-def test_a_dry_run_advises_and_changes_nothing() -> None:
+def test_dry_run_advises_and_changes_nothing() -> None:
     decision = decide(pool([2000] * 4), TOKENS, dryRun=True)
     assert (decision.replicas, decision.advised, decision.reason) == (4, 8, "DryRun")
     assert not decision.changes
     assert decision.message.startswith("Dry run, nothing is changed: 4 → 8 replicas: ")
 
 
-def test_rate_policies_count_what_was_done_and_say_so() -> None:
+def test_rate_policies_count_past_changes_and_report_the_limit() -> None:
     scaler = Autoscaler()
     behavior = {"scaleUp": {"policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}}
     spec = spec_of(TOKENS, behavior=behavior)
@@ -131,14 +131,14 @@ def test_rate_policies_count_what_was_done_and_say_so() -> None:
     assert scaler.decide(spec, pool([5000] * 6, at=61.0), 61.0).replicas == 8
 
 
-def test_a_new_autoscaler_shrinks_nothing_before_its_window_has_passed() -> None:
+def test_new_autoscaler_does_not_shrink_before_its_window_has_passed() -> None:
     scaler, spec = Autoscaler(), spec_of(TOKENS, behavior=free(down=300))
     for second in range(0, 300, 15):
         assert scaler.decide(spec, pool([100] * 4, at=second), float(second)).reason == "Stabilized"
     assert scaler.decide(spec, pool([100] * 4, at=301), 301.0).replicas == 1
 
 
-def test_an_outage_of_the_figures_is_no_dip() -> None:
+def test_missing_figures_do_not_shrink_the_pool_afterwards() -> None:
     scaler, spec = Autoscaler(), spec_of(TOKENS, behavior=free(down=300))
     scaler.decide(spec, pool([1000] * 4), 0.0)
     for second in range(15, 900, 15):
@@ -151,7 +151,7 @@ def idle(replicas: int, at: float, **more: Any) -> PoolLoad:
     return pool([0.0] * replicas, at=at, arrivals=0, in_flight=0, **more)
 
 
-def test_a_pool_falls_asleep_after_its_time_and_is_woken_by_waiting_requests() -> None:
+def test_pool_sleeps_after_its_idle_time_and_waiting_requests_wake_it() -> None:
     scaler, spec = Autoscaler(), spec_of(FLIGHT, least=0, idleSeconds=60, behavior=free())
     assert scaler.decide(spec, pool([1.0], at=0.0), 0.0).replicas == 1
     for second in (15.0, 30.0, 45.0):
@@ -167,29 +167,29 @@ def test_a_pool_falls_asleep_after_its_time_and_is_woken_by_waiting_requests() -
     assert woken.message == "0 → 2 replicas: 20 requests wait."
 
 
-def test_a_request_puts_sleep_off() -> None:
+def test_request_delays_sleep() -> None:
     scaler, spec = Autoscaler(), spec_of(FLIGHT, least=0, idleSeconds=60, behavior=free())
     for second in range(0, 600, 15):
         load = idle(1, second) if second % 45 else pool([0.0], at=second, arrivals=1, in_flight=0)
         assert scaler.decide(spec, load, float(second)).replicas == 1
 
 
-def test_waking_passes_windows_and_policies_and_is_bounded() -> None:
+def test_waking_ignores_windows_and_policies_and_is_bounded() -> None:
     up = {"stabilizationWindowSeconds": 600, "policies": [{"type": "Percent", "value": 10, "periodSeconds": 60}]}
     spec = spec_of(FLIGHT, least=0, most=3, behavior={"scaleUp": up})
     decision = Autoscaler().decide(spec, pool([], held=500, in_flight=500), 0.0)
     assert decision.replicas == 3
 
 
-def test_a_sleeping_pool_whose_routers_are_silent_stays_asleep_and_says_so() -> None:
+def test_sleeping_pool_with_silent_routers_stays_asleep_and_reports_it() -> None:
     decision = Autoscaler().decide(spec_of(FLIGHT, least=0), PoolLoad(wanted=0), 0.0)
     assert (decision.replicas, decision.reason) == (0, "MetricMissing")
 
 
-def test_a_pool_that_may_not_sleep_comes_back_from_zero() -> None:
+def test_pool_that_may_not_sleep_returns_from_zero() -> None:
     assert Autoscaler().decide(spec_of(FLIGHT, least=2), PoolLoad(wanted=0), 0.0).replicas == 2
 
 
-def test_the_last_replica_stays_while_requests_come() -> None:
+def test_last_replica_stays_while_requests_arrive() -> None:
     decision = decide(pool([0.0]), FLIGHT, least=0)
     assert (decision.replicas, decision.reason) == (1, "AtMinimum")

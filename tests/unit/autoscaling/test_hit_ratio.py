@@ -1,4 +1,4 @@
-"""The hit ratio is judged by the miss-ratio curve: a replica is bought only where more cache helps enough."""
+"""The hit ratio scales by the miss-ratio curve: a replica is added only where more cache raises the ratio enough."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def decide(
     extra: tuple[dict[str, Any], ...] = (),
     **more: Any,
 ) -> Decision:
-    """Of caches of 1,000 tokens each, five minutes after the number of ready replicas last changed."""
+    """Caches of 1,000 tokens each, five minutes after the number of ready replicas last changed."""
     load: dict[str, Any] = {"hit_ratio": ratio, "curve": curve, "cache": cache, **more}
     scaler = Autoscaler()
     spec = spec_of(HITS, *extra, most=most, behavior=free())
@@ -36,42 +36,42 @@ def decide(
     return scaler.decide(spec, pool(values, at=300.0, **load), 300.0)
 
 
-def test_bought_where_the_curve_says_yes() -> None:
+def test_grows_where_the_curve_predicts_the_target() -> None:
     decision = decide(0.4, KNEE)
     assert decision.replicas == 4
     assert "CacheHitRatio 40.0%, target 70 %: the curve predicts 80.0% with 4, wants 4." in decision.message
 
 
-def test_not_bought_where_it_says_no() -> None:
+def test_does_not_grow_where_the_curve_predicts_no_gain() -> None:
     decision = decide(0.3, FLAT)
-    assert decision.replicas == 1  # and what is there is too much
+    assert decision.replicas == 1  # the existing caches are more than enough
     assert "the curve predicts no more than 30.0% with 8: not bought, 30.0% with 1" in decision.message
 
 
-def test_not_bought_where_the_bound_does_not_reach_the_target() -> None:
+def test_does_not_grow_where_the_bound_misses_the_target() -> None:
     assert decide(0.4, KNEE, most=3).replicas == 2
 
 
-def test_not_bought_while_caches_are_cold() -> None:
-    """Two caches could have 40 %, and have 10 %: what they lack is time."""
+def test_does_not_grow_while_caches_are_cold() -> None:
+    """Two caches could reach 40 % and have 10 %: they only need time."""
     assert decide(0.1, MissRatioCurve([0, 2000, 100_000], [0.0, 0.75, 0.76], 1e6)).replicas == 2
 
 
-def test_given_back_only_where_the_target_is_kept() -> None:
+def test_shrinks_only_where_the_target_is_kept() -> None:
     assert decide(0.8, KNEE, replicas=8).replicas == 4  # 3 would have 60 %
     assert decide(0.8, KNEE, replicas=4).replicas == 4
 
 
-def test_caches_that_hold_the_same_twice_are_as_small_as_they_act() -> None:
-    """Eight act as four would: the curve of their nominal size says that four are too many, and is not believed."""
+def test_duplicated_contents_count_as_less_cache() -> None:
+    """Eight caches act as four would. The curve for their nominal size calls four too many, and is not believed."""
     assert decide(0.6, KNEE, replicas=8, most=16).replicas == 8
 
 
-def test_a_ratio_near_its_target_changes_nothing() -> None:
+def test_ratio_near_its_target_changes_nothing() -> None:
     assert decide(0.65, KNEE, replicas=3).replicas == 3
 
 
-def test_it_keeps_other_metrics_from_shrinking_a_pool_that_needs_its_cache() -> None:
+def test_hit_ratio_prevents_other_metrics_from_shrinking_the_pool() -> None:
     idle_engines = ({"type": "TotalTokensPerSecond", "target": 1000},)
     assert decide(0.8, KNEE, replicas=4, extra=idle_engines).replicas == 4
 
@@ -80,28 +80,28 @@ def test_it_keeps_other_metrics_from_shrinking_a_pool_that_needs_its_cache() -> 
     ("ratio", "curve", "cache"),
     [(None, KNEE, 1000.0), (0.4, None, 1000.0), (0.4, KNEE, 0.0), (0.4, MissRatioCurve([0], [0.0], 999.0), 1000.0)],
 )
-def test_what_is_not_known_holds(ratio: float | None, curve: MissRatioCurve | None, cache: float) -> None:
+def test_unknown_figures_hold_the_size(ratio: float | None, curve: MissRatioCurve | None, cache: float) -> None:
     assert decide(ratio, curve, cache=cache).reason == "MetricMissing"
 
 
-def test_no_opinion_while_nothing_is_answered() -> None:
+def test_no_proposal_without_answers() -> None:
     decision = decide(None, KNEE, arrivals=0, in_flight=0)
     assert decision.replicas == 2
     assert decision.proposals[0].replicas is None
     assert not decision.proposals[0].missing
 
 
-def test_the_ratio_of_few_replicas_is_not_judged_as_that_of_many() -> None:
+def test_ratio_of_few_replicas_does_not_judge_many() -> None:
     scaler, spec = Autoscaler(), spec_of(HITS, most=8, behavior=free())
     load: dict[str, Any] = {"hit_ratio": 0.4, "curve": KNEE, "cache": 1000.0}
     for second in (0.0, 130.0):
         decision = scaler.decide(spec, pool([0.0] * 2, at=second, **load), second)
     assert decision.replicas == 4
-    for second in (145.0, 160.0, 250.0):  # four are ready, and the figure is still of two
+    for second in (145.0, 160.0, 250.0):  # four are ready, but the figure is still that of two
         assert scaler.decide(spec, pool([0.0] * 4, at=second, **load), second).replicas == 4
 
 
-ratios = st.integers(0, 1_000_000).map(lambda millionths: millionths / 1e6)  # finer ones lose to rounding
+ratios = st.integers(0, 1_000_000).map(lambda millionths: millionths / 1e6)  # finer ones are lost to rounding
 
 
 @st.composite
@@ -112,7 +112,7 @@ def curves(draw: st.DrawFn) -> MissRatioCurve:
 
 
 @given(curves(), ratios, st.integers(1, 50), st.floats(1.0, 10_000.0))
-def test_predictions_rise_with_the_replicas_and_agree_with_what_is_measured(
+def test_predictions_rise_with_replicas_and_agree_with_the_measured_ratio(
     curve: MissRatioCurve, measured: float, replicas: int, cache: float
 ) -> None:
     judge = CacheJudge(curve, measured, replicas, cache)

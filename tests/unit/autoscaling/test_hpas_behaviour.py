@@ -58,7 +58,7 @@ def changes(*replicas: int, within: float = 120.0) -> History:
         (100, 2, down(pods(20), select="Disabled"), 100),
     ],
 )
-def test_policies_without_changes_before(wanted: int, wish: int, behavior: BehaviorSpec, replicas: int) -> None:
+def test_policies_without_earlier_changes(wanted: int, wish: int, behavior: BehaviorSpec, replicas: int) -> None:
     assert History().within_rate(wanted, wish, behavior, NOW).replicas == replicas
 
 
@@ -83,8 +83,8 @@ def test_policies_count_the_changes_of_their_period(
     assert history.within_rate(wanted, wish, behavior, NOW).replicas == replicas
 
 
-def test_the_documented_rows_of_both_policies() -> None:
-    """From the documentation of `behavior`: 4 pods or 10 % a minute, whichever removes more, from 80 down."""
+def test_documented_examples_of_both_policies() -> None:
+    """From the documentation of `behavior`: from 80 pods down by 4 pods or 10 % a minute, whichever removes more."""
     behavior = down(pods(4), percent(10))
     history, wanted, seen = History(), 80, []
     for minute in range(6):
@@ -93,7 +93,7 @@ def test_the_documented_rows_of_both_policies() -> None:
         history.changed(Change(now, bounded.replicas - wanted))
         wanted = bounded.replicas
         seen.append(wanted)
-    assert seen == [72, 64, 57, 51, 45, 40]  # 0.9 of each rounded down; from 40 on 4 pods are the most
+    assert seen == [72, 64, 57, 51, 45, 40]  # 0.9 of each, rounded down; from 40 on, 4 pods remove more
 
 
 def window(seconds_up: int, seconds_down: int) -> BehaviorSpec:
@@ -130,7 +130,7 @@ def test_windows(history: History, wanted: int, wish: int, behavior: BehaviorSpe
     assert (bounded.limit == "Stabilized") == (replicas != wish)
 
 
-def test_a_time_without_figures_counts_as_a_wish_for_the_size_there_was_downwards_only() -> None:
+def test_time_without_figures_counts_as_a_proposal_of_the_present_size_for_shrinking_only() -> None:
     history = History()
     history.wish(Wish(NOW - 60, 10, held=True))
     assert history.stabilized(10, 2, window(0, 300), NOW).replicas == 10

@@ -30,7 +30,7 @@ TENTH = Tolerance()
         pytest.param([100], 500, 3, 1, 1, 2, id="unknown and unready: down"),
     ],
 )
-def test_an_amount_a_replica(
+def test_average_value_per_replica(
     values: list[float], target: float, wanted: int, unknown: int, unready: int, replicas: int
 ) -> None:
     assert per_replica(values, target, wanted=wanted, unknown=unknown, unready=unready, tolerance=TENTH) == replicas
@@ -48,17 +48,17 @@ def test_an_amount_a_replica(
         pytest.param(20, 10, 3, 2, 4, id="ready ones only"),
     ],
 )
-def test_a_figure_of_the_pool(value: float, target: float, wanted: int, ready: int, replicas: int) -> None:
+def test_value_of_the_pool(value: float, target: float, wanted: int, ready: int, replicas: int) -> None:
     assert of_pool(value, target, wanted=wanted, ready=ready, tolerance=TENTH) == replicas
 
 
-def test_a_figure_above_its_target_never_asks_for_fewer_than_wanted() -> None:
-    # Kubernetes answers 3 here, fewer than the 4 it asked for a moment ago.
+def test_figure_above_its_target_never_asks_for_fewer_replicas() -> None:
+    # Kubernetes answers 3 here, fewer than the 4 of a moment ago.
     assert of_pool(1.5, 1.0, wanted=4, ready=2, tolerance=TENTH) == 4
     assert per_replica([1.5, 1.5], 1.0, wanted=4, unknown=0, unready=2, tolerance=TENTH) == 4
 
 
-def test_noise_of_floating_point_adds_no_replica() -> None:
+def test_floating_point_noise_adds_no_replica() -> None:
     assert of_pool(1.1, 1.0, wanted=10, ready=10, tolerance=Tolerance(0.0, 0.0)) == 11
 
 

@@ -1,4 +1,4 @@
-"""What holds of every decision, whatever the figures."""
+"""Properties of every decision, for any figures."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def load_of(rng: Random, at: float, wanted: int) -> PoolLoad:
 
 @settings(max_examples=100)
 @given(st.integers(0, 1 << 32), metrics, behaviors, st.integers(0, 5), st.integers(0, 15))
-def test_within_bounds_within_rates_and_never_down_without_figures(
+def test_decisions_stay_within_bounds_and_rates_and_never_shrink_without_figures(
     seed: int, chosen: list[dict[str, Any]], behavior: dict[str, Any], least: int, more: int
 ) -> None:
-    """A pool that begins within its bounds and does what it is told, for twenty looks 15 s apart."""
+    """A pool that begins within its bounds and follows twenty decisions, 15 s apart."""
     rng = Random(seed)
     spec = spec_of(*chosen, least=least, most=max(1, least + more), behavior=behavior, idleSeconds=60)
     wanted = rng.randint(spec.min_replicas, spec.max_replicas)
@@ -95,7 +95,7 @@ def test_within_bounds_within_rates_and_never_down_without_figures(
 
 
 def at_start(sizes: list[tuple[float, int]], after: float) -> int:
-    """The size as the period began."""
+    """The size at the start of the period."""
     return next((size for at, size in reversed(sizes) if at <= after), sizes[0][1])
 
 

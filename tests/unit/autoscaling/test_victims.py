@@ -1,4 +1,4 @@
-"""The coldest cache goes first, and nothing is written that need not be."""
+"""The replica with the coldest cache is deleted first, and no unneeded annotation is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ heats = st.builds(
 fleets = st.lists(heats, max_size=12, unique_by=lambda one: one.id)
 
 
-def test_the_order() -> None:
+def test_coldest_replica_is_first() -> None:
     fleet = [
         CacheHeat("hot", heat=900.0),
         CacheHeat("cold", heat=10.0),
@@ -28,18 +28,18 @@ def test_the_order() -> None:
     assert coldest_first(fleet) == ["not-ready", "unknown", "cold", "cold-and-busy", "hot"]
 
 
-def test_only_those_that_go_get_a_cost_and_old_ones_are_taken_away() -> None:
+def test_only_replicas_to_delete_have_a_cost_and_old_costs_are_removed() -> None:
     costs = deletion_costs(["a", "b", "c", "d"], 2, {"a": "-2", "c": "-1"})
     assert costs == {"b": "-1", "c": None}
 
 
-def test_nothing_is_written_while_a_replica_warms_or_nothing_goes() -> None:
+def test_nothing_is_written_while_a_replica_warms_or_none_is_deleted() -> None:
     assert deletion_costs(["a", "b"], 1, {}, warming=["c"]) == {}
     assert deletion_costs(["a", "b"], 0, {"a": "-1"}) == {}
 
 
 @given(fleets, st.integers(1, 12), st.dictionaries(st.text("abcdef", min_size=1, max_size=6), st.just("-5")))
-def test_a_replicaset_that_follows_the_costs_takes_the_coldest(
+def test_replica_set_that_follows_the_costs_deletes_the_coldest(
     fleet: list[CacheHeat], leaving: int, annotated: dict[str, str]
 ) -> None:
     order = coldest_first(fleet)
@@ -51,4 +51,4 @@ def test_a_replicaset_that_follows_the_costs_takes_the_coldest(
             annotated[pod] = cost
     ranked = sorted(order, key=lambda pod: int(annotated.get(pod, "0")))
     assert ranked[:leaving] == order[:leaving]
-    assert not deletion_costs(order, leaving, annotated)  # and then there is nothing left to write
+    assert not deletion_costs(order, leaving, annotated)  # and then nothing is left to write

@@ -1,4 +1,4 @@
-"""The limit of running requests: cut where memory is short, raised while there is some to spare."""
+"""The limit of running requests falls where memory is short and rises where memory is free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumage_engine.simulator.request import SimRequest
 from plumage_engine.simulator.settings import EngineSettings
 
 
-def test_a_preemption_cuts_below_the_batch_it_had() -> None:
+def test_preemption_lowers_the_limit_below_the_batch() -> None:
     limit = BatchLimit(256)
     limit.observe(running=97, preempted=3, kv_usage=1.0, ended=0)
     assert limit.limit == 90
@@ -29,7 +29,7 @@ def test_a_preemption_cuts_below_the_batch_it_had() -> None:
 
 
 def raises(limit: BatchLimit, ended: int) -> int:
-    """Full and calm steps, in each of which so many requests end, until the limit rises."""
+    """Full steps without preemption, each of which ends so many requests, until the limit rises."""
     before = limit.limit
     for steps in range(1, 100):
         limit.observe(limit.limit, 0, 0.5, ended)
@@ -38,7 +38,7 @@ def raises(limit: BatchLimit, ended: int) -> int:
     return 0
 
 
-def test_it_rises_where_the_batch_is_full_memory_is_not_and_requests_have_ended() -> None:
+def test_limit_rises_with_a_full_batch_free_memory_and_ended_requests() -> None:
     limit = BatchLimit(12, cut=0.5)
     limit.observe(10, 2, 1.0, 0)
     seen = []
@@ -53,7 +53,7 @@ def test_it_rises_where_the_batch_is_full_memory_is_not_and_requests_have_ended(
     assert raises(limit, ended=0) == 0
 
 
-def test_each_preemption_makes_it_wait_longer_and_each_good_try_shorter() -> None:
+def test_preemption_lengthens_the_wait_and_a_good_try_shortens_it() -> None:
     limit, waited = BatchLimit(40), []
     for _ in range(6):
         limit.observe(20, 1, 1.0, 0)
@@ -67,7 +67,7 @@ def test_each_preemption_makes_it_wait_longer_and_each_good_try_shorter() -> Non
 @given(
     st.integers(1, 50), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.floats(0, 1), st.integers(0, 9)))
 )
-def test_it_stays_between_one_and_the_most(most: int, steps: list[tuple[int, int, float, int]]) -> None:
+def test_limit_stays_between_one_and_the_maximum(most: int, steps: list[tuple[int, int, float, int]]) -> None:
     limit = BatchLimit(most)
     for step in steps:
         before = limit.limit
@@ -115,21 +115,21 @@ def serve(batch_limit: str, device: str, *, cache_blocks: int, prompt: int, outp
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 @pytest.mark.parametrize(("prompt", "output", "blocks", "gain"), [(64, 600, 2_000, 1.03), (512, 200, 3_000, 1.02)])
-def test_where_answers_outgrow_memory_it_saves_what_would_be_computed_again(
+def test_limit_saves_recomputation_where_answers_outgrow_memory(
     device: str, prompt: int, output: int, blocks: int, gain: float
 ) -> None:
-    """On a modelled device: that it works, not what it would bring on a real one."""
+    """On a modelled device: it shows that the limit works, not its gain on a real device."""
     static, thrashed = serve("Static", device, cache_blocks=blocks, prompt=prompt, output=output)
     adaptive, preempted = serve("Adaptive", device, cache_blocks=blocks, prompt=prompt, output=output)
     assert preempted < thrashed / 2
     assert adaptive > gain * static
 
 
-def test_where_memory_is_ample_it_changes_nothing() -> None:
+def test_limit_changes_nothing_where_memory_is_ample() -> None:
     room = {"cache_blocks": 30_000, "prompt": 256, "output": 100}
     assert serve("Adaptive", "gpu", **room) == serve("Static", "gpu", **room)
 
 
-def test_unknown_limits_are_refused() -> None:
+def test_unknown_limit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="batch_limit must be Static or Adaptive, got 'Elastic'"):
         replace(Ours().engine(), batch_limit="Elastic")

@@ -1,7 +1,7 @@
-"""Stop policies in a simulated engine: what they must not lose, and that they find what the modelled device holds.
+"""Stop policies in a simulated engine: what they must not lose, and that they learn the modelled device.
 
-Loads and engine are those of the `batching` benchmark, smaller. Throughputs are a model's: they show that a policy
-learns, not what it would gain on a real device.
+Loads and engine are those of the `batching` benchmark, smaller. Throughputs come from a model: they show that a policy
+learns, not its gain on a real device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from plumage_bench.batching import Contender, Load, throughput
 
 
 def load(device: str, count: int, groups: int, *, rate: float, batch: int) -> Load:
-    """5,000 shared tokens and 96 of one's own; as many groups as requests share nothing."""
+    """5,000 shared tokens and 96 private ones. One group per request means that nothing is shared."""
     return Load("test", device, count, groups, rate=rate, output=100, batch=batch)
 
 
@@ -22,20 +22,20 @@ def tokens_a_second(policy: str, given: Load, seed: int, *, ordered: bool = Fals
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic"])
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
-def test_without_sharing_a_stop_policy_is_fcfs(policy: str, device: str) -> None:
+def test_stop_policy_without_sharing_is_fcfs(policy: str, device: str) -> None:
     alone = load(device, 300, 300, rate=20.0, batch=64)
     assert tokens_a_second(policy, alone, 1) == pytest.approx(tokens_a_second("Fcfs", alone, 1))
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_on_a_device_with_a_cliff_learners_find_homogeneous_batches(policy: str, seed: int) -> None:
+def test_learners_find_homogeneous_batches_on_a_device_with_a_cliff(policy: str, seed: int) -> None:
     shared = load("gpu", 3_000, 5, rate=100.0, batch=300)
     assert tokens_a_second(policy, shared, seed) > 1.2 * tokens_a_second("ChtOrder", shared, seed)
 
 
 @pytest.mark.parametrize(("device", "gain"), [("cpu", 1.05), ("gpu", 1.0)])
-def test_a_sorted_batch_helps_where_reads_side_by_side_are_cheaper(device: str, gain: float) -> None:
+def test_sorted_batch_helps_where_adjacent_reads_are_cheaper(device: str, gain: float) -> None:
     """On real CPUs 5 to 24 % (measured, see the device's source)."""
     shared = load(device, 600, 20, rate=20.0, batch=64)
     plain, ordered = (tokens_a_second("ChtOrder", shared, 3, ordered=sort) for sort in (False, True))
@@ -44,6 +44,6 @@ def test_a_sorted_batch_helps_where_reads_side_by_side_are_cheaper(device: str, 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning"])
 @pytest.mark.parametrize("groups", [5, 50])
-def test_on_a_device_with_a_slope_learners_lose_next_to_nothing(policy: str, groups: int) -> None:
+def test_learners_lose_little_on_a_device_with_a_slope(policy: str, groups: int) -> None:
     shared = load("cpu", 1_000, groups, rate=20.0, batch=64)
     assert tokens_a_second(policy, shared, 3) > 0.97 * tokens_a_second("ChtOrder", shared, 3)

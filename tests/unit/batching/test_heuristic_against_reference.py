@@ -1,4 +1,4 @@
-"""The heuristic's answers against its rules, counted from the whole history."""
+"""The heuristic's answers against its rules, computed from the whole history."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from plumage.batching.stop import Heuristic
     many=st.integers(0, 6),
     top=st.integers(1, 8),
 )
-def test_the_heuristics_answer_is_that_of_its_rules(
+def test_heuristic_answers_by_its_rules(
     history: list[BatchState], max_loss: int, more: int, many: int, top: int
 ) -> None:
-    """§4.3.2, with the floor counted from the whole history: one more for each admission that cost nothing."""
+    """§4.3.2. The floor is counted from the whole history: one more for each admission without a loss."""
     policy = Heuristic(max_loss=max_loss, relaxed_loss=max_loss + more, many_peers=many, max_floor=top)
     for number, state in enumerate(history):
         free = sum(earlier.loss == 0 for earlier in history[:number])
         shared_now, shared_then = state.depth, state.depth - state.loss
-        elsewhere = state.forgone > shared_then  # a batch of its kin would share more
+        elsewhere = state.forgone > shared_then  # a batch of its siblings would share more
         small = state.batch < min(1 + free, top)
         tolerable = state.loss <= max_loss or (state.peers >= many and state.loss <= max_loss + more)
         nothing_to_lose = not elsewhere and (state.batch <= 1 or shared_now == shared_then)

@@ -1,7 +1,7 @@
-"""The learning stop policies against models that keep the whole history and compute everything from it again each time.
+"""The learning stop policies against models that keep the whole history and recompute everything from it.
 
-A model knows every step since the start, and every credit; no running sum, no table, no clock of its own. Rewards are
-random throughputs of decode-only steps, so that the share of prefill (tested apart below) does not enter.
+A model knows every step and every credit since the start. It has no running sum, no table and no clock of its own.
+Rewards are random throughputs of decode-only steps, so the share of prefill (tested below) does not enter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Credit = tuple[Bin, Decision, float]
 
 @dataclass
 class Steps:
-    """Every step and every decision since the start. began: the step at which this trial's first choice was made."""
+    """Every step and every decision since the start. began: the step of this trial's first choice."""
 
     trials: bool
     steps: list[StepOutcome] = field(default_factory=list)
@@ -40,8 +40,8 @@ class Steps:
         self.held.append((state, action, len(self.steps)))
 
     def judge(self, best: float) -> list[Credit]:
-        """After a step: what is credited now; empty while nothing is."""
-        if not self.held or (self.trials and not self._over(best)):
+        """After a step: what is credited now; empty if nothing is."""
+        if not self.held or (self.trials and not self._is_over(best)):
             return []
         last, began = len(self.steps), self.held[0][2]
         held, self.held = self.held, []
@@ -49,8 +49,8 @@ class Steps:
             return [(state, action, _rate(self.steps[-1:])) for state, action, _ in held]
         return [(s, a, _rate(self.steps[at:])) for s, a, at in held if at < last and 2 * (at - began) <= last - began]
 
-    def _over(self, best: float) -> bool:
-        """Two lives have passed, or a batch's tokens are missing on the best throughput."""
+    def _is_over(self, best: float) -> bool:
+        """Two lifetimes have passed, or a batch's tokens are missing compared with the best throughput."""
         decoded = sum(0.999**age * step.decode_tokens for age, step in enumerate(reversed(self.steps)))
         ended = sum(0.999**age * step.finished for age, step in enumerate(reversed(self.steps)))
         batch = max(0.999**age * step.decode_tokens for age, step in enumerate(reversed(self.steps)))
@@ -66,7 +66,7 @@ def _rate(steps: Sequence[StepOutcome]) -> float:
 
 @dataclass
 class SlowUcb:
-    """factor, period: of discounting; window: of the sliding one. Only one of the two forgets."""
+    """factor, period: of discounting; window: of the sliding window. Only one of the two forgets."""
 
     steps: Steps
     exploration: float
@@ -76,7 +76,7 @@ class SlowUcb:
     credits: list[Credit] = field(default_factory=list)
 
     def weighted(self) -> list[tuple[float, Credit]]:
-        """Each credit that is remembered with its weight: every full period behind it took a factor."""
+        """Each remembered credit with its weight: every full period since then multiplied it by the factor."""
         made = len(self.credits)
         known = list(enumerate(self.credits))[-self.window :]
         return [(self.factor ** (made // self.period - at // self.period), credit) for at, credit in known]
@@ -119,7 +119,7 @@ class SlowUcb:
 
 @dataclass
 class SlowQ:
-    """Every episode since the start is learned again, from an empty table, for each question. draws: the randomness."""
+    """Every episode since the start is learned again, from an empty table, for each question. draws: random numbers."""
 
     steps: Steps
     draws: random.Random
@@ -186,7 +186,7 @@ class SlowQ:
 
 
 def questions(rng: random.Random) -> list[BatchState]:
-    """What one batch formation asks: a few states, some of them the same, some with nothing at stake."""
+    """The questions of one batch formation: a few states, some of them equal, some with nothing at stake."""
     states = []
     for _ in range(rng.randrange(4)):
         batch = rng.choice([1, 2, 4, 16])
@@ -197,7 +197,7 @@ def questions(rng: random.Random) -> list[BatchState]:
 
 
 def step(rng: random.Random) -> StepOutcome:
-    """Lives of a few steps, so that trials end within a test."""
+    """Requests live for a few steps only, so that trials end within a test."""
     tokens = rng.randint(1, 30)
     return StepOutcome(rng.uniform(0.01, 0.03), tokens, finished=rng.randint(0, max(1, tokens // 2)))
 
@@ -214,7 +214,7 @@ def follow(policy: Ucb | QLearning, model: SlowUcb | SlowQ, seed: int, steps: in
 
 
 CREDITS = pytest.mark.parametrize("credit", ["Trial", "Step"])
-EXPLORATION = st.just(0.0) | st.floats(0.01, 2)  # next to 0, rounding decides between equal bounds
+EXPLORATION = st.just(0.0) | st.floats(0.01, 2)  # near 0, rounding decides between equal bounds
 
 
 @CREDITS
@@ -259,8 +259,8 @@ def test_q_learning(credit: str, seed: int, alpha: float, gamma: float, decay: f
         assert policy.value(state, action) == pytest.approx(value, rel=1e-6)
 
 
-def test_the_histories_reach_what_they_test() -> None:
-    """Trials end often enough that many states are credited, with both actions."""
+def test_histories_reach_the_tested_rules() -> None:
+    """Trials end often enough to credit many states with both actions."""
     model = SlowUcb(Steps(True), 0.5)
     follow(Ucb(exploration=0.5, memory=Discounted(1.0)), model, 3, 300)
     assert len(model.credits) > 50
@@ -270,7 +270,7 @@ def test_the_histories_reach_what_they_test() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), blend=st.floats(0.01, 0.5))
-def test_the_cost_of_prefill_is_the_slope_of_a_weighted_regression_over_all_steps(seed: int, blend: float) -> None:
+def test_cost_of_prefill_is_the_slope_of_a_weighted_regression_over_all_steps(seed: int, blend: float) -> None:
     rng, reward = random.Random(seed), DecodeReward(blend=blend)
     steps: list[StepOutcome] = []
     for _ in range(60):

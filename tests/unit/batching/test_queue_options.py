@@ -1,4 +1,4 @@
-"""The options of waiting queues, as manifests name them: what is taken, and what is refused by its name."""
+"""The options of waiting queues, as manifests name them: accepted options, and errors that name the wrong one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_unknown_names_and_options_are_named() -> None:
         ("QLearning", "decay", float("nan")),
     ],
 )
-def test_a_setting_out_of_bounds_is_refused_by_its_name(policy: str, option: str, value: float) -> None:
+def test_setting_out_of_bounds_is_refused_by_its_name(policy: str, option: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=f"{option} must be "):
         queue(policy, **{option: value})
 
@@ -63,13 +63,13 @@ def test_options_are_plain_values(policy: str, options: dict[str, object]) -> No
 
 
 @pytest.mark.parametrize(("option", "value"), [("forgetting", "Never"), ("order", "Newest")])
-def test_an_unknown_choice_names_the_known_ones(option: str, value: str) -> None:
+def test_error_of_an_unknown_choice_lists_the_known_ones(option: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{value!r}; there are: "):
         queue("Bandit", **{option: value})
 
 
 class Small:
-    """A stop policy of one's own: at most so many at once."""
+    """A stop policy of a user: at most so many requests at once."""
 
     def __init__(self, *, most: int = 2) -> None:
         self.most = most
@@ -82,7 +82,7 @@ class Small:
 
 
 class Newest(Fcfs):
-    """A whole queue of one's own."""
+    """A whole queue of a user."""
 
     def __init__(self, *, max_wait: float, depth: int = 1) -> None:
         super().__init__(max_wait=max_wait)
@@ -90,7 +90,7 @@ class Newest(Fcfs):
 
 
 class Neither:
-    """No policy: it observes only."""
+    """No policy: it only observes."""
 
     def observe(self, outcome: StepOutcome) -> None:
         """Nothing to learn."""
@@ -98,12 +98,12 @@ class Neither:
 
 @pytest.fixture
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings can name the classes of this file."""
+    """Makes the classes of this file importable by settings."""
     monkeypatch.setitem(sys.modules, "own_batching", sys.modules[__name__])
 
 
 @pytest.mark.usefixtures("importable")
-def test_an_import_path_names_a_stop_policy_with_its_options() -> None:
+def test_import_path_names_a_stop_policy_with_its_options() -> None:
     waiting = queue("own_batching:Small", most=1, order="Paper", max_wait=9.0)
     assert isinstance(waiting, Feather)
     assert (type(waiting.policy), waiting.max_wait) == (Small, 9.0)
@@ -116,7 +116,7 @@ def test_an_import_path_names_a_stop_policy_with_its_options() -> None:
 
 
 @pytest.mark.usefixtures("importable")
-def test_an_import_path_names_a_queue_with_its_options() -> None:
+def test_import_path_names_a_queue_with_its_options() -> None:
     waiting = queue("own_batching:Newest", max_wait=9.0, depth=3)
     assert isinstance(waiting, Newest)
     assert (waiting.max_wait, waiting.depth) == (9.0, 3)
@@ -124,7 +124,7 @@ def test_an_import_path_names_a_queue_with_its_options() -> None:
 
 
 @pytest.mark.usefixtures("importable")
-def test_a_class_that_is_no_policy_and_a_wrong_option_are_named() -> None:
+def test_wrong_class_and_wrong_option_are_named() -> None:
     with pytest.raises(ConfigurationError, match="'own_batching:Neither' lacks decide"):
         queue("own_batching:Neither")
     with pytest.raises(ConfigurationError, match="stop policy own_batching:Small has no option least"):

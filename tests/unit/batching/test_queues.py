@@ -1,4 +1,4 @@
-"""What every waiting queue owes its engine, a baseline's too, and what FEATHER's adds."""
+"""The contract that every waiting queue keeps with its engine, baselines included, and FEATHER's own rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY = pytest.mark.parametrize("policy", POLICY_NAMES)
 
 
 class Never:
-    """A stop policy that always says STOP."""
+    """A stop policy that always stops."""
 
     def decide(self, state: BatchState) -> Decision:
         return Decision.STOP
@@ -40,7 +40,7 @@ def candidate(name: Hashable, text: str = "aaaa", arrival: float = 0.0, group: s
 
 
 @EVERY
-def test_requests_come_out_once_each_and_the_length_is_true(policy: str) -> None:
+def test_requests_are_returned_once_each_and_the_length_is_right(policy: str) -> None:
     waiting = queue(policy)
     for number in range(50):
         waiting.insert(candidate(number, "ab"[number % 2] * 4 + str(number % 3), arrival=number))
@@ -58,14 +58,14 @@ def test_requests_come_out_once_each_and_the_length_is_true(policy: str) -> None
 
 
 @EVERY
-def test_never_stop_with_nothing_active(policy: str) -> None:
+def test_queue_never_stops_an_empty_batch(policy: str) -> None:
     waiting = queue(policy)
     waiting.insert(candidate("only"))
     assert waiting.select(now=0.0) == "only"
 
 
 @EVERY
-def test_a_choice_is_stable_until_something_changes(policy: str) -> None:
+def test_choice_is_stable_until_something_changes(policy: str) -> None:
     waiting = queue(policy)
     for number in range(10):
         waiting.insert(candidate(number, "ab"[number % 2] * 3, arrival=number))
@@ -74,7 +74,7 @@ def test_a_choice_is_stable_until_something_changes(policy: str) -> None:
 
 
 @EVERY
-def test_a_preempted_request_comes_back_first(policy: str) -> None:
+def test_preempted_request_is_first(policy: str) -> None:
     waiting = queue(policy)
     for name in ("first", "second", "third"):
         waiting.insert(candidate(name))
@@ -87,11 +87,11 @@ def test_a_preempted_request_comes_back_first(policy: str) -> None:
     waiting.add("first")
     assert waiting.select(now=0.0) == "second"
     waiting.remove("second")
-    assert waiting.select(now=0.0) in ("third", None)  # the policy's own word again
+    assert waiting.select(now=0.0) in ("third", None)  # the policy decides again
 
 
 @EVERY
-def test_a_request_past_its_bound_is_admitted_next_whatever_the_policy_says(policy: str) -> None:
+def test_request_past_the_ageing_bound_is_next(policy: str) -> None:
     waiting = queue(policy, max_wait=5.0)
     waiting.insert(candidate("sibling", "aaaa", arrival=0.0))
     waiting.add("sibling")
@@ -102,7 +102,7 @@ def test_a_request_past_its_bound_is_admitted_next_whatever_the_policy_says(poli
 
 
 @EVERY
-def test_aborts_of_absent_requests_are_tolerated_and_misuse_is_not(policy: str) -> None:
+def test_abort_of_an_absent_request_is_ignored_and_misuse_is_an_error(policy: str) -> None:
     waiting = queue(policy)
     waiting.remove("nobody")
     waiting.insert(candidate("one"))
@@ -120,7 +120,7 @@ def test_aborts_of_absent_requests_are_tolerated_and_misuse_is_not(policy: str) 
 @EVERY
 @settings(max_examples=25, deadline=None)
 @given(moves=st.lists(st.integers(0, 5), max_size=60), seed=st.integers(0, 99))
-def test_no_sequence_of_moves_loses_a_request(policy: str, moves: list[int], seed: int) -> None:
+def test_no_sequence_of_operations_loses_a_request(policy: str, moves: list[int], seed: int) -> None:
     waiting, rng = queue(policy, max_wait=20.0), random.Random(seed)
     inside: set[int] = set()
     active: list[int] = []
@@ -145,7 +145,7 @@ def test_no_sequence_of_moves_loses_a_request(policy: str, moves: list[int], see
         assert (len(waiting), waiting.active) == (len(inside), len(active))
 
 
-def test_feather_stops_at_a_stranger_and_goes_on_when_the_batch_is_done() -> None:
+def test_feather_stops_at_a_stranger_and_continues_when_the_batch_has_ended() -> None:
     waiting = Feather(Never())
     waiting.insert(candidate("one", "aaaa"))
     waiting.insert(candidate("stranger", "zzzz"))
@@ -156,7 +156,7 @@ def test_feather_stops_at_a_stranger_and_goes_on_when_the_batch_is_done() -> Non
     assert waiting.select(now=0.0) == "stranger"
 
 
-def test_feather_decides_anew_after_each_step() -> None:
+def test_feather_decides_again_after_each_step() -> None:
     waiting = Feather(Never())
     waiting.insert(candidate("one"))
     waiting.add("one")
@@ -167,7 +167,7 @@ def test_feather_decides_anew_after_each_step() -> None:
     assert waiting.stops == 3
 
 
-def test_algorithm_7_b_is_the_current_batch_not_the_new_admissions() -> None:
+def test_algorithm_7_b_is_the_current_batch_without_new_admissions() -> None:
     seen: list[int] = []
 
     class Watching(Never):
@@ -183,7 +183,7 @@ def test_algorithm_7_b_is_the_current_batch_not_the_new_admissions() -> None:
     assert seen == [1, 2, 3]
 
 
-def test_asking_again_moves_no_floor() -> None:
+def test_repeated_question_does_not_move_the_floor() -> None:
     waiting = queue("Heuristic")
     waiting.insert(candidate(0))
     waiting.add(0)
@@ -194,7 +194,7 @@ def test_asking_again_moves_no_floor() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder"])
-def test_strangers_without_kin_fill_the_batch_in_the_order_they_came(policy: str) -> None:
+def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: str) -> None:
     waiting = queue(policy)
     for number in range(40):
         waiting.insert(candidate(number, chr(200 + number) * 12, arrival=number / 100))
@@ -207,7 +207,7 @@ def test_strangers_without_kin_fill_the_batch_in_the_order_they_came(policy: str
 
 
 @pytest.mark.parametrize("policy", ["Heuristic"])
-def test_a_batch_that_has_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
+def test_batch_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
     waiting = queue(policy)
     waiting.insert(candidate("last", "a" * 12))
     waiting.add("last")
@@ -219,7 +219,7 @@ def test_a_batch_that_has_drained_to_one_waits_for_a_group_to_lead(policy: str) 
 
 
 @EVERY
-def test_an_arrival_that_is_no_number_is_refused_and_leaves_the_queue_as_it_was(policy: str) -> None:
+def test_arrival_that_is_not_finite_is_refused_and_changes_nothing(policy: str) -> None:
     waiting = queue(policy)
     with pytest.raises(StateError, match="NaN"):
         waiting.insert(candidate("lost", arrival=float("nan")))

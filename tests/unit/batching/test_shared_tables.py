@@ -1,4 +1,4 @@
-"""Learned tables between engines: packed, refused when corrupt, merged without counting an echo as experience."""
+"""Learned tables between engines: packed, refused when corrupt, merged so that an echo is no experience."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumage.errors import ConfigurationError
 ROWS = [(3, 1, 2, "Add", 10.0, 5000.0), (3, 1, 2, "Stop", 30.0, 30000.0)]
 
 
-def test_packed_and_read_again() -> None:
+def test_packed_table_reads_back() -> None:
     assert unpack(pack(ROWS)) == ROWS
 
 
@@ -25,23 +25,23 @@ def test_packed_and_read_again() -> None:
     [(3, 1, 2, "Maybe", 1.0, 1.0), (3, 1, 2, "Add", -1.0, 1.0), (3, 1, 2, "Add", nan, 1.0), (3, 1, 2, "Add", 1.0, inf),
      (-1, 1, 2, "Add", 1.0, 1.0), (3, 1, 10**9, "Add", 1.0, 1.0)],
 )  # fmt: skip
-def test_a_corrupt_row_spoils_the_table(row: tuple[int, int, int, str, float, float]) -> None:
+def test_corrupt_row_invalidates_the_table(row: tuple[int, int, int, str, float, float]) -> None:
     with pytest.raises(ConfigurationError):
         unpack(msgspec.msgpack.encode([*ROWS, row]))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", msgspec.msgpack.encode({"a": 1}), pack(ROWS)[:-3]])
-def test_bytes_that_are_no_table_are_refused(data: bytes) -> None:
+def test_bytes_without_table_are_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError):
         unpack(data)
 
 
-def test_a_table_is_bounded() -> None:
+def test_table_is_bounded() -> None:
     with pytest.raises(ConfigurationError, match="rows"):
         checked(ROWS[:1] * (MOST_ROWS + 1))
 
 
-def test_a_start_is_the_weighted_mean_and_counts_for_little() -> None:
+def test_start_is_the_weighted_mean_with_a_small_weight() -> None:
     other = [(3, 1, 2, "Stop", 90.0, 45000.0)]
     start = {row[3]: row for row in merged([ROWS, other])}
     assert start["Add"] == ROWS[0]
@@ -51,17 +51,17 @@ def test_a_start_is_the_weighted_mean_and_counts_for_little() -> None:
     assert merged([]) == merged([[(1, 1, 1, "Add", 0.0, 0.0)]]) == []
 
 
-def test_an_echo_is_no_experience() -> None:
+def test_echo_is_no_experience() -> None:
     once = merged([ROWS])
     assert merged([ROWS, once, once]) == [(*row[:5], pytest.approx(row[5])) for row in once], (
-        "taught engines tell what they were taught"
+        "an engine shares only its own experience"
     )
     small = [(1, 0, 1, "Add", 2.0, 200.0)]
     assert merged([small] * 50) == small
 
 
 @pytest.mark.parametrize("policy", [Ucb(), QLearning(random.Random(1))])
-def test_who_learns_can_be_taught(policy: Teachable) -> None:
+def test_learning_policy_takes_a_table(policy: Teachable) -> None:
     assert isinstance(policy, Teachable)
     policy.merge(ROWS)
     assert [row[:5] for row in policy.rows()] == [row[:5] for row in ROWS]
@@ -70,11 +70,11 @@ def test_who_learns_can_be_taught(policy: Teachable) -> None:
     assert [row[:5] for row in policy.rows()] == [row[:5] for row in ROWS]
 
 
-def test_who_learns_nothing_cannot() -> None:
+def test_policy_without_learning_takes_no_table() -> None:
     assert not isinstance(Heuristic(), Teachable)
 
 
-def test_a_taught_bandit_chooses_as_its_teacher() -> None:
+def test_started_bandit_chooses_as_the_bandit_that_shared_its_table() -> None:
     policy = Ucb(exploration=0.01)
     policy.merge(merged([ROWS]))
     assert policy._choose((3, 1, 2)) is Decision.STOP, "500 tokens/s with ADD, 1,000 with STOP"

@@ -1,4 +1,4 @@
-"""Stop policies: what they learn, how they forget, and what they hand on."""
+"""Stop policies: what they learn, how they forget, and what they share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cliff_device(state: BatchState, action: Decision) -> StepOutcome:
 
 
 def slope_device(state: BatchState, action: Decision) -> StepOutcome:
-    """A device that does not care about prefixes: more is more."""
+    """A device that ignores prefixes: a larger batch is always faster."""
     decode = 16 + 4 * (action is ADD)
     return StepOutcome(0.01, decode, finished=decode)
 
@@ -57,13 +57,13 @@ def test_learners_stop_at_the_cliff_and_only_there(policy: Ucb | QLearning) -> N
 
 
 @pytest.mark.parametrize("policy", learners(), ids=["discounted", "window", "q"])
-def test_learners_add_where_the_device_does_not_care(policy: Ucb | QLearning) -> None:
+def test_learners_add_where_the_device_ignores_prefixes(policy: Ucb | QLearning) -> None:
     share_of_stops(policy, slope_device, LOSSY, 600)
     assert share_of_stops(policy, slope_device, LOSSY, 200) < 0.2
 
 
 @pytest.mark.parametrize("memory", [Discounted(0.5, 64), SlidingWindow(256)], ids=["discounted", "window"])
-def test_a_bandit_forgets_when_the_workload_drifts(memory) -> None:
+def test_bandit_forgets_when_the_workload_drifts(memory) -> None:
     policy = Ucb(memory=memory)
     share_of_stops(policy, cliff_device, LOSSY, 2_000)
     share_of_stops(policy, slope_device, LOSSY, 1_000)
@@ -71,8 +71,8 @@ def test_a_bandit_forgets_when_the_workload_drifts(memory) -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_one_slow_moment_does_not_become_a_habit_of_stop(slow: int) -> None:
-    """ADD is worth a fourth more, but one of its first trials fell into a time when the machine had other work."""
+def test_one_slow_moment_does_not_teach_stop(slow: int) -> None:
+    """ADD is worth a fourth more, but one of its first trials ran while the machine was busy."""
     policy, added, stops = Ucb(), 0, []
     for _ in range(120):
         action = policy.decide(LOSSY)
@@ -94,7 +94,7 @@ def test_ucb_tries_unseen_actions_first_and_adds_on_a_tie() -> None:
     assert taken == [ADD, STOP, ADD]
 
 
-def test_a_step_that_tells_nothing_keeps_the_trial_going() -> None:
+def test_step_without_throughput_continues_the_trial() -> None:
     policy = Ucb()
     policy.decide(LOSSY)
     policy.observe(StepOutcome(0.5, 0, prefill_tokens=4096))
@@ -105,33 +105,33 @@ def test_a_step_that_tells_nothing_keeps_the_trial_going() -> None:
 
 
 @pytest.mark.parametrize("policy", learners(), ids=["discounted", "window", "q"])
-def test_where_nothing_is_at_stake_no_learner_stops(policy: Ucb | QLearning) -> None:
+def test_learner_does_not_stop_where_nothing_is_at_stake(policy: Ucb | QLearning) -> None:
     for state in (FREE, BatchState(1, 64, 64, 0), BatchState(40, 0, 0, 0), BatchState(1, 60, 64, 9, kin=9, forgone=1)):
         assert not state.at_stake
         assert share_of_stops(policy, cliff_device, state, 50) == 0
 
 
-def test_a_mixed_batch_is_another_state_than_one_with_its_siblings() -> None:
+def test_mixed_batch_is_another_state_than_a_batch_of_siblings() -> None:
     mixed = BatchState(batch=16, loss=0, depth=0, peers=0, kin=30, forgone=64)
     assert mixed.at_stake
     assert discretise(mixed) != discretise(BatchState(batch=16, loss=0, depth=64, peers=0))
     assert discretise(BatchState(16, 0, 60, 0, kin=2, forgone=4)) == discretise(BatchState(16, 0, 60, 0))
 
 
-def test_a_choice_is_held_until_the_batch_has_turned_over_and_credited_with_all_that_followed() -> None:
+def test_choice_is_held_for_a_turnover_and_credited_with_all_later_steps() -> None:
     trial = Trial()
     for _ in range(400):
         trial.step(10, 0.1, 1, best=0.0)  # each request decodes for ten steps
     trial.hold((4, 5, 6), STOP)
     steps = [10 if number < 10 else 40 for number in range(30)]
     lasted = next(number for number, tokens in enumerate(steps, 1) if trial.step(tokens, 0.1, tokens // 10, best=0.0))
-    assert 20 <= lasted <= 21  # two lives
+    assert 20 <= lasted <= 21  # two lifetimes
     assert trial.choice((4, 5, 6)) is STOP
     assert list(trial.end()) == [((4, 5, 6), STOP, pytest.approx(sum(steps[:lasted]) / (0.1 * lasted)))]
     assert trial.choice((4, 5, 6)) is None
 
 
-def test_a_trial_that_fell_a_whole_batch_behind_ends_early() -> None:
+def test_trial_a_whole_batch_behind_ends_early() -> None:
     trial = Trial()
     for _ in range(400):
         trial.step(10, 0.1, 1, best=0.0)
@@ -140,7 +140,7 @@ def test_a_trial_that_fell_a_whole_batch_behind_ends_early() -> None:
     assert 11 <= steps <= 13  # nine tokens a step behind; a batch of ten has a hundred tokens to decode
 
 
-def test_a_choice_first_made_late_in_a_trial_is_not_judged_by_it() -> None:
+def test_choice_made_late_in_a_trial_is_not_judged_by_it() -> None:
     trial = Trial()
     trial.hold((4, 5, 6), ADD)
     trial.step(10, 0.1, 1, best=0.0)
@@ -152,18 +152,18 @@ def test_a_choice_first_made_late_in_a_trial_is_not_judged_by_it() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 8])
-def test_a_trial_of_steps_told_together_lasts_as_long_and_is_worth_as_much(together: int) -> None:
+def test_trial_of_merged_steps_lasts_as_long_and_is_worth_as_much(together: int) -> None:
     trial = Trial()
     for _ in range(400):
         trial.step(10, 0.1, 1, best=0.0)
     trial.hold((4, 5, 6), STOP)
-    told = next(n for n in range(1, 40) if trial.step(10 * together, 0.1 * together, together, 0.0, steps=together))
-    assert 20 < told * together <= 24  # two lives, to the end of what was told together
+    merged = next(n for n in range(1, 40) if trial.step(10 * together, 0.1 * together, together, 0.0, steps=together))
+    assert 20 < merged * together <= 24  # two lifetimes, to the end of the merged steps
     assert list(trial.end()) == [((4, 5, 6), STOP, pytest.approx(100.0))]
 
 
 def test_batches_that_end_as_one_are_learned_from() -> None:
-    """The step after their end reads prompts only and tells no throughput; who ended counts all the same."""
+    """The step after their end only reads prompts and has no throughput, but its ended requests count."""
     policy = Ucb()
     for _ in range(8):
         policy.observe(StepOutcome(0.3, 0, prefill_tokens=320, finished=16))
@@ -173,7 +173,7 @@ def test_batches_that_end_as_one_are_learned_from() -> None:
     assert {row[3] for row in policy.rows()} == {"Add", "Stop"}
 
 
-def test_prefill_in_a_step_does_not_punish_add() -> None:
+def test_prefill_in_a_step_does_not_penalise_add() -> None:
     clock, rng = DecodeReward(), random.Random(1)
     steps = [StepOutcome(0.010 + 0.0001 * tokens, 16, tokens) for tokens in rng.choices([0, 0, 0, 500, 2000], k=60)]
     rewards = [clock.reward(step) for step in steps]
@@ -181,11 +181,11 @@ def test_prefill_in_a_step_does_not_punish_add() -> None:
     assert rewards[20:] == pytest.approx([1600.0] * 40, rel=0.05)
 
 
-def test_prefill_of_unknown_cost_tells_nothing() -> None:
+def test_prefill_of_unknown_cost_gives_no_throughput() -> None:
     assert DecodeReward().reward(StepOutcome(0.5, 4, prefill_tokens=1000)) is None
 
 
-def test_exploration_means_the_same_on_a_device_a_hundred_times_as_fast() -> None:
+def test_exploration_is_the_same_on_a_device_a_hundred_times_as_fast() -> None:
     def history(speed: float) -> list[Decision]:
         policy, taken = Ucb(), []
         for _ in range(200):
@@ -197,7 +197,7 @@ def test_exploration_means_the_same_on_a_device_a_hundred_times_as_fast() -> Non
     assert history(1.0) == history(100.0)
 
 
-def test_the_heuristic_raises_its_floor_and_relaxes_for_many_peers() -> None:
+def test_heuristic_raises_its_floor_and_relaxes_for_many_peers() -> None:
     policy = Heuristic()
     lossy = BatchState(batch=5, loss=6, depth=64, peers=2)
     assert policy.decide(lossy) is STOP
@@ -216,7 +216,7 @@ def test_bins_are_coarse_and_bounded() -> None:
     assert discretise(BatchState(8, 2, 4, 4)) != discretise(BatchState(8, 2, 80, 4))
 
 
-def test_tables_serialise_and_merge_as_if_one_had_seen_it_all() -> None:
+def test_merged_tables_equal_one_with_all_experience() -> None:
     whole, parts = ActionTable(), [ActionTable(), ActionTable()]
     rng = random.Random(2)
     for number in range(200):
@@ -231,7 +231,7 @@ def test_tables_serialise_and_merge_as_if_one_had_seen_it_all() -> None:
     assert merged.total == whole.total
 
 
-def test_a_new_agent_starts_with_what_another_learned() -> None:
+def test_new_agent_starts_with_the_experience_of_another() -> None:
     trained = QLearning(random.Random(5), decay=0.98)
     share_of_stops(trained, cliff_device, LOSSY, 600)
     fresh = QLearning(random.Random(6), epsilon=0.0, min_epsilon=0.0)
@@ -242,6 +242,6 @@ def test_a_new_agent_starts_with_what_another_learned() -> None:
 @pytest.mark.parametrize(
     "row", [(1, 2), (1, 2, 3, "Maybe", 1.0, 1.0), (1, 2, 3, "Add", float("nan"), 1.0), (1, 2, 3, "Add", -1.0, 1.0)]
 )
-def test_a_broken_table_is_refused_with_its_row(row: tuple) -> None:
+def test_broken_table_is_refused_with_its_row(row: tuple) -> None:
     with pytest.raises(ConfigurationError, match="learned table"):
         ActionTable.from_rows([row])

@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("order", list(CandidateOrder))
 
 
 def vector(text: str) -> tuple[int, ...]:
-    """A cumulative vector of one level a character: equal at level l iff the first l characters are."""
+    """A cumulative vector with one level per character: equal at level l iff the first l characters are equal."""
     return tuple(hash(text[: i + 1]) & 0xFFFF_FFFF for i in range(len(text)))
 
 
@@ -38,7 +38,7 @@ operations = st.lists(
 @BOTH
 @settings(max_examples=300, deadline=None)
 @given(operations=operations)
-def test_every_answer_equals_the_reference_models(order: CandidateOrder, operations: list) -> None:
+def test_every_answer_equals_the_reference_model(order: CandidateOrder, operations: list) -> None:
     tree, model = ChunkedHashTree(order), ReferenceTree(order)
     for number, (what, text, pick) in enumerate(operations):
         if what == "insert":
@@ -93,7 +93,7 @@ def test_alg3_insert_registers_the_request_and_drops_the_cached_best() -> None:
     assert tree.find_best().request_id == "sibling"
 
 
-def test_alg4_line7_the_tip_is_over_active_requests_only() -> None:
+def test_alg4_line7_tip_covers_active_requests_only() -> None:
     tree = ChunkedHashTree()
     put(tree, "one", "aaaa")
     put(tree, "waits", "bbbb")
@@ -101,7 +101,7 @@ def test_alg4_line7_the_tip_is_over_active_requests_only() -> None:
     assert tree.tip_depth == 4
 
 
-def test_alg5_the_first_active_request_is_counted_and_finish_leaves_nothing_negative() -> None:
+def test_alg5_first_active_request_is_counted_and_finish_leaves_nothing_negative() -> None:
     tree = ChunkedHashTree()
     put(tree, "first", "aaaa")
     tree.add("first")
@@ -149,7 +149,7 @@ def test_peers_exclude_the_candidate_and_are_none_at_depth_zero() -> None:
     assert (tree.find_best().depth_after, tree.find_best().peers) == (0, 0)
 
 
-def test_a9_unequal_lengths_the_paper_takes_a_short_stranger_ours_a_long_sibling() -> None:
+def test_a9_unequal_lengths_paper_takes_a_short_stranger_ours_a_long_sibling() -> None:
     chosen = {}
     for order in CandidateOrder:
         tree = ChunkedHashTree(order)
@@ -165,7 +165,7 @@ def test_a9_unequal_lengths_the_paper_takes_a_short_stranger_ours_a_long_sibling
 
 
 @BOTH
-def test_an_empty_vector_is_a_stranger_not_a_perfect_match(order: CandidateOrder) -> None:
+def test_empty_vector_is_a_stranger(order: CandidateOrder) -> None:
     tree = ChunkedHashTree(order)
     put(tree, "active", "aa")
     tree.add("active")
@@ -176,7 +176,7 @@ def test_an_empty_vector_is_a_stranger_not_a_perfect_match(order: CandidateOrder
 
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(st.text("ab", min_size=1, max_size=6), min_size=1, max_size=12), active=st.integers(0, 11))
-def test_kin_are_the_waiting_that_share_most(texts: list[str], active: int) -> None:
+def test_kin_are_the_waiting_requests_that_share_most(texts: list[str], active: int) -> None:
     tree = ChunkedHashTree()
     for number, text in enumerate(texts):
         put(tree, str(number), text)
@@ -190,7 +190,7 @@ def test_kin_are_the_waiting_that_share_most(texts: list[str], active: int) -> N
         assert tree.kin(str(number)) == ((levels.count(depth), depth) if depth else (0, 0))
 
 
-def test_requests_used_against_the_contract_are_refused() -> None:
+def test_misuse_of_the_contract_is_refused() -> None:
     tree = ChunkedHashTree()
     put(tree, "one", "a")
     with pytest.raises(StateError, match="in the tree already"):
@@ -223,7 +223,7 @@ def test_cost_does_not_depend_on_waiting_siblings_or_on_chunks(order: CandidateO
     assert visits(5_000, 10) == visits(200, 10) == visits(200, 1_000)
 
 
-def test_aborts_leave_no_garbage_behind() -> None:
+def test_aborts_leave_no_nodes_behind() -> None:
     tree = ChunkedHashTree()
     for number in range(20_000):
         put(tree, f"r{number}", "ab"[number % 2] * 4 + str(number % 7), arrival=float(number))

@@ -22,7 +22,7 @@ SETTINGS = [(f"{parameter}: {label}", load) for parameter, loads in sweeps().ite
 
 
 @pytest.mark.parametrize("load", [load for _, load in SETTINGS], ids=[name for name, _ in SETTINGS])
-def test_a_setting_is_served(load: Load) -> None:
+def test_setting_is_served(load: Load) -> None:
     few = replace(load, count=12, output=min(load.output, 20))
     played = play(few, COMPARED[-1], 1)
     assert played.throughput > 0
@@ -30,7 +30,7 @@ def test_a_setting_is_served(load: Load) -> None:
     assert 1 <= played.batch <= 12
 
 
-def test_one_request_alone_has_the_figures_that_can_be_worked_out() -> None:
+def test_single_request_has_the_computed_figures() -> None:
     alone = replace(LOADS[0], count=1, output=50)
     played = play(alone, Contender("FCFS", "Fcfs"), 1)
     assert played.batch == pytest.approx(1.0)
@@ -40,7 +40,7 @@ def test_one_request_alone_has_the_figures_that_can_be_worked_out() -> None:
     assert 49 * played.between == pytest.approx(took, rel=0.6)
 
 
-def test_steps_of_the_rate_come_one_after_the_other() -> None:
+def test_rate_steps_follow_one_another() -> None:
     load = replace(LOADS[0], count=3_000, steps=(5.0, 10.0, 20.0))
     times = [request.arrival for request in requests(load, 1)]
     for part, rate in enumerate(load.steps):
@@ -49,7 +49,7 @@ def test_steps_of_the_rate_come_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
-def test_neighbours_share_all_levels_above_the_one_where_they_part(levels: int) -> None:
+def test_groups_share_all_levels_above_their_branching(levels: int) -> None:
     load = replace(LOADS[0], groups=8, levels=levels)
     prefixes = [load.prefix_blocks(group) for group in range(8)]
     assert len({tuple(prefix) for prefix in prefixes}) == 8
@@ -58,11 +58,11 @@ def test_neighbours_share_all_levels_above_the_one_where_they_part(levels: int) 
     assert all(before < after for before, after in pairwise(distinct))
 
 
-def test_one_level_is_as_it_was() -> None:
+def test_load_of_one_level_is_unchanged() -> None:
     assert replace(LOADS[0], prefix=48).prefix_blocks(3) == [(4 << 20), (4 << 20) + 1, (4 << 20) + 2]
 
 
-def test_a_tight_cache_holds_a_fifth_of_the_prefixes_beside_a_batch() -> None:
+def test_tight_cache_holds_a_fifth_of_the_prefixes_beside_a_batch() -> None:
     for _, load in sweeps()["groups, a fifth of whose prefixes fit"]:
         prefixes = load.groups * load.prefix // 16
         assert prefixes / 5 < load.cache_blocks < CACHE_BLOCKS
@@ -70,7 +70,7 @@ def test_a_tight_cache_holds_a_fifth_of_the_prefixes_beside_a_batch() -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", "true", "", "2"])
-def test_a_sweep_is_asked_for_by_0_or_1_alone(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_takes_0_or_1_only(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[Any] = []
 
     def watched(function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
@@ -90,7 +90,7 @@ def test_a_sweep_is_asked_for_by_0_or_1_alone(value: str, tmp_path: Path, monkey
     assert run() == run(sweep="0") < run(sweep="1")
 
 
-def test_the_tables_have_a_row_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_have_a_row_for_each_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def here(function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
         return [function(*call) for call in calls]
 

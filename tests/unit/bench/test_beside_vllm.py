@@ -1,4 +1,4 @@
-"""A benchmark that needs vLLM goes where it is, or says how to get it."""
+"""A benchmark that needs vLLM restarts in the environment that has it, or says how to get one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bench(venv: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("module", [("plumage_cli", "bench"), ("plumage_bench",)], ids=["plumage", "module"])
-def test_the_command_becomes_the_same_one_of_the_other_python(tmp_path: Path, module: tuple[str, ...]) -> None:
+def test_command_runs_again_in_the_other_python(tmp_path: Path, module: tuple[str, ...]) -> None:
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
@@ -38,7 +38,7 @@ def test_the_command_becomes_the_same_one_of_the_other_python(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("module", [("plumage_cli", "bench"), ("plumage_bench",)], ids=["plumage", "module"])
-def test_without_it_the_target_is_named(tmp_path: Path, module: tuple[str, ...]) -> None:
+def test_missing_environment_names_the_make_target(tmp_path: Path, module: tuple[str, ...]) -> None:
     done = bench(tmp_path, "-m", *module, "vllm-parity", "--quick")
     assert done.returncode != 0
     assert "make setup-vllm" in done.stdout + done.stderr
@@ -51,8 +51,8 @@ def test_help_needs_no_vllm(tmp_path: Path) -> None:
     assert "greedy answers" in done.stdout
 
 
-def test_a_folder_that_is_this_python_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is marked as ready, and vLLM can not be imported: running it once more would never end."""
+def test_own_environment_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is marked as ready, but vLLM cannot be imported: a restart would repeat for ever."""
     (tmp_path / ".ready").touch()
     monkeypatch.setenv("VLLM_VENV", str(tmp_path))
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -61,7 +61,7 @@ def test_a_folder_that_is_this_python_is_not_run_again(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["vllm-feather", "vllm-parity", "attention-premise"])
-def test_for_a_gpu_it_goes_to_the_folder_that_is_named(tmp_path: Path, name: str) -> None:
+def test_gpu_run_uses_the_named_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text('#!/bin/sh\necho "$@"\nexit 7\n')
@@ -74,13 +74,13 @@ def test_for_a_gpu_it_goes_to_the_folder_that_is_named(tmp_path: Path, name: str
     assert "name by VLLM_VENV a virtual environment" in " ".join((done.stdout + done.stderr).split())
 
 
-def test_a_device_that_there_is_not(tmp_path: Path) -> None:
+def test_unknown_device_is_refused(tmp_path: Path) -> None:
     done = bench(tmp_path, "-m", "plumage_cli", "bench", "vllm-feather", "--device=tpu")
     assert done.returncode != 0
     assert "there are: cpu, cuda" in done.stdout + done.stderr
 
 
-def test_a_torch_that_finds_no_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu", cuda=cuda))
     check_device(CPU)
@@ -88,11 +88,11 @@ def test_a_torch_that_finds_no_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPat
         check_device("cuda")
 
 
-def test_what_computes_on_no_device_runs_as_ever() -> None:
+def test_benchmark_without_device_runs_here() -> None:
     assert beside_vllm.go_where_it_runs(describe("cht"), "cuda", "plumage_bench", []) == CPU
 
 
-def test_a_gpus_clock_waits_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_of_a_gpu_waits_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     cuda = SimpleNamespace(synchronize=lambda: done.append(1))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))

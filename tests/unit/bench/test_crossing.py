@@ -1,4 +1,4 @@
-"""The rate at which requests become late: found from late shares that are noisy, and fair to all who are compared."""
+"""The rate at which requests become late, found from noisy late shares, with the same rungs for all contenders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEEDS = 24
 
 
 def _noisy(limits: Sequence[float], trial: int = 0, spread: float = 0.3) -> Callable[..., list[list[float]]]:
-    """Contenders whose late share is 5 % at their limit, on average, and grows by a power of the rate."""
+    """Contenders whose late share is on average 5 % at their limit and grows by a power of the rate."""
 
     def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
         found = []
@@ -27,13 +27,13 @@ def _noisy(limits: Sequence[float], trial: int = 0, spread: float = 0.3) -> Call
 
 
 @pytest.mark.parametrize("start", [18.0, 30.0, 9.0])
-def test_finds_the_rate_from_a_start_that_is_far_off(start: float) -> None:
+def test_rate_is_found_from_a_distant_start(start: float) -> None:
     (curve,) = climb([start], _noisy([18.0]))
     assert curve.rate == pytest.approx(18.0, rel=0.03)
     assert not curve.missing()
 
 
-def test_a_cliff_is_found_between_the_rungs_about_it() -> None:
+def test_cliff_is_found_between_its_two_rungs() -> None:
     def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
         return [[0.0 if rate < 40.0 else 0.6] for _, rate in wanted]
 
@@ -41,7 +41,7 @@ def test_a_cliff_is_found_between_the_rungs_about_it() -> None:
     assert 40.0 / RUNG**1.5 < curve.rate < 40.0 * RUNG**1.5
 
 
-def test_where_the_late_share_does_not_grow_the_search_ends() -> None:
+def test_search_ends_where_the_late_share_does_not_grow() -> None:
     asked = []
 
     def shares(wanted: Sequence[tuple[int, float]]) -> list[list[float]]:
@@ -53,7 +53,7 @@ def test_where_the_late_share_does_not_grow_the_search_ends() -> None:
     assert len(asked) < 50
 
 
-def test_no_rung_is_measured_twice_and_contenders_share_them() -> None:
+def test_rung_is_measured_once_and_shared_by_contenders() -> None:
     asked = []
     noisy = _noisy([18.0, 18.5])
 
@@ -66,7 +66,7 @@ def test_no_rung_is_measured_twice_and_contenders_share_them() -> None:
     assert len(set(first.late) & set(second.late)) >= 4
 
 
-def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
+def test_interval_covers_the_true_ratio_at_its_level() -> None:
     rng, held = random.Random(1), 0
     for trial in range(24):
         ratio = rate_ratio(*climb([20.0, 19.0], _noisy([20.0, 19.0], trial)), rng)
@@ -74,7 +74,7 @@ def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
     assert held >= 20  # 95 % of 24 are 23
 
 
-def test_a_contender_against_itself_is_one() -> None:
+def test_contender_against_itself_is_one() -> None:
     (curve,) = climb([18.0], _noisy([18.0]))
     ratio = rate_ratio(curve, Curve(dict(curve.late)), random.Random(2))
     assert (ratio.ratio, ratio.low, ratio.high, ratio.pairs) == (1.0, 1.0, 1.0, _SEEDS)

@@ -1,4 +1,4 @@
-"""`plumage bench defaults`: its three counts are 0, and none of them could miss what it is for."""
+"""`plumage bench defaults`: its three counts are 0, and each check finds a planted violation."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def test_ours_of_a_benchmark_is_what_its_manifest_deploys(name: str) -> None:
 
 def test_setting_that_a_benchmark_does_not_name_is_drift() -> None:
     ours = Ours({"engine.feather.policy": "Bandit"}, "VLLM")
-    told = ours.plugin()
-    told["feather"]["options"]["exploration"] = 0.02
-    assert list(differences(iter([Made("plugin", told, ours.plugin())]))) != []
+    settings = ours.plugin()
+    settings["feather"]["options"]["exploration"] = 0.02
+    assert list(differences(iter([Made("plugin", settings, ours.plugin())]))) != []
 
 
 def test_setting_that_a_benchmark_leaves_out_is_drift() -> None:
-    told = Ours(runtime="VLLM").plugin()
-    del told["feather"]["orderBatch"]
-    assert list(differences(iter([Made("plugin", told, Ours(runtime="VLLM").plugin())]))) != []
+    settings = Ours(runtime="VLLM").plugin()
+    del settings["feather"]["orderBatch"]
+    assert list(differences(iter([Made("plugin", settings, Ours(runtime="VLLM").plugin())]))) != []
 
 
-def test_each_benchmark_says_what_its_ours_is_or_that_it_has_none() -> None:
+def test_each_benchmark_declares_ours_or_declares_none() -> None:
     assert set(MEASURED) | set(WITHOUT) == set(BENCHMARKS)
     assert not set(MEASURED) & set(WITHOUT)
 
@@ -76,6 +76,6 @@ class _Other(PluginSettings):
 
 
 def test_second_default_is_found() -> None:
-    told = plugin_settings(Ours(runtime="VLLM").pool(), "/token", 0)
-    assert differing(PluginSettings, told, {"fleet.adminTokenFile"}) == []
-    assert differing(_Other, told, {"fleet.adminTokenFile"}) == ["feather.orderBatch"]
+    settings = plugin_settings(Ours(runtime="VLLM").pool(), "/token", 0)
+    assert differing(PluginSettings, settings, {"fleet.adminTokenFile"}) == []
+    assert differing(_Other, settings, {"fleet.adminTokenFile"}) == ["feather.orderBatch"]

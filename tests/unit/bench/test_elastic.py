@@ -1,4 +1,4 @@
-"""The fleet whose size changes, of the benches `autoscale` and `victim`."""
+"""The fleet of variable size in the benches `autoscale` and `victim`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def small(replicas: int) -> ElasticFleet:
     return ElasticFleet(engine(), OURS.make(1, BLOCK), replicas, seed=1)
 
 
-def test_a_replica_serves_after_its_start_and_one_that_goes_gets_nothing_new() -> None:
+def test_replica_serves_after_its_start_and_gets_nothing_new_once_it_drains() -> None:
     fleet = small(2)
     served = list(arrivals([Phase(100.0, 0.3, 4)], 512, 1))
     fleet.fleet.call_at(10.0, lambda: fleet.resize(3))
@@ -22,10 +22,10 @@ def test_a_replica_serves_after_its_start_and_one_that_goes_gets_nothing_new() -
     fleet.fleet.call_at(50.0, lambda: fleet.resize(1, leaving=[0, 1]))
     fleet.serve(served, 400.0)
     assert seen == [(3, [0, 1]), (3, [0, 1, 2]), (1, [2])]
-    assert fleet.answered == 512 * len(served)  # those in flight at the two that went were answered
+    assert fleet.answered == 512 * len(served)  # the requests in flight at the two removed replicas were answered
 
 
-def test_what_an_autoscaler_sees() -> None:
+def test_autoscaler_sees_load_and_replicas() -> None:
     fleet = small(1)
     fleet.serve(arrivals([Phase(60.0, 0.5, 1)], 512, 1), 60.0)
     load = fleet.load(60.0)
@@ -39,7 +39,7 @@ def test_what_an_autoscaler_sees() -> None:
     assert heat.heat
 
 
-def test_a_seed_repeats_a_run() -> None:
+def test_seed_repeats_a_run() -> None:
     tokens = CASES[0]
     assert follow(tokens, 3, 0.2) == follow(tokens, 3, 0.2)
     assert after_loss(3, first=4, warm=90.0, coldest=True) == after_loss(3, first=4, warm=90.0, coldest=True)

@@ -1,4 +1,4 @@
-"""What `bench eviction` reports of a policy that finds nothing."""
+"""What `bench eviction` reports of a policy without hits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plumage_bench.eviction import POLICIES, SUITE_ROOM, _report
 from plumage_bench.eviction.adversary import Construction
 
 
-def test_areas_stand_beside_each_other_and_no_ratio_is_taken_to_one_that_is_zero() -> None:
+def test_areas_are_listed_and_no_ratio_is_taken_to_zero() -> None:
     some = dict.fromkeys(POLICIES, 0.5)
     below_the_loop = {**some, "Lru": 0.0, "Rlt": 0.2}
     suites = {SUITE_ROOM: {"mmlu": some}}

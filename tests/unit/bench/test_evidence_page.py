@@ -1,4 +1,4 @@
-"""docs/evidence.md is what claims and kept runs make of it, and a page that says something else fails lint."""
+"""docs/evidence.md is generated from claims and kept runs, and lint fails where the page differs."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ def row_of(claim: Claim, runs: Mapping[str, Any]) -> list[str]:
         (at_least(1), "", None, Verdict.NOT_YET),
     ],
 )
-def test_the_verdict_follows_from_figure_interval_and_target(
+def test_verdict_follows_from_figure_interval_and_target(
     target: Target, paper: str, found: Measured | None, verdict: Verdict
 ) -> None:
     assert judge(Claim("it", "file", Key("it"), target, paper), found) is verdict
 
 
-def test_a_claim_without_a_file_is_not_measurable_here() -> None:
+def test_claim_without_a_file_is_not_measurable_here() -> None:
     assert judge(Claim("it", "", None, at_least(1), "P"), None) is Verdict.NOT_HERE
 
 
-def test_a_missing_run_or_key_names_its_command_and_no_figure() -> None:
+def test_missing_run_or_key_names_its_command_and_no_figure() -> None:
     claim = Claim("rank", "gsp-quick", Key("rank_equal"), at_least(1), command="plumage bench gsp --quick")
     row = ["rank", "–", "–", "≥ 1", "**not measured yet**", "`plumage bench gsp --quick`", "–"]
     assert row_of(claim, {}) == row
     assert row_of(claim, {"gsp-quick": run_of(rank=1.1)}) == row
 
 
-def test_a_row_has_figure_interval_command_commit_and_date() -> None:
+def test_row_has_figure_interval_command_commit_and_date() -> None:
     run = run_of(gain=1.25, gain_low=1.1, gain_high=1.4, gain_pairs=6) | {"commit": "abc", "date": "2026-11-24"}
     claim = Claim("gain", "gsp", Key("gain"), at_least(1))
     command = "`plumage bench gsp --seed 7 workers=4`"
@@ -76,7 +76,7 @@ def test_a_row_has_figure_interval_command_commit_and_date() -> None:
     ]  # fmt: skip
 
 
-def test_the_command_is_the_runs_own_where_it_has_the_figure() -> None:
+def test_command_is_that_of_the_run_with_the_figure() -> None:
     claim = Claim("gain", "gsp", Key("gain"), command="plumage bench gsp")
     assert row_of(claim, {"gsp": run_of(gain=2)})[5] == "`plumage bench gsp --seed 7 workers=4`"
     assert row_of(claim, {"gsp": run_of(rank=2)})[5] == "`plumage bench gsp`"
@@ -105,11 +105,11 @@ def test_figures_are_read_from_keys_and_from_cells_of_tables() -> None:
     assert measured("MQ") is None
 
 
-def test_a_range_in_a_table_is_read_as_its_pairs_say() -> None:
+def test_range_in_a_table_is_read_as_its_pairs() -> None:
     assert measured("0.949 (range: 0.938 to 0.962, 3 pairs)") == Measured(0.949, 0.938, 0.962, 3)
 
 
-def test_command_and_commit_are_those_of_the_run_where_it_tells_them() -> None:
+def test_command_and_commit_come_from_the_run() -> None:
     assert command_of(run_of() | {"command": "plumage bench gsp"}) == "plumage bench gsp"
     assert commit_of(run_of()) == "unknown commit, unknown date"
     assert commit_of(run_of() | {"kept": "2026-11-21"}) == "unknown commit, kept 2026-11-21"
@@ -137,11 +137,11 @@ def docs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_page_in_the_tree_is_what_claims_and_runs_make(docs: Path) -> None:
+def test_page_in_the_tree_is_current(docs: Path) -> None:
     assert check(docs).returncode == 0
 
 
-def test_a_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
+def test_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
     path = docs / "evidence" / "cht.json"
     run = json.loads(path.read_text())
     run["keys"]["total_s"] = 0.7
@@ -151,7 +151,7 @@ def test_a_run_that_contradicts_the_page_fails_the_check(docs: Path) -> None:
     assert "make evidence" in done.stderr
 
 
-def test_a_verdict_changed_by_hand_fails_the_check(docs: Path) -> None:
+def test_edited_verdict_fails_the_check(docs: Path) -> None:
     text = (docs / "evidence.md").read_text()
     assert "**refuted**" in text
     (docs / "evidence.md").write_text(text.replace("**refuted**", "reproduced", 1))

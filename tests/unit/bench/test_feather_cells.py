@@ -1,4 +1,4 @@
-"""The loads of the benchmark of FEATHER in real vLLM: which prompts begin alike, and how far."""
+"""The loads of the FEATHER benchmark in real vLLM: which prompts begin alike, and how far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = {cell.name: cell for cell in CELLS}
 
 
 def together(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Leading tokens that both have."""
+    """Leading tokens that both share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=True)))
 
 
@@ -26,7 +26,7 @@ def together(one: tuple[int, ...], other: tuple[int, ...]) -> int:
         ("8 × 4k, three levels", 2 * 10 * BLOCK, 10 * BLOCK),
     ],
 )
-def test_groups_share_what_their_levels_say(name: str, neighbours: int, cousins: int) -> None:
+def test_groups_share_the_levels_of_their_cell(name: str, neighbours: int, cousins: int) -> None:
     first = dict(prompts(NAMED[name], 3))
     assert {len(tokens) for tokens in first.values()} == {4096 + TAIL}
     assert together(first[0], first[1]) - neighbours < 4
@@ -36,11 +36,11 @@ def test_groups_share_what_their_levels_say(name: str, neighbours: int, cousins:
     assert together(first[0], first[4]) < 4
 
 
-def test_a_cell_of_one_level_has_the_prompts_that_it_always_had() -> None:
+def test_prompts_of_a_one_level_cell_are_unchanged() -> None:
     small = Cell("2 × 128", 2, prefix=BLOCK, requests=2)
     assert [(group, tokens[:3]) for group, tokens in sorted(prompts(small, 1))] == [(0, FIRST), (1, SECOND)]
 
 
-def test_what_counts_has_twenty_pairs_where_a_bound_stands_on_one_cell() -> None:
+def test_cells_with_a_bound_of_their_own_have_twenty_pairs() -> None:
     assert {cell.groups for cell in CELLS if cell.counts} == {0, 1, 4, 8, 16, 20}
     assert [cell.pairs >= 20 for cell in CELLS if not cell.groups] == [True]

@@ -1,4 +1,4 @@
-"""A run of `vllm-feather` that was ended goes on: done cells come back as they were, and only those of the same run."""
+"""An interrupted run of `vllm-feather` continues: finished cells of the same run are used unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS = {
 }
 
 
-def test_a_done_cell_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_finished_cell_reads_back_unchanged(tmp_path: Path) -> None:
     Kept(tmp_path / NAME, MADE_BY, resume=False).keep("8 × 4k", RUNS)
     again = Kept(tmp_path / NAME, MADE_BY, resume=True)
     found = again.cell("8 × 4k")
@@ -28,7 +28,7 @@ def test_a_done_cell_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.cell("16 × 4k") is None
 
 
-def test_cells_that_were_taken_over_stay_with_those_that_follow(tmp_path: Path) -> None:
+def test_reused_cells_stay_with_later_ones(tmp_path: Path) -> None:
     for name in ("8 × 4k", "16 × 4k"):
         Kept(tmp_path / NAME, MADE_BY, resume=True).keep(name, RUNS)
     last = Kept(tmp_path / NAME, MADE_BY, resume=True)
@@ -36,19 +36,19 @@ def test_cells_that_were_taken_over_stay_with_those_that_follow(tmp_path: Path) 
     assert last.cell("16 × 4k")
 
 
-def test_a_new_run_begins_with_nothing(tmp_path: Path) -> None:
+def test_new_run_starts_empty(tmp_path: Path) -> None:
     Kept(tmp_path / NAME, MADE_BY, resume=False).keep("8 × 4k", RUNS)
     assert Kept(tmp_path / NAME, MADE_BY, resume=False).cell("8 × 4k") is None
 
 
-def test_another_runs_cells_are_refused(tmp_path: Path) -> None:
+def test_cells_of_another_run_are_refused(tmp_path: Path) -> None:
     Kept(tmp_path / NAME, MADE_BY, resume=False).keep("8 × 4k", RUNS)
     with pytest.raises(ConfigurationError, match=r"its pairs, seed differ: give that run's, or remove it"):
         Kept(tmp_path / NAME, {**MADE_BY, "seed": 2, "pairs": 4}, resume=True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": 1, "cells": 2}', '{"cells"'])
-def test_a_file_that_is_torn_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_torn_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(ConfigurationError, match=r"can't be read .* remove it"):
         Kept(tmp_path / NAME, MADE_BY, resume=True)

@@ -1,4 +1,4 @@
-"""What `vllm-feather` says: what each part of FEATHER brings, and what an order takes from a request that waits."""
+"""What `vllm-feather` reports: the gain of each part of FEATHER, and the delay of requests that wait."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def run_of(*waits: float) -> Played:
     return Played(tokens=1, cpu=1.0, wall=1.0, waits=waits, gaps=(), batch=1.0, stops=0)
 
 
-def test_a_request_is_compared_with_itself() -> None:
+def test_request_is_compared_with_itself() -> None:
     fair = run_of(*(float(place) for place in range(200)))
     assert later([fair], [fair]) == 0.0
     turned = run_of(*(float(place) for place in reversed(range(200))))
     assert later([turned], [fair]) == pytest.approx(197.0, abs=2.0)
 
 
-def test_the_worst_pair_counts_with_all_others() -> None:
+def test_worst_pair_counts_with_all_others() -> None:
     fair = run_of(*(1.0 for _ in range(50)))
     late = run_of(*(1.0 for _ in range(45)), *(9.0 for _ in range(5)))
     assert later([fair, late], [fair, fair]) == 8.0
     assert later([fair], [late]) == 0.0
 
 
-def test_pairs_are_as_many_here_as_there() -> None:
+def test_pairs_are_counted() -> None:
     with pytest.raises(ValueError, match="shorter"):
         later([run_of(1.0)], [])
 
@@ -59,7 +59,7 @@ def test_each_part_is_reported_over_fcfs_and_over_the_order() -> None:
     assert (keys["bandit_stops"], keys["product_stops"]) == (65, 0)
 
 
-def test_bandit_that_loses_in_one_cell_misses_the_target_that_says_everywhere() -> None:
+def test_loss_in_one_cell_misses_the_target_of_all_cells() -> None:
     closed = {"FCFS": runs_at(100.0), "order": runs_at(200.0), "bandit": runs_at(230.0)}
     opened = {"FCFS": runs_at(100.0), "order": runs_at(200.0), "bandit": runs_at(190.0)}
     keys = keys_of({"8 × 4k": closed, "16 × 4k, open": opened})
@@ -77,7 +77,7 @@ def test_plugin_takes_the_settings_of_each_contender(contender: object) -> None:
     assert settings.eviction is None
 
 
-def test_contenders_differ_in_what_their_label_says() -> None:
+def test_contenders_differ_by_the_setting_of_their_label() -> None:
     by_label = {one.label: one for one in ALWAYS}
     assert FCFS.settings() == OFF
     assert OFF["feather"] is None

@@ -1,4 +1,4 @@
-"""What `hostmem-global` makes of its counts."""
+"""What `hostmem-global` reports from its counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plumage_bench.workloads import FewshotShape
 
 
 def found(gain: float) -> dict[tuple[str, str], dict[str, list[Counted]]]:
-    """Two suites whose levels differ fourfold, six seeds; the pool's word is worth `gain`, chance a percent or so."""
+    """Two suites whose levels differ fourfold, six seeds. Pool-wide hotness is worth `gain`, chance about a percent."""
     rng, made = random.Random(1), {}
     for suite, level in (("rich", 40_000), ("poor", 10_000)):
         for route, kinds in KINDS.items():
@@ -25,14 +25,14 @@ def found(gain: float) -> dict[tuple[str, str], dict[str, list[Counted]]]:
     return made
 
 
-def test_a_gain_stands_out_of_what_chance_does() -> None:
+def test_gain_stands_out_from_chance() -> None:
     keys = _report(found(1.05)).keys
     assert 1.03 < keys["interpolated_low"] < keys["interpolated"] < keys["interpolated_high"] < 1.07
     assert keys["again_over_local_low"] < 1.0 < keys["again_over_local_high"]
     assert keys["pairs"] == 12
 
 
-def test_no_gain_is_told_as_none() -> None:
+def test_no_gain_is_reported_as_none() -> None:
     keys = _report(found(1.0)).keys
     assert keys["interpolated_low"] < 1.0 < keys["interpolated_high"]
     assert keys["as_configured_low"] < 1.0 < keys["as_configured_high"]
@@ -41,7 +41,7 @@ def test_no_gain_is_told_as_none() -> None:
 
 @pytest.mark.parametrize(("stored", "device"), [(9_000, 40_000), (6_000, 39_000), (5_000, 38_000), (3_500, 33_500),
                                                   (3_000, 32_000), (1_000, 32_000)])  # fmt: skip
-def test_bytes_are_equal_on_the_line_between_what_copies_more_and_fewer(stored: int, device: int) -> None:
+def test_equal_bytes_are_interpolated_between_more_and_fewer_copies(stored: int, device: int) -> None:
     def counted(stored: int, device: int) -> list[Counted]:
         return [Counted(prompt=100_000, device=device, stored=stored)] * 2
 
@@ -50,7 +50,7 @@ def test_bytes_are_equal_on_the_line_between_what_copies_more_and_fewer(stored: 
     assert at_equal_bytes(made).ratio == pytest.approx(41_000 / device)
 
 
-def test_all_hits_count_host_memory_too() -> None:
+def test_all_hits_include_host_memory() -> None:
     both = found(1.2)
     device, whole = (over_local(both, "in turn", "global", what).ratio for what in ("device_ratio", "ratio"))
     assert 1.0 < whole < device == pytest.approx(1.2, abs=0.02)

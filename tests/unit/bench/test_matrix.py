@@ -1,4 +1,4 @@
-"""The 2 x 3 table says where its rows tell nothing of eviction."""
+"""The 2 x 3 table marks rows that show nothing about eviction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def figures(hit_ratios: dict[str, float]) -> dict[Contender, Figures]:
     return {one: Figures([0.1], [0.2], hit_ratios.get(one.label, 0.5), 1.0, 0.0, 0.0) for one in MATRIX}
 
 
-def test_rows_that_coincide_are_told() -> None:
+def test_equal_rows_get_a_note() -> None:
     assert matrix_table(figures({})).notes.startswith("The rows of cache-aware and Lbgr are equal to every digit")
     assert matrix_table(figures({"cache-aware + Rlt": 0.6})).notes.startswith("The rows of Lbgr are equal")
 
 
-def test_rows_that_differ_need_no_note() -> None:
+def test_different_rows_get_no_note() -> None:
     assert matrix_table(figures({"cache-aware + Rlt": 0.5000001, "Lbgr + Hotness": 0.6})).notes == ""

@@ -1,4 +1,4 @@
-"""Devices whose prefill Lbgr's form does not have: a table of measured steps, and waves with windows."""
+"""Devices whose prefill does not have LBGR's form: a table of measured steps, and waves with windows."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ def table_device() -> MeasuredDevice:
     return device
 
 
-def test_a_step_at_a_point_of_the_table_takes_what_was_measured() -> None:
+def test_step_at_a_measured_point_takes_the_measured_time() -> None:
     device = table_device()
     assert device.seconds(prefill(1000, 200)) == pytest.approx(0.4)
     assert device.seconds(StepShape(4, 800, 800)) == pytest.approx(0.08)
 
 
-def test_between_the_points_it_is_linear_and_beyond_them_it_goes_on() -> None:
+def test_steps_are_linear_between_points_and_beyond_them() -> None:
     device = table_device()
     assert device.seconds(prefill(500, 150)) == pytest.approx(0.225)
     assert device.seconds(prefill(2000, 200)) == pytest.approx(0.6)
     assert device.seconds(StepShape(7, 700, 700)) == pytest.approx(0.07)
 
 
-def test_a_step_of_both_kinds_pays_once_for_being_a_step() -> None:
+def test_mixed_step_pays_the_fixed_cost_once() -> None:
     assert table_device().seconds(prefill(0, 100, decodes=1)) == pytest.approx(0.1 + 0.01 - 0.01)
 
 
-def test_a_longer_prompt_than_the_table_has_is_made_of_pieces() -> None:
+def test_prompt_longer_than_the_table_is_split() -> None:
     device = table_device()
     pieces = device.seconds(prefill(0, 200)) + device.seconds(prefill(200, 200))
     assert device.seconds(prefill(0, 400)) == pytest.approx(pieces - 0.01)
 
 
-def test_it_is_scaled_to_a_cold_prompt_of_another_device() -> None:
+def test_table_is_scaled_to_a_cold_prompt_of_another_device() -> None:
     device = MeasuredDevice.of(DOCUMENT, GPU, 200)
     assert device.seconds(prefill(0, 200)) == pytest.approx(GPU.seconds(prefill(0, 200)))
 
@@ -64,7 +64,7 @@ def test_it_is_scaled_to_a_cold_prompt_of_another_device() -> None:
     ("rows", "seconds"),
     [([1], [[0.1, 0.2]]), ([2, 1], [[0.1, 0.2]] * 2), ([1, 2], [[0.1]] * 2), ([1, 2], [[0.0, 1.0]] * 2)],
 )
-def test_a_table_that_is_none_is_refused(rows: list[float], seconds: list[list[float]]) -> None:
+def test_invalid_table_is_refused(rows: list[float], seconds: list[list[float]]) -> None:
     with pytest.raises(ConfigurationError, match="ascending"):
         StepTable(rows, [1, 2], seconds)
 
@@ -82,7 +82,9 @@ def test_every_device_takes_more_time_for_more() -> None:
 
 
 def worst_error(device: Device) -> float:
-    """Of the best c and κ for a + c·m·(1 + κ·(h + m/2)), relative to the time, over prompts of 256 to 8,192 tokens."""
+    """The error of the best c and κ for a + c·m·(1 + κ·(h + m/2)), relative to the time, for prompts of 256 to 8,192
+    tokens.
+    """
     cases = [(h, m) for h in (0, 1024, 4096, 8192) for m in (256, 1000, 2048, 4096, 8192)]
     taken = np.array([device.seconds(prefill(h, m)) for h, m in cases])
     terms = np.array([[1.0, m, m * (h + m / 2)] for h, m in cases]) / taken[:, None]
@@ -91,10 +93,10 @@ def worst_error(device: Device) -> float:
 
 
 @pytest.mark.parametrize(("name", "least"), [("windowed", 0.10), ("measured", 0.02)])
-def test_lbgrs_form_of_a_prefill_does_not_fit_the_new_devices(name: str, least: float) -> None:
+def test_lbgr_form_of_a_prefill_does_not_fit_the_new_devices(name: str, least: float) -> None:
     assert worst_error(bench_device(name)) > least
 
 
 @pytest.mark.parametrize("name", ["stated", "quadratic"])
-def test_lbgrs_form_fits_the_old_devices_exactly(name: str) -> None:
+def test_lbgr_form_fits_the_old_devices_exactly(name: str) -> None:
     assert worst_error(bench_device(name)) < 1e-6

@@ -1,4 +1,4 @@
-"""What `bench operator-scale` applies, and how it reads what came of it."""
+"""What `bench operator-scale` applies, and how it reads the results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log(tmp_path: Path) -> Callable[..., Path]:
     return written
 
 
-def test_idle_writes_are_everybodys_to_pools_and_children_and_the_operators_own(log) -> None:
+def test_idle_writes_are_those_of_the_operator_and_all_to_pools_and_children(log) -> None:
     entries = list(
         read_entries(
             log(
@@ -63,34 +63,34 @@ def test_idle_writes_are_everybodys_to_pools_and_children_and_the_operators_own(
     assert by_verb(entries, began, began + 10) == {"patch": 1, "create": 1, "update": 1, "list": 1}
 
 
-def test_a_line_that_is_being_written_is_left_out(log) -> None:
+def test_unfinished_line_is_left_out(log) -> None:
     whole = line(OPERATOR, "patch", "deployments", 1)
     assert len(list(read_entries(log(whole, whole[:40])))) == 1
 
 
 def test_requests_without_an_object_are_read(log) -> None:
-    told = {"stageTimestamp": "2026-01-01T00:00:00.000000Z", "verb": "get", "user": {"username": "admin"}}
-    assert [entry.resource for entry in read_entries(log(json.dumps(told), ""))] == [""]
+    entry = {"stageTimestamp": "2026-01-01T00:00:00.000000Z", "verb": "get", "user": {"username": "admin"}}
+    assert [one.resource for one in read_entries(log(json.dumps(entry), ""))] == [""]
 
 
-def test_the_policy_logs_the_operator_first() -> None:
+def test_audit_policy_logs_the_operator_first() -> None:
     rules = yaml.safe_load(POLICY)["rules"]
     assert rules[0] == {"level": "Metadata", "users": [OPERATOR]}
 
 
-def test_a_pool_has_the_pods_that_are_said() -> None:
+def test_pool_has_the_requested_pods() -> None:
     wanted = sum(child["spec"]["replicas"] for child in objects.deployments(7))
     assert wanted == objects.PODS_A_POOL
     assert parse_pool(objects.pool(7), "the pool").metadata.namespace in objects.NAMESPACES
 
 
-def test_the_same_deployments_belong_to_nobody_and_need_no_account() -> None:
+def test_plain_deployments_have_no_owner_and_no_account() -> None:
     for child in objects.deployments(0):
         assert "ownerReferences" not in child["metadata"]
         assert child["spec"]["template"]["spec"]["serviceAccountName"] == "default"
 
 
-def test_a_pool_is_settled_once_all_its_conditions_say_so() -> None:
+def test_pool_is_settled_once_all_its_conditions_say_so() -> None:
     world = World()
     world.pool["spec"] = objects.pool(0)["spec"]
     seen: list[bool] = []
@@ -108,7 +108,7 @@ def test_a_pool_is_settled_once_all_its_conditions_say_so() -> None:
     assert not objects.is_settled(world.pool)
 
 
-def test_a_deployment_is_complete_once_all_its_pods_are_ready() -> None:
+def test_deployment_is_complete_once_all_its_pods_are_ready() -> None:
     counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 2)
     thing: dict[str, Any] = {"metadata": {"generation": 1}, "spec": {"replicas": 2}}
     assert not objects.is_complete(thing)
@@ -116,7 +116,7 @@ def test_a_deployment_is_complete_once_all_its_pods_are_ready() -> None:
     assert not objects.is_complete({**thing, "status": {**counts, "availableReplicas": 1, "observedGeneration": 1}})
 
 
-def test_the_operators_page_is_read() -> None:
+def test_metrics_of_the_operator_are_read() -> None:
     metrics = Metrics()
     metrics.leading = True
     for milliseconds in range(1, 101):
@@ -126,7 +126,7 @@ def test_the_operators_page_is_read() -> None:
     assert 0.05 < figures.p99 <= 0.1
 
 
-def test_a_process_tells_its_memory_and_time() -> None:
+def test_memory_and_time_of_a_process_are_read() -> None:
     assert 10 < peak_megabytes(os.getpid()) < 10_000
     assert processor_seconds({"me": os.getpid()})["me"] > 0
 
@@ -136,14 +136,14 @@ def test_answers_are_reports_that_the_operator_reads() -> None:
     assert read_router_report(msgspec.json.encode(pods.router_report())).curve.as_curve().hits[-1] > 0.9
 
 
-def test_a_fleet_at_rest_has_no_news() -> None:
+def test_idle_fleet_reports_no_change() -> None:
     seen: ReportWindow[Any] = ReportWindow()
     for now in (100.0, 160.0):
         seen.add(pods.router_report(), now)
     assert seen.gained(lambda report: report.prompt_tokens) == 0
 
 
-def test_one_connection_is_answered_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_connection_serves_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, router = free_ports(2)
     monkeypatch.setattr(pods, "AGENT_PORT", agent)
     monkeypatch.setattr(pods, "ROUTER_PORT", router)
@@ -167,6 +167,6 @@ def test_one_connection_is_answered_again_and_again(monkeypatch: pytest.MonkeyPa
     assert read_router_report(third).router == "router"
 
 
-def test_who_is_not_root_becomes_it_in_a_network_of_its_own() -> None:
+def test_unprivileged_user_becomes_root_in_a_network_namespace() -> None:
     assert unshare_command(0) == ["unshare", "--net", "--"]
     assert re.search("--map-root-user", " ".join(unshare_command(1000)))

@@ -12,10 +12,10 @@ from plumage_bench.ours import Ours
 from plumage_engine.vllm.settings import PluginSettings
 
 
-def test_ours_without_overrides_is_what_the_plugin_takes_from_an_empty_object() -> None:
-    told = Ours(runtime="VLLM").plugin()
-    assert told["feather"].pop("options") == {"order": "TipLoss"}, "as the tree's own default is"
-    assert PluginSettings.model_validate(told) == PluginSettings()
+def test_ours_without_overrides_equals_the_plugin_defaults() -> None:
+    settings = Ours(runtime="VLLM").plugin()
+    assert settings["feather"].pop("options") == {"order": "TipLoss"}, "as the tree's own default is"
+    assert PluginSettings.model_validate(settings) == PluginSettings()
 
 
 def test_override_reaches_engine_plugin_and_router() -> None:
@@ -28,7 +28,7 @@ def test_override_reaches_engine_plugin_and_router() -> None:
     )
 
 
-def test_override_that_no_manifest_could_say_is_refused() -> None:
+def test_override_unknown_to_manifests_is_refused() -> None:
     with pytest.raises(ManifestError):
         Ours({"engine.feather.polcy": "Bandit"}).pool()
 
@@ -44,7 +44,7 @@ def test_ours_lists_its_overrides() -> None:
     assert ours.listed() == {"runtime": "Simulator", "overrides": {"engine.simulator.maxNumSeqs": 256}}
 
 
-def test_state_tells_objects_with_other_settings_apart() -> None:
+def test_state_distinguishes_other_settings() -> None:
     one, other = (Ours({"router.lbgr.forgetting": value}) for value in ("0.75", "0.992"))
     assert state_of(one.routing_policy(random.Random(1))) == state_of(one.routing_policy(random.Random(2)))
     assert state_of(one.routing_policy(random.Random(1))) != state_of(other.routing_policy(random.Random(1)))

@@ -1,4 +1,4 @@
-"""Paired ratios: what the benches say of chance."""
+"""Paired ratios and their intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from plumage_bench.pairs import paired_ratio
 
 
-def test_finds_a_ratio_under_noise_that_both_of_a_pair_share() -> None:
+def test_ratio_is_found_under_noise_that_both_of_a_pair_share() -> None:
     rng = random.Random(1)
     machine = [rng.lognormvariate(0.0, 0.5) for _ in range(30)]
     over = [1.3 * speed * rng.lognormvariate(0.0, 0.02) for speed in machine]
@@ -18,7 +18,7 @@ def test_finds_a_ratio_under_noise_that_both_of_a_pair_share() -> None:
     assert found.high - found.low < 0.05
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_interval_covers_the_truth_at_its_level() -> None:
     rng = random.Random(2)
     held = 0
     for _ in range(200):
@@ -28,7 +28,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert held >= 170  # 95 % of 200 are 190; a bootstrap of 20 pairs is a little narrow
 
 
-def test_a_thing_to_itself_is_one() -> None:
+def test_thing_compared_with_itself_is_one() -> None:
     same = [3.0, 5.0, 4.0, 2.0, 6.0]
     assert str(paired_ratio(same, same, random.Random(3))) == "1.000 (95 %: 1.000 to 1.000, 5 pairs)"
 
@@ -54,6 +54,6 @@ def test_one_pair_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize(("over", "under"), [([], []), ([1.0], [1.0, 2.0])])
-def test_refuses_what_are_no_pairs(over: list[float], under: list[float]) -> None:
+def test_invalid_pairs_are_refused(over: list[float], under: list[float]) -> None:
     with pytest.raises(ValueError, match="as many"):
         paired_ratio(over, under, random.Random(4))

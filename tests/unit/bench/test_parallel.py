@@ -1,4 +1,4 @@
-"""Calls on several processes: results in order, and nothing left behind however it ends."""
+"""Calls on several processes: results in order, and no process left behind after any end."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_results_are_in_the_order_of_the_calls() -> None:
     assert advanced == [1, 1, 1]
 
 
-def test_the_first_error_ends_the_rest() -> None:
+def test_first_error_ends_the_others() -> None:
     with pytest.raises(ValueError, match="non-negative"):
         in_parallel(time.sleep, [(LONG,), (-1.0,), (LONG,)], lambda _: None)
     assert multiprocessing.active_children() == []
 
 
-def test_an_error_ends_no_process_of_others() -> None:
+def test_error_ends_no_foreign_process() -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(LONG,))
     other.start()
     try:
@@ -53,7 +53,7 @@ def test_an_error_ends_no_process_of_others() -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, (143,)), (signal.SIGKILL, (-9,)), (signal.SIGINT, (1, -2, 130))]
 )
-def test_a_benchmark_that_is_stopped_leaves_no_process(tmp_path: Path, number: int, status: Sequence[int]) -> None:
+def test_stopped_benchmark_leaves_no_process(tmp_path: Path, number: int, status: Sequence[int]) -> None:
     script = tmp_path / "stopped.py"
     script.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""What help says of a benchmark without importing it is what the benchmark does."""
+"""The help text of a benchmark, known without importing it, agrees with the benchmark."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from plumage_bench.trace import libcache
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_has_code_and_words(name: str) -> None:
+def test_every_name_has_code_and_a_description(name: str) -> None:
     assert list(inspect.signature(load(name)).parameters) == ["context"]
     described = BENCHMARKS[name]
     assert described.name == name
     assert described.summary
     assert described.quick_omits
-    # Real vLLM computes each token, and an engine's start alone is seconds; a fleet rests for a minute.
-    # The routing benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets two evictions. A
-    # storm's faults need room between them.
+    # Real vLLM computes each token, and an engine's start alone takes seconds; a fleet rests for a minute. The routing
+    # benches have five pairs of seeds, so that a verdict is not luck; the trace's fleets have two evictions. A storm's
+    # faults need room between them.
     slow = described.needs_vllm or name in ("operator-scale", "trace")
     longer = {"gsp": 600, "multiturn": 600, "longdoc": 600, "fewshot": 600, "storm": 480}
     most = longer.get(name, 240 if slow else 60)
     assert 0 < described.quick_budget <= most
 
 
-def test_what_quick_leaves_out_is_what_the_code_leaves_out() -> None:
+def test_quick_omissions_in_the_help_equal_those_of_the_code() -> None:
     def omits(name: str) -> str:
         return BENCHMARKS[name].quick_omits
 
@@ -40,11 +40,11 @@ def test_what_quick_leaves_out_is_what_the_code_leaves_out() -> None:
     fewer = vllm_parity.REQUESTS - vllm_parity.REQUESTS_QUICK
     assert f"{fewer:,} of {vllm_parity.REQUESTS:,} requests" in omits("vllm-parity")
     policies = len(libcache.NAMES)
-    for words in (
+    for phrase in (
         f"{policies - len(libcache.LEADERS)} of libCacheSim's {policies} policies",
         f"{trace._NAMINGS - trace._NAMINGS_QUICK} of {trace._NAMINGS} seeds of the block names",
         f"all but the first {trace._ROUTED_QUICK:,} requests",
         f"{trace._SEEDS - trace._SEEDS_QUICK} of {trace._SEEDS} seeds of the fleet",
     ):
-        assert words in omits("trace")
+        assert phrase in omits("trace")
     assert trace._SYNTHETIC_QUICK * 2 == trace._SYNTHETIC_REQUESTS

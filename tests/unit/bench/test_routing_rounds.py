@@ -1,4 +1,4 @@
-"""The two rounds of the search for the highest rate: who is ranked, by which seeds."""
+"""The two rounds of the search for the highest rate: who is ranked, and by which seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS_LRU, _EQUAL = OURS.over("Lru"), BASELINES[6].over(OURS.eviction)
 
 
 def _curve(rung: int) -> Curve:
-    """Crosses 5 % at the rung: the late share doubles from one rung to the next."""
+    """Crosses 5 % at the rung; the late share doubles from one rung to the next."""
     return Curve({rung + step: [0.05 * 2.0**step] * 3 for step in range(-2, 3)})
 
 
@@ -41,13 +41,15 @@ def _rates(**finals: Any) -> Rates:
     return Rates({_CELL: seeds}, OURS, **finals)
 
 
-def test_without_a_second_round_ratios_are_taken_seed_by_seed() -> None:
+def test_ratios_without_a_second_round_are_taken_seed_by_seed() -> None:
     assert _rates().over(_CELL, _rates().rivals) == pytest.approx(10.0 / 12.0)
 
 
-def test_the_second_round_alone_ranks_those_who_were_in_it() -> None:
+def test_second_round_alone_ranks_its_contenders() -> None:
     rates = _rates(finals={_CELL: {OURS: _curve(50), CACHE_AWARE: _curve(40), _LUCKY: _curve(47), _STEADY: _curve(51)}})
-    assert rates.over(_CELL, rates.rivals) == pytest.approx(1 / 1.05)  # the steady one; luck is gone, the slow out
+    assert rates.over(_CELL, rates.rivals) == pytest.approx(
+        1 / 1.05
+    )  # the steady one; the lucky and the slow one are out
     assert rates.over(_CELL, [CACHE_AWARE]) == pytest.approx(1.05**10)
     assert rates.mean(_CELL, _SLOW) == pytest.approx(2.0)
     shown = finals_table(rates)
@@ -56,11 +58,11 @@ def test_the_second_round_alone_ranks_those_who_were_in_it() -> None:
 
 
 class _Fleet:
-    """Stands for the processes that serve. Everyone's true rate is 10; in the first round the gateway was lucky."""
+    """Stands for the serving processes. Each true rate is 10; in the first round the gateway was lucky."""
 
     def __init__(self) -> None:
         self.first: set[int] = set()
-        self.floors: set[float] = set()  # … below which it looked for nobody
+        self.floors: set[float] = set()  # … below which it searched for nobody
         self.second: dict[Contender, set[int]] = {}
 
     def __call__(self, function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:
@@ -93,20 +95,18 @@ def _run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool, workers: 
     return fleet, routing_bench.run_routing(workload, context)
 
 
-def test_those_near_the_best_are_ranked_on_seeds_that_chose_nobody(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_contenders_near_the_best_are_ranked_on_fresh_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fleet, report = _run(monkeypatch, tmp_path, quick=False)
     assert set(fleet.second) == {OURS, AGAIN, _OURS_LRU, CACHE_AWARE, _LUCKY, _STEADY, _EQUAL}
     for seeds in fleet.second.values():
         assert len(seeds) == 20  # of 800 requests each
         assert not seeds & fleet.first
-    assert report.keys["products_rank"] == pytest.approx(1.0)  # by the first round it would be 10 / 14
+    assert report.keys["products_rank"] == pytest.approx(1.0)  # the first round alone gives 10 / 14
     assert report.keys["rank_equal"] == pytest.approx(1.0)
     assert (report.keys["pairs"], report.keys["rank_verdict"]) == (20, "first")
 
 
-def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_search_in_a_large_fleet_stops_far_below_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small, _ = _run(monkeypatch, tmp_path, quick=False)
     assert small.floors == {0.0}
     large, report = _run(monkeypatch, tmp_path, quick=False, workers="16")
@@ -120,7 +120,7 @@ def test_in_a_large_fleet_nobody_is_sought_far_below_ours(monkeypatch: pytest.Mo
     ("option", "value"),
     [("workers", "5"), ("devices", "q"), ("workers", "4,"), ("sweep", "yes"), ("sweep", "true")],
 )
-def test_a_wrong_option_is_told_before_anything_is_measured(
+def test_wrong_option_is_reported_before_the_measurement(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, value: str
 ) -> None:
     measured: list[Any] = []
@@ -137,17 +137,19 @@ def test_a_wrong_option_is_told_before_anything_is_measured(
     assert measured == []
 
 
-def test_a_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_quick_run_has_the_first_round_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fleet, report = _run(monkeypatch, tmp_path, quick=True)
     assert not fleet.second
-    assert report.keys["products_rank"] == pytest.approx(10.0 / 9.5)  # of the rivals a quick run has
+    assert report.keys["products_rank"] == pytest.approx(10.0 / 9.5)  # among the contenders of a quick run
     assert report.keys["rank_equal"] == pytest.approx(9.0 / 9.5), "each over its own eviction, the lower of the two"
     assert report.keys["aa"] == pytest.approx(10.0 / 10.1)
     assert (report.keys["pairs"], report.keys["rank_verdict"]) == (5, "behind")
 
 
-def test_a_rival_counts_over_the_eviction_that_it_ran_on() -> None:
-    """At 24a58ae `rank` held ours with its own eviction against rivals with LRU: 10 ÷ 9 here, and called it routing."""
+def test_baseline_counts_with_the_eviction_that_it_ran_on() -> None:
+    """At 24a58ae `rank` compared ours with its own eviction to baselines with LRU (10 ÷ 9 here),
+    and called it routing.
+    """
     rival = BASELINES[3]
     rates = {OURS: [10.0] * 5, _OURS_LRU: [8.0] * 5, rival: [9.0] * 5, rival.over(OURS.eviction): [9.5] * 5}
     found = Rates({_CELL: rates}, OURS).equals(_CELL)
@@ -166,11 +168,11 @@ def test_a_rival_counts_over_the_eviction_that_it_ran_on() -> None:
         (PairedRatio(0.95, 0.94, 0.96, 5), "behind"),
     ],
 )
-def test_a_tie_is_what_chance_alone_makes_of_ours_against_ours(ratio: PairedRatio, expected: str) -> None:
+def test_tie_is_the_difference_of_ours_to_ours_by_chance(ratio: PairedRatio, expected: str) -> None:
     assert verdict(ratio, again=PairedRatio(1.0, 0.97, 1.02, 5)) == expected
 
 
-def test_the_default_setting_is_judged_by_throughput_and_tail_too() -> None:
+def test_default_setting_is_judged_by_throughput_and_tail() -> None:
     def figures(first: float, tail: float, throughput: float) -> Figures:
         return Figures([first] * 90 + [tail] * 10, [1.0], 0.5, throughput, 0.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""No figure of a closing line rests on one seed, and each seed's value is in the JSON."""
+"""No figure of a closing line rests on one seed, and the JSON has each seed's value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def context(name: str, out: Path) -> Context:
     return Context(name, True, 5, out, Console(file=io.StringIO()))
 
 
-def test_all_have_several() -> None:
+def test_benchmarks_have_several_seeds() -> None:
     counts = (cht.SEEDS, decision.SEEDS, directory.SEEDS, directory.SEEDS_QUICK, scale.SEEDS, trace._SEEDS_QUICK)
     assert min(counts) >= 2
 
 
-def test_cht_tells_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cht_reports_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"REQUESTS": 40, "TOKENS": 200, "FIND_BEST": 300, "FEW": 5, "MANY": 50}
     for name, value in small.items():
         monkeypatch.setattr(cht, name, value)
@@ -35,7 +35,7 @@ def test_cht_tells_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pytest.M
     assert report.keys["mismatches"] == 0
 
 
-def test_decision_tells_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_reports_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WARM_UP": 20, "QUICK_REQUESTS": 50, "MANY": 8}.items():
         monkeypatch.setattr(decision, name, value)
     report = decision.run(context("decision", tmp_path))
@@ -45,12 +45,12 @@ def test_decision_tells_the_median_of_its_seeds(tmp_path: Path, monkeypatch: pyt
     assert report.keys["p99_us_1000"] == median(one["P99"] for one in many)
 
 
-def test_the_directory_is_filled_with_every_seed_and_in_a_quick_run_in_turns() -> None:
+def test_directory_is_filled_with_every_seed_and_in_a_quick_run_in_turns() -> None:
     assert list(directory._fills([1, 2], quick=True)) == [(1, 1), (1, 2), (4, 2), (32, 1)]
     assert len(list(directory._fills([1, 2, 3], quick=False))) == 9
 
 
-def test_the_traces_fleets_are_told_apart_by_seed() -> None:
+def test_trace_fleets_have_their_seed_in_the_name() -> None:
     runs = fleets([1, 2], 1.0)
     results = {fleet: Routed(*[float(fleet.seed)] * 9) for fleet in runs}
     rows = trace._of_seed(results, 2)

@@ -1,4 +1,6 @@
-"""The storm's accounts: the same mutations for the same seed, what counts as lost and why, what has a name."""
+"""The storm's accounting: the same mutations for the same seed, lost requests with their reason, and failures with a
+name.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def test_a_seed_says_which_mutations_are_sent() -> None:
+def test_seed_determines_the_mutations() -> None:
     def sent(seed: int) -> list[bytes]:
         rng = random.Random(seed)
         return [mutated(rng).data for _ in range(300)]
@@ -59,11 +61,11 @@ def test_a_seed_says_which_mutations_are_sent() -> None:
         (404, b"", True),
     ],
 )
-def test_what_has_a_name(status: int, body: bytes, named: bool) -> None:
+def test_expected_failures_have_a_name(status: int, body: bytes, named: bool) -> None:
     assert is_named(status, body) is named
 
 
-def test_a_request_is_lost_by_a_routers_kill_only_if_it_was_under_way(folder: Path) -> None:
+def test_request_is_lost_by_a_router_kill_only_while_it_runs(folder: Path) -> None:
     faults = Faults(folder, lambda: view(4), random.Random(1))
     faults.done = [(10.0, "kill router"), (30.0, "kill engine")]
     client = Honest(1, random.Random(1), None)  # type: ignore[arg-type]
@@ -81,14 +83,14 @@ def test_a_request_is_lost_by_a_routers_kill_only_if_it_was_under_way(folder: Pa
     assert (keys["honest"], keys["honest_whole"], keys["well_again"]) == (5, 1, 1)
 
 
-def test_a_crash_is_a_restart_that_nobody_asked_for() -> None:
+def test_crash_is_a_restart_that_nobody_requested() -> None:
     assert _crashes(view(4), {}) == {"router": 0, "directory": 0, "engine": 0, "agent": 0}
     assert _crashes(view(4, restarts=1), {"router": 1, "engine": 3, "agent": 4, "directory": 2}) == {
         "router": 0, "directory": 0, "engine": 1, "agent": 0,
     }  # fmt: skip
 
 
-async def test_the_last_replicas_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_replicas_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, _: killed.append(pid))
     faults = Faults(folder, lambda: view(2), random.Random(1))
@@ -100,7 +102,7 @@ async def test_the_last_replicas_are_left_alone(folder: Path, monkeypatch: pytes
     assert faults.killed == {"engine": 1}
 
 
-async def test_sockets_and_files_are_removed_but_logs_and_second_links(folder: Path) -> None:
+async def test_sockets_and_files_are_removed_but_no_logs_or_hard_links(folder: Path) -> None:
     (folder / ".sockets").mkdir()
     for name in ("router.json", "router.log", ".sockets/events-0"):
         (folder / name).write_text("")

@@ -1,4 +1,4 @@
-"""Virtual time: everyone is served, in order, and the same seed gives the same run."""
+"""Virtual time: every request is served in order, and the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTPUT = 4
 
 
 class Chats(Hooks):
-    """Clients of 1024 new tokens a turn; each sends its next turn a second after the answer."""
+    """Clients of 1024 new tokens a turn. Each sends its next turn a second after the answer."""
 
     def __init__(self, seed: int, slots: int) -> None:
         self.rng = random.Random(seed)
@@ -65,20 +65,20 @@ def run(seed: int, *, clients: int = 40, slots: int = 4) -> Chats:
     return chats
 
 
-def test_every_turn_is_answered_and_later_turns_hit_all_the_earlier_ones() -> None:
+def test_every_turn_is_answered_and_hits_all_earlier_turns() -> None:
     chats = run(1)
     answered = {entry[1]: entry[4] for entry in chats.log if entry[0] == "finished"}
     assert set(answered) == {(client, turn) for client, turns in chats.turns.items() for turn in range(turns)}
     assert all(cached == (turn * (1024 + OUTPUT) - 1) // 16 * 16 for (_, turn), cached in answered.items() if turn)  # type: ignore[misc]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+def test_seed_repeats_the_run_and_another_seed_does_not() -> None:
     assert run(7).log == run(7).log
     assert run(7).log != run(8).log
 
 
-def test_an_engine_alone_takes_what_the_device_says() -> None:
-    """Latency of a lone request = the device's own sum over its steps."""
+def test_lone_request_takes_the_time_of_the_device() -> None:
+    """Its latency is the device's own sum over its steps."""
     chats = Chats(0, 1)
     chats.turns[0] = 1
     chats.send(0, 0, 2.0)
@@ -88,7 +88,7 @@ def test_an_engine_alone_takes_what_the_device_says() -> None:
     assert finished[3] - first[3] == pytest.approx(3 * (GPU.fixed + GPU.weights), rel=0.02)  # type: ignore[operator]
 
 
-def test_the_past_can_not_be_planned() -> None:
+def test_event_in_the_past_is_refused() -> None:
     chats = run(1, clients=1)
     with pytest.raises(StateError):
         chats.fleet.call_at(0.0, lambda: None)

@@ -1,4 +1,4 @@
-"""What `vllm-hostmem` makes of its counts."""
+"""What `vllm-hostmem` reports from its counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAMES = ("lru", "all", "A 2", "threshold 2, half", "A 2, half", "A+lookahead", "
 
 
 def found(gains: dict[str, float]) -> Found:
-    """Two suites, five seeds; A+P finds `gains[suite]` times what LRU does, give or take half a percent."""
+    """Two suites, five seeds. A+P finds `gains[suite]` times what LRU does, within half a percent."""
     rng, made = random.Random(1), {}
     for suite, gain in gains.items():
         for kind in ("copies", "even", "zipf", "half"):
@@ -31,7 +31,7 @@ def found(gains: dict[str, float]) -> Found:
     return made
 
 
-def test_the_worst_suite_is_the_one_that_counts() -> None:
+def test_worst_suite_counts() -> None:
     both = found({"mmlu": 1.4, "bbh": 1.1})
     keys = closing(both)
     assert 1.08 < keys["lookahead_gain_low"] <= keys["lookahead_gain"] < 1.12
@@ -39,7 +39,7 @@ def test_the_worst_suite_is_the_one_that_counts() -> None:
     assert keys["pairs"] == 10
 
 
-def test_the_same_by_other_chance_is_one_within_its_interval() -> None:
+def test_rerun_with_other_chance_is_one_within_its_interval() -> None:
     keys = closing(found({"mmlu": 1.4, "bbh": 1.1}))
     assert keys["again_low"] < 1.0 < keys["again_high"]
 
@@ -50,7 +50,7 @@ def test_bytes_and_time_are_not_the_same() -> None:
     assert keys["time_ratio"] < keys["link_ratio"] < 20.0
 
 
-def test_hits_that_are_lost_are_what_is_not_kept() -> None:
+def test_lost_hits_are_hits_of_unkept_blocks() -> None:
     made = found({"mmlu": 1.0})
     for one in made[Load("mmlu", "copies")]["A 2"]:
         one.device, one.host = int(0.8 * one.device), int(0.8 * one.host)
@@ -59,7 +59,7 @@ def test_hits_that_are_lost_are_what_is_not_kept() -> None:
     assert keys["hit_loss"] < keys["hit_loss_high"] < 0.23
 
 
-def test_a_step_pays_for_the_plans_and_for_the_memory_that_copies_take() -> None:
+def test_step_pays_for_plans_and_for_the_memory_of_copies() -> None:
     planned = Counted(steps=1000, promoting=0.3)
     assert planned.stretch == pytest.approx(1.03)
     copied = Counted(steps=1000, promoting=0.3, promoted=1000)
@@ -67,20 +67,20 @@ def test_a_step_pays_for_the_plans_and_for_the_memory_that_copies_take() -> None
     assert stretch([planned, copied]).high <= copied.stretch
 
 
-def test_a_step_that_computes_a_prompt_takes_longer() -> None:
+def test_step_with_a_prompt_takes_longer() -> None:
     decodes = Counted(steps=1000, promoting=0.3, prompt=50_000, device=30_000, host=20_000)
     prefills = Counted(steps=1000, promoting=0.3, prompt=150_000, device=30_000, host=20_000)
     assert decodes.stretch == pytest.approx(1.03)
     assert prefills.stretch == pytest.approx(1.0 + 0.3 / (10.0 + 100_000 * 2 * 8.03e9 / (0.6 * 181e12)))
 
 
-def test_the_link_takes_its_latency_and_its_rate() -> None:
+def test_link_takes_its_latency_and_its_rate() -> None:
     few, many = Counted(stored=1000, copies=10), Counted(stored=1000, copies=1000)
     assert many.link - few.link == pytest.approx(990 * 20e-6)
     assert few.link == pytest.approx(1000 * 16 * 131_072 / 25e9 + 200e-6)
 
 
-def test_the_table_and_the_plot_show_each_suite() -> None:
+def test_table_and_plot_show_each_suite() -> None:
     from matplotlib.figure import Figure
 
     made = found({"mmlu": 1.2, "bbh": 1.1})
@@ -90,7 +90,7 @@ def test_the_table_and_the_plot_show_each_suite() -> None:
     assert {text.get_text() for text in figure.axes[1].get_legend().get_texts()} == {"mmlu", "bbh"}
 
 
-def test_a_run_of_some_kinds_tells_what_it_has() -> None:
+def test_partial_run_reports_its_kinds() -> None:
     from matplotlib.figure import Figure
 
     made = {load: rows for load, rows in found({"hellaswag": 1.2}).items() if load.kind == "copies"}

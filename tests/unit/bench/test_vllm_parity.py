@@ -1,4 +1,4 @@
-"""What is compared and what counts as a difference, without vLLM."""
+"""What `vllm-parity` compares and what counts as a difference, without vLLM."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from plumage_bench.vllm_parity import BLOCK, Difference, compare, prompts, varia
 from plumage_engine.vllm.settings import PluginSettings
 
 
-def test_the_first_difference_is_found_with_what_led_to_it() -> None:
+def test_first_difference_is_found_with_its_context() -> None:
     prompt = Prompt("a", (1, 2), 4)
     assert compare(prompt, (5, 6, 7, 8), (5, 6, 9, 8)) == Difference((1, 2, 5, 6), 7, 9)
     assert compare(prompt, (5, 6, 7, 8), (5, 6, 7, 8)) is None
 
 
-def test_an_aborted_answer_is_compared_as_far_as_it_came() -> None:
+def test_aborted_answer_is_compared_as_far_as_it_came() -> None:
     prompt = Prompt("a", (1, 2), 4)
     assert compare(prompt, (5, 6, 7, 8), (5, 6)) is None
     assert compare(prompt, (5, 6, 7, 8), ()) is None
     assert compare(prompt, (5, 6, 7, 8), (4,)) == Difference((1, 2), 5, 4)
 
 
-def test_a_seed_repeats_the_prompts_and_they_share_blocks() -> None:
+def test_seed_repeats_the_prompts_and_they_share_blocks() -> None:
     wanted = prompts(random.Random(3), 300)
     assert wanted == prompts(random.Random(3), 300) != prompts(random.Random(4), 300)
     firsts = [one.tokens[:BLOCK] for one in wanted if len(one.tokens) >= BLOCK]
@@ -33,7 +33,7 @@ def test_a_seed_repeats_the_prompts_and_they_share_blocks() -> None:
     assert [one.step for one in wanted] == sorted(one.step for one in wanted)
 
 
-def test_oracle_is_told_the_groups_and_strangers_have_none() -> None:
+def test_oracle_gets_the_groups_and_strangers_have_none() -> None:
     wanted = prompts(random.Random(3), 300)
     shared: dict[int | None, set[tuple[int, ...]]] = {}
     for one in wanted:
@@ -43,7 +43,7 @@ def test_oracle_is_told_the_groups_and_strangers_have_none() -> None:
     assert all(len(firsts) == 1 for firsts in shared.values())
 
 
-def test_each_policy_is_served_and_those_that_stop_must() -> None:
+def test_each_policy_is_served_and_stop_policies_stop() -> None:
     queues = {one.name.removeprefix("feather "): one for one in variants(quick=False) if "feather " in one.name}
     assert set(queues) == set(POLICY_NAMES)
     never = {name for name, one in queues.items() if "stops" not in one.about}
@@ -64,7 +64,7 @@ def test_each_setting_is_compared_with_vllm_in_the_same_situation() -> None:
         PluginSettings.model_validate(one.plugin or {})
 
 
-def test_quick_leaves_out_what_it_says() -> None:
+def test_quick_run_omits_what_its_help_says() -> None:
     names = {one.name for one in variants(quick=False)} - {one.name for one in variants(quick=True)}
     left_out = ("feather ", "eviction ", "batch ", "plugin, host tier, ", "host tier")
     assert all(name.startswith(left_out) for name in names)

@@ -1,4 +1,4 @@
-"""What `vllm-pressure` makes of its rates."""
+"""What `vllm-pressure` reports from its rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ SHORT, LONG = (next(load for load in LOADS if load.context == length and not loa
 
 
 def some(best: float, oversized: float, pairs: int = 5) -> list[Rates]:
-    """Loads of different weight; the adaptive limit is `best` of the best static batch, give or take a percent."""
+    """Loads of different weight. The adaptive limit has `best` times the rate of the best static batch, within a
+    percent.
+    """
     rng, made = random.Random(1), []
     for _ in range(pairs):
         level = rng.uniform(100.0, 1000.0)
@@ -19,31 +21,31 @@ def some(best: float, oversized: float, pairs: int = 5) -> list[Rates]:
     return made
 
 
-def test_the_worst_load_is_the_one_that_counts() -> None:
+def test_worst_load_counts() -> None:
     keys = closing({SHORT: some(1.0, 1.0), LONG: some(0.94, 1.5)}, 1.0)
     assert 0.92 < keys["min_over_best_static_low"] < keys["min_over_best_static"] < 0.96
     assert keys["min_over_best_static"] < keys["over_best_static"] < 1.0
     assert keys["pairs"] == 10
 
 
-def test_only_the_longest_contexts_are_held_against_an_oversized_batch() -> None:
+def test_only_the_longest_contexts_are_compared_with_an_oversized_batch() -> None:
     keys = closing({SHORT: some(1.0, 3.0), LONG: some(1.0, 1.5)}, 1.0)
     assert 1.4 < keys["over_oversized_low"] <= keys["over_oversized"] <= keys["over_oversized_high"] < 1.6
     assert "over_oversized_gated" not in keys
 
 
-def test_the_best_static_batch_is_each_loads_own() -> None:
+def test_best_static_batch_is_chosen_per_load() -> None:
     changing = [Rates({6: 100.0, 9: 50.0, OVERSIZED: 10.0}, 80.0), Rates({6: 50.0, 9: 100.0, OVERSIZED: 10.0}, 80.0)]
     assert round(over({LONG: changing}, "best").ratio, 6) == 0.8
 
 
-def test_later_seeds_try_what_came_near_and_where_it_counts_the_oversized_batch() -> None:
+def test_later_seeds_try_near_best_batches_and_the_oversized_batch() -> None:
     first = Rates({3: 50.0, 6: 100.0, 9: 96.0, 12: 89.0, OVERSIZED: 10.0}, 90.0)
     assert first.worth_again(SHORT) == [6, 9]
     assert first.worth_again(LONG) == [6, 9, OVERSIZED]
 
 
-def test_a_seed_repeats_a_load_and_another_draws_another() -> None:
+def test_seed_repeats_a_load_and_another_draws_another() -> None:
     load = Load(2048, 20, gated=True)
     assert load.asks(1) == load.asks(1)
     assert load.asks(1) != load.asks(2)

@@ -1,4 +1,4 @@
-"""What the harness makes of a run's options, writes down of it, and says while it goes on."""
+"""What the harness makes of a run's options, what it records, and its progress lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from plumage_bench.pairs import PairedRatio
 from plumage_bench.registry import describe
 
 
-def context(out: Path, said: StringIO, **options: str) -> Context:
-    return Context("trace", False, 1, out, Console(file=said, width=100), options)
+def context(out: Path, output: StringIO, **options: str) -> Context:
+    return Context("trace", False, 1, out, Console(file=output, width=100), options)
 
 
-def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_path: Path) -> None:
+def test_file_option_is_recorded_by_name_and_checksum_only(tmp_path: Path) -> None:
     kept = tmp_path / "somewhere" / "trace.jsonl"
     kept.parent.mkdir()
     kept.write_text("{}\n")
@@ -37,7 +37,7 @@ def test_a_file_among_the_options_is_written_down_by_name_and_checksum_only(tmp_
     assert options == {"trace": f"trace.jsonl (sha256 {checksum})", "sweep": "1"}
 
 
-def test_a_run_is_written_down_with_its_command_commit_and_date(tmp_path: Path) -> None:
+def test_run_is_recorded_with_command_commit_and_date(tmp_path: Path) -> None:
     kept = tmp_path / "a trace.jsonl"
     kept.write_text("{}\n")
     given = Context("trace", True, 5, tmp_path, Console(file=StringIO(), width=100), {"trace": str(kept)})
@@ -48,14 +48,14 @@ def test_a_run_is_written_down_with_its_command_commit_and_date(tmp_path: Path) 
     assert {"commit", "seed", "versions", "machine"} <= set(record)
 
 
-def test_a_paired_figure_has_keys_for_its_ends_and_pairs() -> None:
+def test_paired_figure_has_keys_for_its_ends_and_pairs() -> None:
     ratio = PairedRatio(1.5, 1.25, 1.75, 6)
     assert interval_keys("gain", ratio) == {"gain": 1.5, "gain_low": 1.25, "gain_high": 1.75, "gain_pairs": 6}
     other = PairedRatio(1.4, 1.3, 1.5, 4)
     assert least_keys("gain", [ratio, other]) == interval_keys("gain", other)
 
 
-def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:
+def test_option_selects_from_a_list(tmp_path: Path) -> None:
     of = ("even", "even, beside", "zipf")
     assert context(tmp_path, StringIO()).some("kinds", of) == of
     assert context(tmp_path, StringIO()).some("kinds", of, ("zipf",)) == ("zipf",)
@@ -65,19 +65,19 @@ def test_an_option_names_some_of_what_there_is(tmp_path: Path) -> None:
         context(tmp_path, StringIO(), kinds="evn;zipf").some("kinds", of)
 
 
-def test_where_no_bar_can_move_a_long_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_run_reports_progress_without_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 20))
     monkeypatch.setattr("plumage_bench.harness.time.perf_counter", lambda: float(next(clock)))
-    said = StringIO()
-    with context(tmp_path, said).progress("fleet", 20) as advance:
+    output = StringIO()
+    with context(tmp_path, output).progress("fleet", 20) as advance:
         for _ in range(20):
             advance(1)
-    lines = [line for line in said.getvalue().splitlines() if line.startswith("fleet:")]
+    lines = [line for line in output.getvalue().splitlines() if line.startswith("fleet:")]
     assert lines[0] == "fleet: 2 of 20 after 40 s"
     assert len(lines) == 10
 
 
-def test_the_commit_is_written_down_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_is_recorded_in_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*words: str) -> str:
         return {"rev-parse": "0123456789", "status": " M file"}[words[0]]
 
@@ -90,7 +90,7 @@ def test_the_commit_is_written_down_where_there_is_one(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "1.5", "many", "101", "٣", ""])
-def test_a_count_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
+def test_invalid_count_is_refused(tmp_path: Path, given: str) -> None:
     with pytest.raises(ConfigurationError, match=f"pairs={re.escape(given)}: must be from 1 to 100"):
         context(tmp_path, StringIO(), pairs=given).count("pairs", 3)
     assert context(tmp_path, StringIO()).count("pairs", 3) == 3

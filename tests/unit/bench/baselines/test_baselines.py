@@ -33,7 +33,7 @@ def _prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b"
 
 
 @pytest.mark.parametrize("name", BASELINE_NAMES)
-def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> None:
+def test_every_policy_handles_a_request_and_a_lost_replica(name: str) -> None:
     policy = _make(name)
     replicas = [ReplicaState(3), ReplicaState(17)]
     for step in range(50):
@@ -59,7 +59,7 @@ def test_one_replica_gets_everything(name: str) -> None:
     assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
 
 
-def test_an_unknown_name_or_option_is_named() -> None:
+def test_unknown_name_or_option_is_named() -> None:
     with pytest.raises(ConfigurationError, match="KubeAI"):
         _make("KubeAI", nodes=3)
     with pytest.raises(ConfigurationError, match="gateway-rust"):
@@ -70,7 +70,7 @@ def test_sglang_matches_above_its_threshold_only() -> None:
     """The fork falls back to the smallest tree, the gateway to the least load."""
     for preset, expected in (("fork", 1), ("gateway-rust", 2)):
         policy = _make("SglangCacheAware", preset=preset)
-        _send(policy, _prompt(1, 2, 3, 4), _loads(0, 9, 9))  # slot 0 holds four chunks, or the smallest tree won
+        _send(policy, _prompt(1, 2, 3, 4), _loads(0, 9, 9))  # otherwise slot 0 would have the smallest tree
         tree = policy._tree  # type: ignore[attr-defined]
         for slot in range(3):
             tree.forget(slot)
@@ -80,7 +80,7 @@ def test_sglang_matches_above_its_threshold_only() -> None:
         assert policy.choose(_prompt(1, 2, 5, 6), _loads(5, 5, 1)).slot == expected, "half is not above one half"
 
 
-def test_sglang_goes_by_load_alone_when_out_of_balance() -> None:
+def test_sglang_uses_load_alone_when_out_of_balance() -> None:
     policy = _make("SglangCacheAware", preset="fork")
     _send(policy, _prompt(1, 2), _loads(0))
     assert policy.choose(_prompt(1, 2), _loads(32, 0)).slot == 0
@@ -138,7 +138,7 @@ def test_aibrix_skips_the_busy_holder() -> None:
     assert policy.choose(_prompt(9), _loads(2, 1, 2)).slot == 1, "no match"
 
 
-def test_production_stack_ignores_load_unless_told() -> None:
+def test_production_stack_ignores_load_by_default() -> None:
     for options, expected in (({}, 0), ({"load_aware": True}, 1)):
         policy = _make("ProductionStack", **options)
         policy._index.insert(0, (1, 2))  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ def test_kubeai_keeps_a_prefix_until_its_replica_is_over_the_bound() -> None:
         assert policy.choose(_prompt(9, text=text), _loads(*loads)).slot != home
 
 
-def test_kubeai_moves_few_prefixes_when_a_replica_goes() -> None:
+def test_kubeai_moves_few_prefixes_when_a_replica_is_removed() -> None:
     policy = _make("KubeAI")
     queries = [_prompt(number) for number in range(300)]
     before = [policy.choose(query, _loads(0, 0, 0, 0)).slot for query in queries]
@@ -166,12 +166,12 @@ def test_kubeai_moves_few_prefixes_when_a_replica_goes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("LlmDWeighted", {"precise": 1}, "option precise: Expected `bool`"),
         ("SglangCacheAware", {"preset": "x"}, "preset: must be one of"),
     ],
 )
-def test_a_bad_option_is_named(name: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_option_is_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         _make(name, **options)

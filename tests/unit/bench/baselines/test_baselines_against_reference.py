@@ -1,7 +1,7 @@
-"""Each routing baseline against its product's formula written out, over random states and the whole history.
+"""Each routing baseline against its product's formula, over random states and the whole history.
 
-A model gets the query, the replicas and every prompt routed so far, slot by slot, and returns what each replica is
-worth: the least wins. It has no index, no ring, no running count.
+A model gets the query, the replicas and every prompt routed so far, by slot. It returns a cost per replica: the lowest
+wins. It has no index, no ring and no running count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Model = Callable[[Query, Sequence[ReplicaState], History], list[float]]
 
 
 def matched(query: Query, slot: int, history: History) -> int:
-    """Leading chunks that `query` has in common with a prompt that was sent to `slot`."""
+    """Leading chunks that `query` shares with a prompt that was sent to `slot`."""
     best = 0
     for where, prompt in history:
         if where == slot:
@@ -47,7 +47,7 @@ def least_load(query: Query, replicas: Sequence[ReplicaState], history: History)
 
 
 def prefix_aware(query: Query, replicas: Sequence[ReplicaState], history: History) -> list[float]:
-    """The place in the order by (most tokens held, least load)."""
+    """The rank in the order by (most tokens held, least load)."""
     keys = [(-query.hits.get(replica.slot, 0.0), load(replica)) for replica in replicas]
     return [float(sorted(keys).index(key)) for key in keys]
 
@@ -55,7 +55,7 @@ def prefix_aware(query: Query, replicas: Sequence[ReplicaState], history: Histor
 def llmd(
     query: Query, replicas: Sequence[ReplicaState], history: History, *, precise: bool, cold: float
 ) -> list[float]:
-    """3·prefix + 2·queue + 2·(1 − KV usage), and KServe's scorer for requests without a hit anywhere."""
+    """3·prefix + 2·queue + 2·(1 − KV usage), and KServe's scorer for requests without a hit on any replica."""
     if precise:
         prefix = [query.hits.get(replica.slot, 0.0) / query.tokens for replica in replicas]
     else:
@@ -71,8 +71,9 @@ def llmd(
 
 
 def cold_ranks(replicas: Sequence[ReplicaState], history: History) -> list[float]:
-    """1 for the replica whose last cold request is oldest, 0 for the newest, evenly between; never had one: as old as
-    can be. A request was cold if none before it, on any of these replicas, began alike."""
+    """1 for the replica whose last cold request is oldest, 0 for the newest, and even steps between. A replica without
+    one counts as oldest. A request is cold if no earlier one on these replicas began alike.
+    """
     if len(replicas) == 1:
         return [0.0]
     last = dict.fromkeys((replica.slot for replica in replicas), -1)
@@ -109,7 +110,9 @@ def sglang(
 
 
 def aibrix(query: Query, replicas: Sequence[ReplicaState], history: History) -> list[float]:
-    """The best match among those of load ≤ mean + one deviation, fewer requests among equals; else fewest requests."""
+    """The best match among those with load ≤ mean + one deviation, fewer requests among equals; otherwise fewest
+    requests.
+    """
     loads = [float(replica.routed) for replica in replicas]
     if max(loads) - min(loads) > 8:
         return loads
@@ -130,7 +133,8 @@ def production_stack(query: Query, replicas: Sequence[ReplicaState], history: Hi
 
 def kubeai(query: Query, replicas: Sequence[ReplicaState], history: History) -> list[float]:
     """Distance on the ring of 2⁶⁴ from the prompt's first 100 characters to a replica's nearest of 256 points, for
-    those within 1.25 times the mean load of one request more."""
+    replicas within 1.25 times the mean load with one request more.
+    """
     key = xxh64_intdigest(query.text[:100])
     bound = 1.25 * (sum(replica.routed for replica in replicas) + 1) / len(replicas)
     distances = []
@@ -174,7 +178,7 @@ WITHOUT_FORMULA = {
 
 
 def states(rng: random.Random, slots: Sequence[int]) -> list[ReplicaState]:
-    """A quiet fleet, a busy one, or one that is out of balance."""
+    """A quiet fleet, a busy one, and one that is out of balance."""
     spread = rng.choice([[2], [4], [12], [4, 80]])
     return [state(rng, slot, rng.choice(spread)) for slot in slots]
 
@@ -203,9 +207,7 @@ def question(rng: random.Random, slots: Sequence[int]) -> Query:
 @pytest.mark.parametrize(("name", "options", "model"), CASES, ids=IDS)
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_choice_has_the_least_cost_by_the_formula(
-    name: str, options: dict[str, Any], model: Model, seed: int
-) -> None:
+def test_choice_has_the_least_cost_by_the_formula(name: str, options: dict[str, Any], model: Model, seed: int) -> None:
     rng = random.Random(seed)
     policy = make_policy(name, rng=random.Random(seed), **options)
     slots = rng.sample(range(9), rng.randint(1, 5))
@@ -221,8 +223,8 @@ def test_the_choice_has_the_least_cost_by_the_formula(
 
 
 @pytest.mark.parametrize("name", ["LlmDWeighted", "Dynamo", "LeastLoad"])
-def test_scores_told_are_the_formulas_own(name: str) -> None:
-    """Explanations show them, so they must be what the formula says, not only in its order."""
+def test_reported_scores_equal_the_formula(name: str) -> None:
+    """Explanations show the scores, so their values must be right, not only their order."""
     model = next(model for case, options, model in CASES if case == name and not options)
     rng, policy = random.Random(5), make_policy(name, rng=random.Random(5))
     for _ in range(50):
@@ -233,7 +235,9 @@ def test_scores_told_are_the_formulas_own(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_power_of_two_takes_the_less_loaded_of_a_pair(seed: int) -> None:
-    """Whatever pair was drawn, somebody else is at least as loaded; and all but the only worst are taken at times."""
+    """For any pair, the other one has at least the same load. Each replica is chosen at times, except a single worst
+    one.
+    """
     rng, policy = random.Random(seed), make_policy("PowerOfTwo", rng=random.Random(seed))
     replicas = states(rng, range(4))
     loads = [load(replica) for replica in replicas]
@@ -255,5 +259,5 @@ def test_round_robin_takes_the_next_slot_in_a_circle(seed: int) -> None:
         last = choice
 
 
-def test_every_policy_has_a_model_or_is_tested_elsewhere() -> None:
+def test_every_policy_has_a_model_or_another_test() -> None:
     assert {name for name, _, _ in CASES} | WITHOUT_FORMULA == set(POLICY_NAMES)

@@ -1,4 +1,4 @@
-"""Textbook caches choose as their definitions say, and nobody misses less than leaf-OPT."""
+"""Textbook caches choose as their definitions say, and none misses less than leaf-OPT."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plumage_bench.baselines.eviction.twoq import TwoQ
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
 @pytest.mark.parametrize("name", ["Lfu", "Fifo"])
-def test_the_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
+def test_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
     policy = make_policy(name, capacity=capacity, rng=random.Random(1))
     assert isinstance(policy, ScoredPolicy)
     pool = BlockPool(capacity, policy)
@@ -42,7 +42,7 @@ def test_no_policy_misses_less_than_leaf_opt(seed: int, capacity: int) -> None:
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_a_cleared_pool_starts_again(name: str) -> None:
+def test_cleared_pool_starts_again(name: str) -> None:
     pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
     for now, blocks in enumerate(paths(1, 30)):
         serve(pool, blocks, float(now))
@@ -53,7 +53,7 @@ def test_a_cleared_pool_starts_again(name: str) -> None:
         serve(pool, blocks, float(now))
 
 
-def test_lfu_keeps_what_was_used_most() -> None:
+def test_lfu_keeps_the_most_used_block() -> None:
     pool = BlockPool(4, Lfu())
     for now, block in enumerate([1, 1, 1, 2, 2, 3, 4, 5, 6]):
         serve(pool, [block], float(now))
@@ -69,7 +69,7 @@ def test_fifo_ignores_use() -> None:
     assert pool.match([2]) == 1
 
 
-def test_ttl_drops_what_expired_before_what_came_first() -> None:
+def test_ttl_evicts_expired_blocks_before_the_oldest() -> None:
     pool = BlockPool(3, Ttl(ttl=10.0))
     for block, now in ((1, 0.0), (2, 1.0), (3, 2.0), (1, 9.0)):
         serve(pool, [block], now)
@@ -80,7 +80,7 @@ def test_ttl_drops_what_expired_before_what_came_first() -> None:
     assert pool.match([1]) == 0, "nothing expired: the first to come is the first to go"
 
 
-def test_two_q_is_not_washed_out_by_a_scan() -> None:
+def test_two_q_keeps_its_blocks_during_a_scan() -> None:
     pool = BlockPool(8, TwoQ(8))
     now = 0.0
     for block in (1, 100, 101, 102, 103, 104, 105, 106, 107, 1, 108, 109):
@@ -94,7 +94,7 @@ def test_two_q_is_not_washed_out_by_a_scan() -> None:
 
 
 @pytest.mark.parametrize("name", ["TwoQ"])
-def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_committed(name: str) -> None:
+def test_remembered_prefix_and_new_tail_are_two_runs_for_any_commit_order(name: str) -> None:
     pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
     for now, tail in enumerate((50, 60, 70)):
         serve(pool, [1, 2, 3, 4, tail], float(now))
@@ -116,6 +116,6 @@ def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_comm
     ("name", "options"),
     [("Ttl", {"ttl": 0.0}), ("TwoQ", {"fifo_share": 1.5}), ("Ttl", {"ttl": None}), ("Lfu", {"share": 3})],
 )
-def test_a_bad_option_is_named(name: str, options: dict[str, object]) -> None:
+def test_wrong_option_is_named(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         make_policy(name, capacity=10, rng=random.Random(1), **options)

@@ -1,9 +1,9 @@
 """LBGR's printed form and the authors' code against the formulas of KVRouting (§4.2, App. A) over the whole history.
 
-    predicted latency of a replica = ŝ + W + θ·x,  ŝ = c_hit·hit + c_miss·miss (per 1k),  x = (hit, miss, W, 1)
+predicted latency of a replica = ŝ + W + θ·x, ŝ = c_hit·hit + c_miss·miss (per 1k), x = (hit, miss, W, 1)
 
-The model keeps every request. W is the sum over those under way of what is left of ŝ; θ minimises the forgotten sum of
-squares, λ^(n−i)·(residual_i − θ·x_i)² + λⁿ·|θ|²/P₀, solved anew for each question.
+The model keeps every request. W sums what is left of ŝ over the running requests. θ minimises the discounted sum of
+squares, λ^(n−i)·(residual_i − θ·x_i)² + λⁿ·|θ|²/P₀, solved again for each question.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REPLICAS = 3
 
 @dataclass
 class Sent:
-    """One request as the model remembers it; hit and miss in thousands, work is W when it was routed."""
+    """One request as the model remembers it. hit, miss: thousands of tokens; work: W when it was routed."""
 
     slot: int
     at: float
@@ -37,7 +37,7 @@ class Sent:
     work: float
     chunks: tuple[int, ...]
     ended: float | None = None
-    latency: float | None = None  # None while under way, and for ever if it failed
+    latency: float | None = None  # None while it runs, and for ever if it failed
 
 
 @dataclass
@@ -81,7 +81,7 @@ class SlowPaper:
         return one.latency - self.service(one.hit, one.miss) - one.work
 
     def allowed(self, scores: list[float]) -> set[int]:
-        """Places that may win; what differs by rounding only may go either way."""
+        """Slots that may win: replicas that differ only by rounding are equal."""
         return {place for place, score in enumerate(scores) if score <= min(scores) + 1e-6}
 
     def send(self, query: Query, slot: int) -> None:
@@ -96,7 +96,7 @@ class SlowPaper:
 
 
 class SlowCode(SlowPaper):
-    """Characters of its own tree, the bias alone, clipped; the first wins unless a later one gains a millisecond."""
+    """Characters of its own tree, only the bias, clipped. The first wins unless a later one is a millisecond better."""
 
     def __init__(self) -> None:
         super().__init__(c_hit=0.0)
@@ -118,7 +118,7 @@ class SlowCode(SlowPaper):
 
     def allowed(self, scores: list[float]) -> set[int]:
         winners = set()
-        for slack in (-1e-7, 0.0, 1e-7):  # an advantage of just a millisecond may go either way
+        for slack in (-1e-7, 0.0, 1e-7):  # at an advantage of exactly a millisecond both may win
             best = 0
             for place, score in enumerate(scores):
                 if score < scores[best] - 0.001 + slack:
@@ -161,13 +161,13 @@ def follow(policy: RoutingPolicy, model: SlowPaper, seed: int, count: int, toler
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_printed_form(seed: int) -> None:
+def test_printed_form_follows_its_formulas(seed: int) -> None:
     policy = LbgrPaper(rng=random.Random(seed), c_hit=C_HIT, c_miss=C_MISS)
     follow(policy, SlowPaper(), seed, 80, 1e-4)  # P₀ = 1e6 costs the recursion some digits
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_authors_code(seed: int) -> None:
+def test_authors_code_follows_its_formulas(seed: int) -> None:
     policy = LbgrCode(rng=random.Random(seed), c_miss=C_MISS)
     follow(policy, SlowCode(), seed, 80, 1e-7)

@@ -19,7 +19,7 @@ PEAK, PENALTY, AFFINITY, EXPIRES = 15_928.0, 18.0, 0.8, 300.0
 
 @dataclass
 class Sent:
-    """One dispatched request. tokens: uncached ones, as believed then. first: its first token is there."""
+    """One dispatched request. tokens: predicted uncached tokens. first: its first token has arrived."""
 
     slot: int
     at: float
@@ -42,7 +42,7 @@ def in_flight(slot: int, now: float, history: Sequence[Sent]) -> float:
 
 
 def allowed(query: Query, slots: Sequence[int], history: Sequence[Sent]) -> set[int]:
-    """The slots that filter and scorer leave: one, or several that are equal."""
+    """The slots that filter and scorer leave: one, or several equal ones."""
     loads = {slot: in_flight(slot, query.now, history) for slot in slots}
     warm = [slot for slot in slots if share(query, slot, history) >= AFFINITY]
     cold = [slot for slot in slots if slot not in warm]
@@ -55,7 +55,7 @@ def allowed(query: Query, slots: Sequence[int], history: Sequence[Sent]) -> set[
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_it_takes_what_the_filter_keeps_and_the_scorer_likes(seed: int) -> None:
+def test_choice_passes_the_filter_and_has_the_best_score(seed: int) -> None:
     rng = random.Random(seed)
     policy = make_policy("LlmD", rng=random.Random(seed))
     history: list[Sent] = []
@@ -85,7 +85,7 @@ def _send(policy: object, now: float, tokens: float, chunks: tuple[int, ...], *s
     return int(choice.slot)
 
 
-def test_a_saturated_warm_replica_is_left_and_taken_again_after_five_minutes() -> None:
+def test_saturated_warm_replica_is_left_for_five_minutes() -> None:
     policy = make_policy("LlmD", rng=random.Random(1))
     assert _send(policy, 0.0, 290_000.0, (1, 2), 0) == 0
     assert _send(policy, 299.0, 100.0, (1, 2), 0, 1) == 1, "290,000 tokens are more than 18 s at 15,928 a second"
@@ -94,19 +94,19 @@ def test_a_saturated_warm_replica_is_left_and_taken_again_after_five_minutes() -
     assert _send(policy, 301.0, 100.0, (1, 2), 0, 1) == 0, "an entry stops counting after five minutes"
 
 
-def test_a_warm_replica_is_kept_below_the_penalty() -> None:
+def test_warm_replica_is_kept_below_the_penalty() -> None:
     policy = make_policy("LlmD", rng=random.Random(1))
     _send(policy, 0.0, 280_000.0, (1, 2), 0)
     assert _send(policy, 1.0, 100.0, (1, 2), 0, 1) == 0
 
 
-def test_a_replica_below_the_affinity_has_no_claim() -> None:
+def test_replica_below_the_affinity_is_not_preferred() -> None:
     policy = make_policy("LlmD", rng=random.Random(1))
     _send(policy, 0.0, 1000.0, (1, 2, 3), 0)
     assert _send(policy, 1.0, 1000.0, (1, 2, 3, 4), 0, 1) == 1, "three quarters are less than 0.8"
 
 
-def test_choices_name_what_the_filter_kept() -> None:
+def test_choices_list_the_replicas_that_the_filter_kept() -> None:
     policy = make_policy("LlmD", rng=random.Random(1))
     _send(policy, 0.0, 1000.0, (1, 2), 0)
     choice = policy.choose(Query(1.0, 1000.0, {}, (1, 2)), [ReplicaState(0), ReplicaState(1)])
@@ -114,7 +114,7 @@ def test_choices_name_what_the_filter_kept() -> None:
     assert len(choice.scores) == 1
 
 
-def test_a_forgotten_slot_begins_with_nothing() -> None:
+def test_forgotten_slot_starts_empty() -> None:
     policy = make_policy("LlmD", rng=random.Random(1))
     _send(policy, 0.0, 1000.0, (1, 2), 0)
     policy.forget(0)
@@ -123,6 +123,6 @@ def test_a_forgotten_slot_begins_with_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["affinity", "peak_prefill", "expires"])
-def test_an_option_out_of_range_is_named(name: str) -> None:
+def test_option_out_of_range_is_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"LlmD.{name} must be above 0"):
         make_policy("LlmD", rng=random.Random(1), **{name: 0.0})

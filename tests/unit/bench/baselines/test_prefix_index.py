@@ -1,4 +1,4 @@
-"""The router's own picture of caches: right, bounded, leaves first."""
+"""The baselines' index of cached prefixes: correct, bounded, leaves first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), _PATHS), max_size=60), _PATHS, st.integers(1, 12))
-def test_agrees_with_one_ordered_set_a_slot(
+def test_index_agrees_with_one_ordered_set_per_slot(
     inserts: list[tuple[int, list[int]]], asked: list[int], capacity: int
 ) -> None:
     index = PrefixIndex(capacity)
@@ -42,7 +42,7 @@ def test_agrees_with_one_ordered_set_a_slot(
     assert dict(index.match(chain)) == expected
 
 
-def test_leaves_go_before_their_parents() -> None:
+def test_leaves_are_evicted_before_their_parents() -> None:
     index = PrefixIndex(4)
     index.insert(0, (1, 2, 3))
     index.insert(0, (1, 9))
@@ -51,7 +51,7 @@ def test_leaves_go_before_their_parents() -> None:
     assert index.match((1, 9)) == {0: 2}
 
 
-def test_a_forgotten_slot_holds_nothing() -> None:
+def test_forgotten_slot_holds_nothing() -> None:
     index = PrefixIndex(10)
     index.insert(0, (1, 2))
     index.insert(1, (1, 2))

@@ -1,4 +1,4 @@
-"""What each baseline's queue adds to what every queue owes its engine."""
+"""What each baseline's queue adds to the contract of every queue (tests/unit/batching/test_queues.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plumage_bench.baselines.batching.radix import Radix
 
 
 class Never:
-    """A stop policy that always says STOP."""
+    """A stop policy that always stops."""
 
     def decide(self, state: BatchState) -> Decision:
         return Decision.STOP
@@ -152,7 +152,7 @@ def test_radix_takes_any_stop_policy() -> None:
         queue("Radix", stop="Fcfs")
 
 
-def test_asking_again_moves_no_floor() -> None:
+def test_repeated_question_does_not_move_the_floor() -> None:
     waiting = queue("Radix")
     waiting.insert(candidate(0))
     waiting.add(0)
@@ -163,7 +163,7 @@ def test_asking_again_moves_no_floor() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Radix"])
-def test_strangers_without_kin_fill_the_batch_in_the_order_they_came(policy: str) -> None:
+def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: str) -> None:
     waiting = queue(policy)
     for number in range(40):
         waiting.insert(candidate(number, chr(200 + number) * 12, arrival=number / 100))
@@ -176,7 +176,7 @@ def test_strangers_without_kin_fill_the_batch_in_the_order_they_came(policy: str
 
 
 @pytest.mark.parametrize("policy", ["Radix"])
-def test_a_batch_that_has_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
+def test_batch_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
     waiting = queue(policy)
     waiting.insert(candidate("last", "a" * 12))
     waiting.add("last")
@@ -187,7 +187,7 @@ def test_a_batch_that_has_drained_to_one_waits_for_a_group_to_lead(policy: str) 
     assert waiting.select(now=0.0) == 0
 
 
-def test_the_prefix_record_is_bounded_and_closed_under_ancestors() -> None:
+def test_prefix_record_is_bounded_and_closed_under_ancestors() -> None:
     record = PrefixRecord(capacity=6)
     record.note(vector("aaaa"))
     record.note(vector("bbbb"))
@@ -197,6 +197,6 @@ def test_the_prefix_record_is_bounded_and_closed_under_ancestors() -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), [("target", 0.0), ("smallest", 0), ("cut", 1.2)])
-def test_a_setting_of_dynamic_out_of_bounds_is_refused_by_its_name(option: str, value: float) -> None:
+def test_dynamic_setting_out_of_bounds_is_refused_by_its_name(option: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=f"{option} must be "):
         queue("Dynamic", **{option: value})

@@ -1,4 +1,4 @@
-"""Queue baselines against slow models: lists that are searched whole at each question, nothing kept but those."""
+"""Queue baselines against slow models: plain lists that are searched completely at each question."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ TEXTS = ("", "a", "ab", "abc", "abd", "abcaa", "acccc", "b", "ba", "baaaa", "c")
 
 
 def vector(text: str) -> tuple[int, ...]:
-    """Equal up to a level iff the texts are; hashes in no order of the texts."""
+    """Equal up to a level iff the texts are. The order of the hashes differs from that of the texts."""
     return tuple(crc32(text[:level].encode()) for level in range(1, len(text) + 1))
 
 
 class Slow(ABC):
-    """What every queue promises. `waiting` in order of arrival, `active` in order of admission, `front` next first."""
+    """The contract of every queue. `waiting` in order of arrival, `active` in order of admission,
+    `front` next first.
+    """
 
     def __init__(self) -> None:
         self.waiting: list[Candidate] = []
         self.front: list[Candidate] = []
         self.active: list[Candidate] = []
-        self.admitted: list[Candidate] = []  # ever, again after each preemption
+        self.admitted: list[Candidate] = []  # ever, and again after each preemption
 
     def select(self, now: float) -> Any:
         if self.front:
@@ -43,7 +45,7 @@ class Slow(ABC):
 
     @abstractmethod
     def pick(self) -> Any:
-        """Who is next of those that wait, where nobody waited too long."""
+        """The next waiting request, where none is past the ageing bound."""
 
     def insert(self, candidate: Candidate) -> None:
         self.waiting.append(candidate)
@@ -74,7 +76,7 @@ class Slow(ABC):
 
 
 class SlowSorted(Slow):
-    """Sorted on the first question of a step, and again when that order is used up."""
+    """Sorts at the first question of a step, and again when that order is used up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,11 +92,11 @@ class SlowSorted(Slow):
 
     @abstractmethod
     def sorted(self) -> list[Candidate]:
-        """All that wait, next first."""
+        """All waiting requests, next first."""
 
 
 class SlowLpm(SlowSorted):
-    """Most levels in common with any request that was ever admitted; in a long queue as they came."""
+    """Most levels in common with any request that was ever admitted; in a long queue by arrival."""
 
     FCFS_ABOVE = 12
 
@@ -108,7 +110,7 @@ class SlowLpm(SlowSorted):
 
 
 class SlowDfs(SlowSorted):
-    """A walk through the tree: who ends at a node, then its branches, the one with most requests first."""
+    """A walk through the tree: the requests that end at a node, then its branches, the one with most requests first."""
 
     def sorted(self) -> list[Candidate]:
         return list(self.walk(self.waiting, 0))
@@ -124,15 +126,16 @@ class SlowDfs(SlowSorted):
 
 
 class SlowOracle(Slow):
-    """The group of the batch, the oldest first; for an empty batch the largest group, of equals the one that has had
-    somebody waiting for longest."""
+    """The oldest of the batch's group. For an empty batch, the oldest of the largest group. Among equal groups the one
+    that has had waiting requests for longest.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.groups: list[Any] = []  # with somebody waiting, in the order in which they came to have it
+        self.groups: list[Any] = []  # groups with waiting requests, in the order in which they got some
 
     def pick(self) -> Any:
-        self.look()
+        self.update_groups()
         if self.active:
             group = self.active[0].group
         else:
@@ -140,26 +143,26 @@ class SlowOracle(Slow):
             group = self.groups[sizes.index(max(sizes))]
         return next((one.request_id for one in self.waiting if one.group == group), None)
 
-    def look(self) -> None:
+    def update_groups(self) -> None:
         there = [one.group for one in self.waiting]
         self.groups = [group for group in self.groups if group in there]
         self.groups += [group for group in dict.fromkeys(there) if group not in self.groups]
 
     def insert(self, candidate: Candidate) -> None:
         super().insert(candidate)
-        self.look()
+        self.update_groups()
 
     def add(self, name: Any) -> None:
         super().add(name)
-        self.look()
+        self.update_groups()
 
     def remove(self, name: Any) -> None:
         super().remove(name)
-        self.look()
+        self.update_groups()
 
 
 class SlowDynamic(Slow):
-    """The limit, from all that was observed, each time anew."""
+    """The limit, recomputed each time from all observations."""
 
     TARGET, SMALLEST, LARGEST, CUT = 0.05, 1, 4, 0.8
 
@@ -201,7 +204,7 @@ MODELS: dict[str, tuple[Callable[[], Slow], dict[str, Any]]] = {
 
 
 class Both:
-    """A queue and its model, moved alike."""
+    """A queue and its model, with the same operations applied to both."""
 
     def __init__(self, policy: str) -> None:
         make, options = MODELS[policy]
@@ -243,9 +246,9 @@ class Both:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("policy", MODELS)
-def test_every_answer_is_the_models(policy: str, seed: int) -> None:
+def test_every_answer_equals_that_of_the_model(policy: str, seed: int) -> None:
     rng, both, now = random.Random(f"{policy} {seed}"), Both(policy), 0.0
-    crowd = rng.choice([4, 10, 16])  # waiting at most
+    crowd = rng.choice([4, 10, 16])  # waiting requests at most
     for _ in range(700):
         now += rng.choice([0.1] * 20 + [0.5, 20.0])
         move = rng.random()

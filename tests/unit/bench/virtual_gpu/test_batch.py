@@ -1,4 +1,4 @@
-"""What a scheduler's output costs: shapes from block tables, without vLLM."""
+"""The cost of a scheduler's output: shapes from block tables, without vLLM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER = Answer(0, None)
 
 
 def new(name: str, prompt: int, blocks: Sequence[int], computed: int = 0, prefill: int | None = None) -> Any:
-    """Of a request as vLLM first tells of it."""
+    """A request as vLLM first announces it."""
     return SimpleNamespace(
         req_id=name,
         prompt_len=prompt,
@@ -61,7 +61,7 @@ def positions(turns: Sequence[Any]) -> dict[str, int | None]:
     return {turn.request_id: turn.position for turn in turns}
 
 
-def test_a_prompt_in_chunks_gets_its_token_with_the_last(batch: Batch) -> None:
+def test_prompt_in_chunks_gets_its_token_with_the_last_chunk(batch: Batch) -> None:
     turns = batch.step(output({"a": 6}, [new("a", 10, [1, 2], computed=0)]))
     assert positions(turns) == {"a": None}
     assert (batch.shape.prefill_tokens, batch.shape.prefill_pairs) == (6, 21.0)
@@ -88,13 +88,13 @@ def test_shared_blocks_are_read_once(batch: Batch) -> None:
     assert (shape.distinct, shape.shared) == (5 * SIZE, 1 * SIZE)
 
 
-def test_who_ends_reads_no_more(batch: Batch) -> None:
+def test_ended_request_reads_no_more(batch: Batch) -> None:
     decoding(batch, {"a": [1, 2, 3], "b": [1, 2, 4], "c": [1, 5]})
     batch.step(output({"a": 1, "b": 1}, known=[("a", 13, [6]), ("b", 13, None)], finished=["c"]))
     assert (batch.shape.distinct, batch.shape.shared, len(batch)) == (5 * SIZE, 2 * SIZE, 2)
 
 
-def test_a_preempted_request_prefills_what_it_had_said(batch: Batch) -> None:
+def test_preempted_request_prefills_its_output_too(batch: Batch) -> None:
     decoding(batch, {"a": [1, 2], "b": [1, 3]})
     batch.step(output({"a": 1}, known=[("a", 9, [4])]))
     assert (batch.shape.decodes, batch.shape.distinct, len(batch)) == (1, 3 * SIZE, 2)
@@ -105,7 +105,7 @@ def test_a_preempted_request_prefills_what_it_had_said(batch: Batch) -> None:
     assert (batch.shape.decodes, batch.shape.context, batch.shape.distinct) == (1, 11, 3 * SIZE)
 
 
-def test_what_a_prompt_found_in_the_cache_is_read(batch: Batch) -> None:
+def test_cached_part_of_a_prompt_is_read(batch: Batch) -> None:
     decoding(batch, {"a": [1, 2]})
     batch.step(output({"a": 1, "b": 3}, [new("b", 20, [1, 3, 4, 5, 6], computed=8)], known=[("a", 9, [7])]))
     assert (batch.shape.decodes, batch.shape.distinct) == (1, 4 * SIZE)  # 1, 2, 7 and 3
@@ -115,7 +115,7 @@ def test_what_a_prompt_found_in_the_cache_is_read(batch: Batch) -> None:
     assert batch.shape.distinct == 3 * SIZE
 
 
-def test_vllms_second_runner_tells_of_a_resumed_request_as_of_a_new_one(batch: Batch) -> None:
+def test_second_runner_announces_a_resumed_request_as_new(batch: Batch) -> None:
     decoding(batch, {"a": [1, 2]})
     turns = batch.step(output({"a": 10}, [new("a", 8, [4, 5, 6], prefill=10)]))
     assert positions(turns) == {"a": 10}
@@ -123,19 +123,19 @@ def test_vllms_second_runner_tells_of_a_resumed_request_as_of_a_new_one(batch: B
 
 
 @pytest.mark.parametrize("sorting", [True, False])
-def test_a_worker_that_sorts_makes_every_batch_sorted(sorting: bool) -> None:
+def test_sorting_worker_makes_every_batch_sorted(sorting: bool) -> None:
     batch = Batch(SIZE, lambda data: ANSWER, ordered=sorting)
     decoding(batch, {"a": [1, 2], "b": [3, 4], "c": [1, 5]})
     assert batch.shape.ordered is sorting
 
 
-def test_a_device_that_costs_nothing_needs_no_shape() -> None:
+def test_device_without_cost_needs_no_shape() -> None:
     batch = Batch(SIZE, lambda data: ANSWER, measured=False)
     decoding(batch, {"a": [1, 2]})
     assert batch.shape.decodes == 0
 
 
-def test_counts_of_readers_stay_true_through_many_changes() -> None:
+def test_reader_counts_stay_right_through_many_changes() -> None:
     readers, tables = Readers(), {str(n): [n % 3, 10 + n % 6, 100 + n] for n in range(30)}
     for name, table in tables.items():
         readers.prefill(name, table[:1])

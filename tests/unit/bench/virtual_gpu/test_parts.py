@@ -23,7 +23,7 @@ def speech(**options: int) -> Speech:
     return Speech(WORDS, **{"seed": 1, **options})
 
 
-def test_an_answer_depends_on_prompt_and_seeds_only() -> None:
+def test_answer_depends_on_prompt_and_seeds_only() -> None:
     one, same = speech(), speech()
     prompt = list(range(50))
     text = one.text(one.answer(prompt), 50, 40)
@@ -41,10 +41,10 @@ def test_an_answer_depends_on_prompt_and_seeds_only() -> None:
 def test_answers_spread_over_the_vocabulary() -> None:
     one = speech()
     drawn = [token for prompt in range(50) for token in one.text(one.answer([prompt]), 1, 100)]
-    assert min(drawn.count(word) for word in WORDS) > 10  # 50 expected
+    assert min(drawn.count(token) for token in WORDS) > 10  # 50 expected
 
 
-def test_an_answer_ends_by_itself_only_where_a_mean_is_set() -> None:
+def test_answer_ends_by_itself_only_where_a_mean_is_set() -> None:
     one = speech(end=7, mean=20)
     ends = [(one.answer([prompt], least=5).end or 0) - 1 for prompt in range(400)]
     assert min(ends) == 5
@@ -56,7 +56,7 @@ def test_an_answer_ends_by_itself_only_where_a_mean_is_set() -> None:
     assert speech(end=7).answer([3]).end is None
 
 
-def test_a_grammar_says_which_ids_may_come() -> None:
+def test_grammar_limits_the_ids() -> None:
     bitmask = np.zeros((2, 3), dtype=np.int32)
     bitmask[1, 0], bitmask[1, 2] = np.int32(-(2**31)), 0b101  # tokens 31, 64 and 66
     grammar = Grammar(SimpleNamespace(structured_output_request_ids=["a", "b"], grammar_bitmask=bitmask))
@@ -78,7 +78,7 @@ def test_copies_of_one_direction_follow_each_other() -> None:
     assert (len(link), link.next_due()) == (0, None)
 
 
-def test_a_pending_output_moves_the_clock_when_it_is_asked_for() -> None:
+def test_pending_output_moves_the_clock_when_it_is_read() -> None:
     clock = VirtualClock()
     made = iter([1, 2])
     pending = Pending(clock, 2.0, lambda: (next(made), clock.now()))
@@ -88,7 +88,7 @@ def test_a_pending_output_moves_the_clock_when_it_is_asked_for() -> None:
     assert clock.now() == 2.0
 
 
-def test_kv_memory_is_the_modelled_devices() -> None:
+def test_kv_memory_is_that_of_the_modelled_device() -> None:
     config = VirtualGpuConfig(kv_gib=1.0)
     assert config.block_bytes(16) == 16 * GPU.kv_bytes_per_token
     assert config.blocks(16) == 2**30 // (16 * GPU.kv_bytes_per_token)
@@ -96,13 +96,13 @@ def test_kv_memory_is_the_modelled_devices() -> None:
     assert VirtualGpuConfig(num_blocks=5).blocks(16, given=77) == 5
 
 
-def test_no_time_at_all_is_a_device() -> None:
+def test_device_that_takes_no_time_is_accepted() -> None:
     device = VirtualGpuConfig(time_scale=0).device()
     assert (device.copying(1e9), device.time_scale) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"preset": "tpu"}, "unknown 'tpu'; choose one of gpu, cpu"),
         ({"overrides": {"speed": 1}}, "device.speed: unknown"),
@@ -111,12 +111,12 @@ def test_no_time_at_all_is_a_device() -> None:
         ({"clock": "Sundial"}, "virtualGpu.clock"),
     ],
 )
-def test_mistakes_are_told_with_what_is_right(given: dict[str, object], told: str) -> None:
+def test_mistakes_are_reported_with_the_valid_choice(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match="--additional-config:") as refused:
         read_config({"virtualGpu": given})
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("given", [{}, {"plumage": {}}, object(), None])
-def test_without_its_section_the_defaults_hold(given: object) -> None:
+def test_defaults_hold_without_the_section(given: object) -> None:
     assert read_config(given) == VirtualGpuConfig()

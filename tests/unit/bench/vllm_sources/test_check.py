@@ -66,12 +66,12 @@ def changed(root: Path, file: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_all_is_there(root: Path, ours: Path) -> None:
+def test_complete_tree_has_no_findings(root: Path, ours: Path) -> None:
     assert moved(Sources(root), ours) == []
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "told"),
+    ("file", "old", "new", "finding"),
     [
         ("vllm/core/sched/__init__.py", "def schedule", "def plan", "vllm.core.sched.Scheduler has no schedule"),
         ("vllm/core/sched/__init__.py", "throttle", "hold", "vllm.core.sched.Scheduler.schedule takes no throttle"),
@@ -83,12 +83,12 @@ def test_all_is_there(root: Path, ours: Path) -> None:
         ("vllm/core/output.py", "drafts: int", "guesses: int", "vllm.core.output.Output.__init__ takes no drafts"),
     ],
 )
-def test_what_moved_is_named(root: Path, ours: Path, file: str, old: str, new: str, told: str) -> None:
+def test_moved_names_are_reported(root: Path, ours: Path, file: str, old: str, new: str, finding: str) -> None:
     changed(root, file, old, new)
-    assert f"compat/one.py: {told}" in moved(Sources(root), ours)
+    assert f"compat/one.py: {finding}" in moved(Sources(root), ours)
 
 
-def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
+def test_missing_module_is_reported(root: Path, ours: Path) -> None:
     (root / "vllm/core/output.py").unlink()
     assert moved(Sources(root), ours) == [
         f"compat/one.py: vllm.core.output has no {name}" for name in ("Output", "Moved")
@@ -96,7 +96,7 @@ def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "finding"),
     [
         ('_LIVE = ("running",)', "_LIVE is no table that can be read: annotate it as Surface, Live, Read or Made"),
         ('MORE: dict = {Moved: ("waiting",)}', "MORE is no table that can be read: annotate it as Surface, Live,"),
@@ -107,14 +107,14 @@ def test_a_module_that_is_gone_is_named(root: Path, ours: Path) -> None:
         ('MORE: Read = {Moved: ("wating",)}', "vllm.core.output.Moved has no wating"),
     ],
 )
-def test_what_can_not_be_checked_is_named(root: Path, ours: Path, table: str, told: str) -> None:
+def test_unsupported_table_is_reported(root: Path, ours: Path, table: str, finding: str) -> None:
     with (ours / "compat" / "one.py").open("a") as file:
         file.write(f"{table}\n")
     (line,) = moved(Sources(root), ours)
-    assert line.startswith(f"compat/one.py: {told}")
+    assert line.startswith(f"compat/one.py: {finding}")
 
 
-def test_imports_of_other_modules_are_looked_up_too(root: Path, ours: Path) -> None:
+def test_imports_of_other_modules_are_checked_too(root: Path, ours: Path) -> None:
     (ours / "hooks.py").write_text("def hook():\n    from vllm.core.sched import Scheduler, Planner\n")
     assert moved(Sources(root), ours) == ["hooks.py: vllm.core.sched has no Planner"]
 
@@ -179,12 +179,12 @@ def calling(root: Path, ours: Path) -> Path:
     return ours
 
 
-def test_calls_that_vllm_takes_are_not_told(root: Path, calling: Path) -> None:
+def test_accepted_calls_are_not_reported(root: Path, calling: Path) -> None:
     assert moved(Sources(root), calling) == []
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "finding"),
     [
         ("    size: int", "    size: int\n    owner: str", "Stored.__init__ wants owner"),
         ("    size: int", "    length: int", "Stored.__init__ takes no size"),
@@ -195,7 +195,7 @@ def test_calls_that_vllm_takes_are_not_told(root: Path, calling: Path) -> None:
         ("field(init=False)", "field(repr=False)", "Spec.__init__ wants made"),
         ("    ids: list", "    _: KW_ONLY\n    ids: list", "Spec.__init__ takes 0 in order, and 1 are passed"),
         ("events=False", "events=False, owner", "Manager.__init__ wants owner"),
-        ("chunks, *, events", "chunks, *, tells", "Manager.__init__ takes no events"),
+        ("chunks, *, events", "chunks, *, listeners", "Manager.__init__ takes no events"),
         ("class Plain: ...", "class Plain:\n    def __init__(self, config): ...", "Plain.__init__ wants config"),
         ("def group(key, number=0", "def group(key, number", "group wants number"),
         ("def group(key, number=0, *", "def group(*", "group takes 0 in order, and 1 are passed"),
@@ -204,12 +204,12 @@ def test_calls_that_vllm_takes_are_not_told(root: Path, calling: Path) -> None:
         ("def loose(*keys, **options): ...", "loose = group", "loose is no function and no class that could be read"),
     ],
 )
-def test_a_call_that_vllm_would_refuse_is_named(root: Path, calling: Path, old: str, new: str, told: str) -> None:
+def test_refused_call_is_reported(root: Path, calling: Path, old: str, new: str, finding: str) -> None:
     changed(root, "vllm/called.py", old, new)
-    assert f"calls.py: vllm.called.{told}" in moved(Sources(root), calling)
+    assert f"calls.py: vllm.called.{finding}" in moved(Sources(root), calling)
 
 
-def test_a_constructor_that_gets_more_than_calls_show_has_a_table(root: Path, calling: Path) -> None:
+def test_constructor_with_hidden_arguments_has_a_table(root: Path, calling: Path) -> None:
     table = calling / "compat" / "three.py"
     table.write_text('from vllm.called import Manager\nMADE: Made = {Manager: ("chunks", "events")}\n')
     assert moved(Sources(root), calling) == []
@@ -217,14 +217,14 @@ def test_a_constructor_that_gets_more_than_calls_show_has_a_table(root: Path, ca
     assert "compat/three.py: vllm.called.Manager.__init__ wants region" in moved(Sources(root), calling)
 
 
-def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
+def test_folder_without_vllm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="holds no package vllm"):
         Sources(tmp_path)
     assert main([str(tmp_path)]) == 2
 
 
-def test_a_wheel_is_read_without_being_run(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """This tree lacks nearly all that the plugin hooks, and would fail if it were imported."""
+def test_wheel_is_read_without_being_run(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """This tree lacks nearly everything that the plugin hooks, and would fail if it were imported."""
     (root / "vllm/__init__.py").write_text("raise SystemExit('was run')")
     wheel = tmp_path / "vllm-0.0.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -234,7 +234,7 @@ def test_a_wheel_is_read_without_being_run(root: Path, tmp_path: Path, capsys: p
     assert "compat/scheduler.py: vllm.v1.core.sched.scheduler has no Scheduler" in capsys.readouterr().out
 
 
-def test_a_broken_wheel_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_wheel_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wheel = tmp_path / "vllm-0.0.0-py3-none-any.whl"
     wheel.write_bytes(b"no archive")
     assert main([str(wheel)]) == 2

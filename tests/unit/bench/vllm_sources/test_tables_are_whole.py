@@ -1,7 +1,8 @@
-"""What the plugin takes from vLLM's objects is in a table of `compat`, or `make check-vllm` would not look for it.
+"""Everything that the plugin takes from vLLM's objects is in a table of `compat`. Otherwise `make check-vllm` would not
+check it.
 
-Python tells no types here, so names are compared: an attribute that neither Plumage's own classes nor Python's have
-must be in a table, or be named below as another library's. A name that vLLM shares with us is not seen.
+Python declares no types here, so names are compared. An attribute that neither Plumage's nor Python's classes have must
+be in a table, or be listed below as another library's. A name that vLLM shares with us is not seen.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _ELSEWHERE = """
     parse prefill_pairs priority promotion_bytes promotion_lookahead promotion_tokens words
 """
 """Of the settings that all engines share, and of the simulator."""
-_NOT_OF_VLLM = ("tiny_model.py", "tiny_tokenizer.py")  # they write a model and know nothing of vLLM
+_NOT_OF_VLLM = ("tiny_model.py", "tiny_tokenizer.py")  # they write a model and use no vLLM
 
 
-def test_every_name_of_vllms_is_in_a_table() -> None:
+def test_every_name_of_vllm_is_in_a_table() -> None:
     named = {member.partition("(")[0] for _, members in tables() for member in members}
     known = (
         named
@@ -47,13 +48,13 @@ def test_every_name_of_vllms_is_in_a_table() -> None:
     assert not unnamed, "put these into a table of compat, reads.py perhaps"
 
 
-def test_the_tables_are_found() -> None:
+def test_tables_are_found() -> None:
     owners = {owner for owner, _ in tables()}
     assert {"Request", "SchedulerConfig", "WorkerBase", "OffloadingConnectorScheduler", "BlockTable"} <= owners
 
 
-def test_the_calls_are_found() -> None:
-    """`calls` reads them from the plugin, so that no table has to be kept of them."""
+def test_calls_are_found() -> None:
+    """`calls` reads them from the plugin, so no table of calls has to be maintained."""
     found = {call.name for tree, known in _known() for call in calls(tree, known)}
     constructors = """
         BlockStored CPUOffloadingManager CPUOffloadingSpec CPUOffloadingWorker DualQueueThreadPool FullAttentionSpec
@@ -68,8 +69,8 @@ def test_the_calls_are_found() -> None:
     assert {*constructors.split(), *functions.split()} <= found
 
 
-def test_a_constructor_that_is_called_by_way_of_ours_is_in_a_table() -> None:
-    """`class Ours(AnotherOfOurs, OneOfVllms)`: what vLLM's is passed stands in no call that names it."""
+def test_constructor_that_is_called_through_ours_is_in_a_table() -> None:
+    """`class Ours(AnotherOfOurs, OneOfVllms)`: no call names vLLM's class, but its constructor gets arguments."""
     behind = {
         known[name][1]
         for tree, known in _known()
@@ -88,7 +89,8 @@ def test_a_constructor_that_is_called_by_way_of_ours_is_in_a_table() -> None:
         for key in node.value.keys
         if key is not None
     }
-    assert behind - {"AsyncScheduler"} == made, "put what they are passed into Made, in reads.py"  # it passes all on
+    # AsyncScheduler passes all arguments on.
+    assert behind - {"AsyncScheduler"} == made, "put what they are passed into Made, in reads.py"
 
 
 def _known() -> Iterator[tuple[ast.Module, dict[str, tuple[str, str]]]]:
@@ -99,8 +101,8 @@ def _known() -> Iterator[tuple[ast.Module, dict[str, tuple[str, str]]]]:
 
 
 def _used() -> Iterator[tuple[str, str]]:
-    """(module, attribute) of all that is read or called in the plugin and in the virtual GPU."""
-    for folder in OURS[:2]:  # the checker itself knows nothing of vLLM's objects
+    """(module, attribute) of everything that the plugin and the virtual GPU read or call."""
+    for folder in OURS[:2]:  # the checker itself uses none of vLLM's objects
         for file in folder.rglob("*.py"):
             if file.parent.name != "compat" and file.name not in _NOT_OF_VLLM:
                 for node in ast.walk(ast.parse(file.read_text())):
@@ -109,7 +111,7 @@ def _used() -> Iterator[tuple[str, str]]:
 
 
 def _defined() -> Iterator[str]:
-    """Names of functions, classes, fields and attributes of ours, and what compat's modules pass on."""
+    """Names of our functions, classes, fields and attributes, and the names that compat's modules pass on."""
     for file in (file for folder in _OURS for file in folder.rglob("*.py")):
         tree = ast.parse(file.read_text())
         yield from _assigned(tree)
@@ -126,7 +128,7 @@ def _defined() -> Iterator[str]:
 
 
 def _assigned(of: ast.Module | ast.ClassDef) -> Iterator[str]:
-    """What its body gives a value or a type to."""
+    """The names to which its body gives a value or a type."""
     for part in of.body:
         if isinstance(part, ast.Assign | ast.AnnAssign):
             targets = part.targets if isinstance(part, ast.Assign) else [part.target]
