@@ -16,6 +16,7 @@ from plumage.rendering import ModelFolder
 from plumage_engine.agent.__main__ import make_server
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.tokenizer import read_tokenizer
 
@@ -48,7 +49,7 @@ async def running(config: AgentConfig) -> AsyncIterator[Agent]:
 @asynccontextmanager
 async def served(agent: Agent, port: int) -> AsyncIterator[str]:
     """The agent's own HTTP surface, as its process serves it."""
-    server = make_server(make_app(agent), "127.0.0.1", port)
+    server = make_server(make_app(agent, Access.of(agent.config)), "127.0.0.1", port)
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     try:

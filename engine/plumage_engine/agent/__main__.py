@@ -24,6 +24,7 @@ from plumage.directory.client.tasks import end
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.config import AgentConfig
+from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.pod_token import ensure_token
 from plumage_engine.agent.tokenizer import read_tokenizer
@@ -79,7 +80,7 @@ async def serve(config: AgentConfig) -> int:
     if config.token_file is not None:
         ensure_token(config.token_file)
     agent = Agent(config, await asyncio.to_thread(read_tokenizer, config.model_folder))
-    server = make_server(make_app(agent), config.listen.host, config.listen.port)
+    server = make_server(make_app(agent, Access.of(config)), config.listen.host, config.listen.port)
     agent.start()
     return await _until_stopped(agent, server, stopped)
 

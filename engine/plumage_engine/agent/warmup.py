@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,9 +23,11 @@ from pydantic import SecretStr
 from plumage_engine.agent.config import WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError, bearer, read_bounded
 from plumage_engine.agent.events.wire import TokenId
+from plumage_engine.agent.index.block import Block
+from plumage_engine.agent.index.local_hotness import LocalHotness
 from plumage_engine.agent.pool_members import agents_in, agents_of
 
-__all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "warm"]
+__all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "hottest_prefixes", "warm"]
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +94,12 @@ async def warm(
     except TimeoutError:
         return _summed(tally, f"stopped after {config.timeout_seconds:g} s")
     return _summed(tally, "done" if tally else COLD)
+
+
+def hottest_prefixes(kept: LocalHotness, uses: Mapping[Block, int], tokens: int) -> Hottest:
+    """This agent's answer to a peer: the prefixes in `uses` whose token ids are kept, `tokens` of them at most."""
+    found = kept.prefixes(sorted(uses, key=uses.__getitem__, reverse=True), tokens)
+    return Hottest([Prefix(ids, block.origin.adapter, uses[block]) for block, ids in found])
 
 
 def _summed(tally: Iterable[tuple[int, bool]], reason: str) -> WarmupResult:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from plumage.models import resolve
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.engine.load import EngineLoad
+from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
+from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.index.block import last_chunk
+from plumage_engine.agent.lifecycle.state_watch import StateWatch
 from plumage_router.config import ModelConfig
 from plumage_router.request.model import load_model
 
@@ -74,11 +78,11 @@ async def router(directory: LocalServer, pool: str) -> AsyncIterator[Router]:
 async def test_a_router_learns_what_the_engine_holds(directory, pool, router, shared_engine) -> None:
     engine = shared_engine
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: router.view.state is State.READY, agent.stats)
+        await until(lambda: router.view.state is State.READY, partial(agent_stats, agent))
         prompt = prose(1)
         usage = await ask(engine, prompt)
         whole = len(chunks_of(prompt))
-        await until(lambda: router.hit(prompt)[0] >= whole - 1, lambda: (router.hit(prompt), whole, agent.stats()))
+        await until(lambda: router.hit(prompt)[0] >= whole - 1, lambda: (router.hit(prompt), whole, agent_stats(agent)))
         predicted = router.hit(prompt)[1]
         actual = (await ask(engine, prompt))["prompt_tokens_details"]["cached_tokens"]
         assert abs(predicted - actual) <= 256, (predicted, actual, usage)
@@ -99,7 +103,7 @@ async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_
         running(settings(directory, pool, engine)) as agent,
         httpx.AsyncClient(base_url=engine.url, timeout=30) as client,
     ):
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         for number in range(40):
             path, body, rendered = next_request(rng, chats, number, renderer)
             _, predicted = router.sync.mirror.match(chain(rendered, seed("tiny"))).get(0, (0, 0))
@@ -108,7 +112,9 @@ async def test_predicted_hits_are_the_engines_own(directory, pool, router, make_
             errors.append(predicted - actual)
             predicted_sum, actual_sum = predicted_sum + predicted, actual_sum + actual
             told = (await asyncio.to_thread(engine.stats))["nextSequence"] - 1
-            await until(lambda told=told: agent.stream.last == told and settled(agent, router), agent.stats)
+            await until(
+                lambda told=told: agent.stream.last == told and settled(agent, router), partial(agent_stats, agent)
+            )
     assert actual_sum > 5_000
     assert abs(predicted_sum - actual_sum) < 0.15 * actual_sum, (predicted_sum, actual_sum, sorted(errors))
     assert -256 <= min(errors) <= max(errors) <= 16, sorted(errors)
@@ -143,10 +149,10 @@ def settled(agent: Agent, router: Router) -> bool:
 
 async def test_salts_part_the_tenants(directory, pool, router, shared_engine) -> None:
     async with running(settings(directory, pool, shared_engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         await ask(shared_engine, prose(20), cache_salt="tenant")
         await ask(shared_engine, prose(20) + "more", cache_salt="tenant")
-        await until(lambda: router.hit(prose(20), "tenant")[0] > 0, agent.stats)
+        await until(lambda: router.hit(prose(20), "tenant")[0] > 0, partial(agent_stats, agent))
         assert router.hit(prose(20)) == (0, 0)
         assert agent.hottest(100_000).prefixes == []
 
@@ -154,11 +160,11 @@ async def test_salts_part_the_tenants(directory, pool, router, shared_engine) ->
 async def test_evicted_blocks_leave_the_directory(directory, pool, router, make_engine) -> None:
     engine = make_engine(cacheBlocks=60)
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         for number in range(1, 5):
             await ask(engine, prose(number, 200))
-            await until(lambda number=number: router.hit(prose(number, 200))[0] > 0, agent.stats)
-        await until(lambda: router.hit(prose(1, 200)) == (0, 0), agent.stats)
+            await until(lambda number=number: router.hit(prose(number, 200))[0] > 0, partial(agent_stats, agent))
+        await until(lambda: router.hit(prose(1, 200)) == (0, 0), partial(agent_stats, agent))
 
 
 async def test_an_agent_that_comes_late_takes_over_what_is_there(directory, pool, router, make_engine) -> None:
@@ -166,30 +172,32 @@ async def test_an_agent_that_comes_late_takes_over_what_is_there(directory, pool
     for number in range(4):
         await ask(engine, prose(number))
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: all(router.hit(prose(number))[0] > 0 for number in range(4)), agent.stats)
+        await until(lambda: all(router.hit(prose(number))[0] > 0 for number in range(4)), partial(agent_stats, agent))
         assert agent.stream.counters.snapshots == 1
 
 
 async def test_a_restarted_engine_holds_nothing(directory, pool, router, make_engine) -> None:
     engine = make_engine()
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         await ask(engine, prose(1))
         await until(lambda: router.hit(prose(1))[0] > 0)
         epoch = router.view.epoch
         engine.kill()
-        await until(lambda: router.view.state is State.UNHEALTHY, agent.stats)
+        await until(lambda: router.view.state is State.UNHEALTHY, partial(agent_stats, agent))
         await asyncio.to_thread(engine.start)
-        await until(lambda: router.view.state is State.READY and router.hit(prose(1))[0] == 0, agent.stats)
+        await until(
+            lambda: router.view.state is State.READY and router.hit(prose(1))[0] == 0, partial(agent_stats, agent)
+        )
         await until(lambda: router.view.epoch not in ("", epoch), lambda: router.view)
         await ask(engine, prose(2))
-        await until(lambda: router.hit(prose(2))[0] > 0, agent.stats)
+        await until(lambda: router.hit(prose(2))[0] > 0, partial(agent_stats, agent))
         assert router.hit(prose(1)) == (0, 0)
 
 
 async def test_an_agent_that_stops_takes_its_word_back(directory, pool, router, shared_engine) -> None:
     async with running(settings(directory, pool, shared_engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         await ask(shared_engine, prose(30))
         await until(lambda: router.hit(prose(30))[0] > 0)
     async with DirectorySync(directory.url, pool=pool, mirror=Mirror(1000), poll_seconds=0.05) as fresh:
@@ -201,9 +209,9 @@ async def test_an_agent_that_stops_takes_its_word_back(directory, pool, router, 
 async def test_drain_waits_for_what_is_in_flight(directory, pool, router, make_engine) -> None:
     engine = make_engine(device={"preset": "gpu", "timeScale": 5.0})
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         request = asyncio.create_task(ask(engine, prose(1), max_tokens=25, ignore_eos=True))
-        await until(lambda: agent.load.running > 0, agent.stats)
+        await until(lambda: agent.watch.load.running > 0, partial(agent_stats, agent))
         late = await agent.drain(0.0)
         assert late["drained"] is False
         assert late["inFlight"] == 1
@@ -212,7 +220,7 @@ async def test_drain_waits_for_what_is_in_flight(directory, pool, router, make_e
         left = await asyncio.to_thread(engine.stats)
         assert (left["running"], left["waiting"]) == (0, 0)
         await until(lambda: router.view.state is State.DRAINING)
-        assert not agent.ready
+        assert not agent.watch.ready
         assert (await request)["completion_tokens"] == 25
 
 
@@ -222,16 +230,16 @@ async def test_a_new_replica_warms_from_a_peer(directory, pool, make_engine, tmp
     token.write_text("s3cret\n")
     shared = prose(1, 900)
     async with running(settings(directory, pool, warm_engine, tokenFile=str(token))) as peer:
-        await until(lambda: peer.ready)
+        await until(lambda: peer.watch.ready)
         for number in range(4):
             await ask(warm_engine, shared + prose(10 + number, 60))
-        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, partial(agent_stats, peer))
         async with served(peer, free_port()) as url:
             changes = {"replica": "chat-1", "tokenFile": str(token), "warmup": {"peers": ["http://127.0.0.1:9", url]}}
             async with running(settings(directory, pool, cold_engine, **changes)) as late:
-                await until(lambda: late.ready, late.stats)
-                assert late.warmup_result is not None
-                assert late.warmup_result.prefixes == 1
+                await until(lambda: late.watch.ready, partial(agent_stats, late))
+                assert late.watch.warmup is not None
+                assert late.watch.warmup.prefixes == 1
         usage = await ask(cold_engine, shared + prose(99, 60))
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
@@ -244,18 +252,18 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
     async with running(settings(directory, pool, warm_engine, replica="chat-1")) as peer:
         for number in range(4):
             await ask(warm_engine, shared + prose(10 + number, 60))
-        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, partial(agent_stats, peer))
         async with (
             served(peer, free_port()) as url,
             running(settings(directory, pool, engine, warmup={"peers": [url]})) as agent,
         ):
-            await until(lambda: agent.ready, agent.stats)
-            first = agent.warmup_result
+            await until(lambda: agent.watch.ready, partial(agent_stats, agent))
+            first = agent.watch.warmup
             await asyncio.to_thread(engine.kill)
-            await until(lambda: router.view.state is State.UNHEALTHY, agent.stats)
+            await until(lambda: router.view.state is State.UNHEALTHY, partial(agent_stats, agent))
             await asyncio.to_thread(engine.start)
-            await until(lambda: agent.ready, agent.stats)
-            assert agent.warmup_result is not first, "ready only once this life was warmed"
+            await until(lambda: agent.watch.ready, partial(agent_stats, agent))
+            assert agent.watch.warmup is not first, "ready only once this life was warmed"
             usage = await ask(engine, shared + prose(99, 60))
     assert usage["prompt_tokens_details"]["cached_tokens"] > 0.8 * usage["prompt_tokens"]
 
@@ -263,38 +271,38 @@ async def test_an_engine_that_was_started_anew_in_its_place_is_warmed_again(
 async def test_readiness_is_of_the_engine_that_answers_now(directory, pool, make_engine, monkeypatch) -> None:
     """A restart between two looks: whoever asks must not hear of the life that has ended."""
     # Looks until it is warm, which may take two on a busy machine; the rest is by who asks.
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmup_result is not None else 0.1)
+    monkeypatch.setattr(StateWatch, "_interval", lambda self: 600.0 if self.warmup is not None else 0.1)
     engine = make_engine()
     async with (
         running(settings(directory, pool, engine)) as agent,
         served(agent, free_port()) as url,
         httpx.AsyncClient() as client,
     ):
-        await until(lambda: agent.ready, agent.stats)
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         assert (await client.get(f"{url}/readyz")).status_code == 200
         await ask(engine, prose(1))
         await asyncio.to_thread(engine.kill)
         assert (await client.get(f"{url}/readyz")).status_code == 503
         await asyncio.to_thread(engine.start)
         assert (await client.get(f"{url}/readyz")).json()["state"] == "Warming"
-        await until(lambda: agent.ready, agent.stats)
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
 
 
 async def test_those_who_ask_at_once_whether_it_is_ready_share_a_look(
     directory, pool, shared_engine, monkeypatch
 ) -> None:
-    monkeypatch.setattr(Agent, "_pace", lambda self: 600.0 if self.warmup_result is not None else 0.1)
+    monkeypatch.setattr(StateWatch, "_interval", lambda self: 600.0 if self.warmup is not None else 0.1)
     async with running(settings(directory, pool, shared_engine)) as agent:
-        await until(lambda: agent.ready, agent.stats)
-        load, looks = agent._engine.load, 0
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
+        load, looks = agent.engine.load, 0
 
         async def counted() -> EngineLoad:
             nonlocal looks
             looks += 1
             return await load()
 
-        monkeypatch.setattr(agent._engine, "load", counted)
-        assert await asyncio.gather(*(agent.serves() for _ in range(50))) == [True] * 50
+        monkeypatch.setattr(agent.engine, "load", counted)
+        assert await asyncio.gather(*(agent.watch.check_ready() for _ in range(50))) == [True] * 50
         assert 1 <= looks <= 3, "the first, one that began after the last had asked, and the agent's own"
 
 
@@ -302,16 +310,16 @@ async def test_warming_ends_when_its_time_is_up(directory, pool, make_engine, tm
     warm_engine = make_engine()
     slow_engine = make_engine(device={"preset": "gpu", "timeScale": 1000.0})
     async with running(settings(directory, pool, warm_engine)) as peer:
-        await until(lambda: peer.ready)
+        await until(lambda: peer.watch.ready)
         for number in range(3):
             await ask(warm_engine, prose(1, 900) + prose(10 + number, 60))
-        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, peer.stats)
+        await until(lambda: len(peer.hottest(100_000).prefixes) > 0, partial(agent_stats, peer))
         async with served(peer, free_port()) as url:
             changes = {"replica": "chat-1", "warmup": {"peers": [url], "timeoutSeconds": 0.5}}
             async with running(settings(directory, pool, slow_engine, **changes)) as late:
-                await until(lambda: late.ready, late.stats)
-                assert late.warmup_result is not None
-                assert "stopped" in late.warmup_result.reason
+                await until(lambda: late.watch.ready, partial(agent_stats, late))
+                assert late.watch.warmup is not None
+                assert "stopped" in late.watch.warmup.reason
 
 
 class TestHttp:
@@ -325,7 +333,7 @@ class TestHttp:
             served(agent, free_port()) as url,
             httpx.AsyncClient(base_url=url) as client,
         ):
-            await until(lambda: agent.ready)
+            await until(lambda: agent.watch.ready)
             yield client
 
     async def test_health_needs_no_token_and_the_rest_does(self, surface: httpx.AsyncClient) -> None:
@@ -359,7 +367,7 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
     often, seldom = prose(50, 300), prose(51, 300)
     told = HotnessShare(directory.url, pool=pool, period=0.05, follow=False)
     async with running(settings(directory, pool, engine)) as agent:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         for number, beginning in enumerate((often, seldom, seldom, often, seldom)):
             await ask(engine, beginning + prose(60 + number, 60))
         heat = agent.publisher.index.heat
@@ -375,7 +383,7 @@ async def test_the_pools_hotness_ranks_what_an_agent_would_warm_a_peer_with(dire
             await client.xadd(PoolKeys(pool).heat, {"v": SCHEMA_VERSION + 1, "d": b"?"})
         await until(lambda: agent.hotness.counts["newer_schema"] == 1, lambda: agent.hotness.counts)
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent"
+            transport=httpx.ASGITransport(make_app(agent, Access.of(agent.config))), base_url="http://agent"
         ) as surface:
             answer = await surface.get("/metrics")
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
+from plumage_engine.agent.http.stats import agent_stats
 
 pytestmark = pytest.mark.redis
 
@@ -35,14 +37,14 @@ async def test_a_reset_cache_is_forgotten_and_learned_anew(
 
         async def learned() -> None:
             await ask(engine, PROMPT)
-            await until(lambda: known() >= len(chunks) - 1, agent.stats)
+            await until(lambda: known() >= len(chunks) - 1, partial(agent_stats, agent))
 
-        await until(lambda: agent.ready, agent.stats)
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         await learned()
         epoch = agent.writer.epoch
         async with httpx.AsyncClient() as client:
             assert (await client.post(f"{engine.url}/reset_prefix_cache")).status_code == 200
-        await until(lambda: known() == 0 and agent.writer.count == 0, agent.stats)
+        await until(lambda: known() == 0 and agent.writer.count == 0, partial(agent_stats, agent))
         assert len(agent.publisher.index) == 0
         await learned()
         assert agent.writer.epoch == epoch, "one cleared cache is no new life of the engine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from plumage.directory.mirror.sync import DirectorySync
 from plumage.directory.publisher.held_chunks import ENTRY_BYTES, SERVER_BYTES
 from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
-from plumage_engine.agent import agent as agents
+from plumage_engine.agent.directory import chunk_ranking
 from plumage_engine.agent.directory import memory_share as shares
+from plumage_engine.agent.http.stats import agent_stats
 
 pytestmark = pytest.mark.redis
 
@@ -31,7 +33,7 @@ def prose(number: int, words: int = 500) -> str:
 async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
     directory: LocalServer, make_engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "RANK", 0.05)
+    monkeypatch.setattr(chunk_ranking, "INTERVAL", 0.05)
     engine, shared = make_engine(device={"timeScale": 0.05}), prose(1, words=600)
     chunks = chain((BOS + shared).encode(), seed("tiny"))
     once = [prose(number) for number in range(100, 130)]
@@ -44,20 +46,20 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         def known() -> int:
             return router.mirror.match(chunks).get(0, (0, 0))[0]
 
-        await until(lambda: agent.ready, agent.stats)
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         for prompt in once[:12]:
             await ask(engine, prompt)
-        await until(lambda: agent.writer.full, agent.stats)
+        await until(lambda: agent.writer.full, partial(agent_stats, agent))
         for tail in range(3):
             await ask(engine, f"{shared}{tail} {prose(tail, words=80)}")
         assert 8 < len(chunks) < ROOM
-        await until(lambda: known() >= len(chunks) - 1, lambda: (known(), len(chunks), agent.stats()))
+        await until(lambda: known() >= len(chunks) - 1, lambda: (known(), len(chunks), agent_stats(agent)))
         for prompt in once[12:]:
             await ask(engine, prompt)
-        await until(lambda: agent.publisher.index.chunks > 6 * ROOM, agent.stats)
-        await until(lambda: router.view("chat-0").chunks == agent.writer.count == ROOM, agent.stats)
+        await until(lambda: agent.publisher.index.chunks > 6 * ROOM, partial(agent_stats, agent))
+        await until(lambda: router.view("chat-0").chunks == agent.writer.count == ROOM, partial(agent_stats, agent))
         assert known() >= len(chunks) - 1
-        assert agent.stats()["chunksLeftOut"] > 5 * ROOM
+        assert agent_stats(agent)["chunksLeftOut"] > 5 * ROOM
 
 
 async def test_the_share_follows_the_pools_size(
@@ -70,11 +72,11 @@ async def test_the_share_follows_the_pools_size(
     share = {"memory": memory, "membersFile": str(members)}
     engine = make_engine(device={"timeScale": 0.05})
     async with running(settings(directory, "grown", engine, share=share)) as agent:
-        await until(lambda: agent.ready, agent.stats)
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         for number in range(12):
             await ask(engine, prose(number))
-        await until(lambda: agent.writer.full and agent.writer.count == ROOM, agent.stats)
+        await until(lambda: agent.writer.full and agent.writer.count == ROOM, partial(agent_stats, agent))
         members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}, {"id": "chat-2"}, {"id": "chat-3"}]}')
-        await until(lambda: agent.writer.count == ROOM // 4, agent.stats)
+        await until(lambda: agent.writer.count == ROOM // 4, partial(agent_stats, agent))
         members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}]}')
-        await until(lambda: agent.writer.count == ROOM // 2, agent.stats)
+        await until(lambda: agent.writer.count == ROOM // 2, partial(agent_stats, agent))

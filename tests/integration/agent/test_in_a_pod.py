@@ -75,10 +75,10 @@ async def test_what_the_operator_is_told(directory: LocalServer, make_engine: Ca
     """Counters, the cache's size, waits and warmth of an engine that worked."""
     engine = await asyncio.to_thread(make_engine)
     async with running(settings(directory, "told", engine)) as agent, served(agent, free_port()) as url:
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         for _ in range(2):
             await ask(engine, "the same words again and again " * 40, max_tokens=4)
-        await until(lambda: agent.load.hit_tokens > 0)
+        await until(lambda: agent.watch.load.hit_tokens > 0)
         async with httpx.AsyncClient(timeout=30) as http:
             data = (await http.get(f"{url}/v1/plumage/stats")).content
     report = read_agent_report(data)
@@ -125,9 +125,9 @@ async def test_prestop_waits_for_requests_in_flight(
     drain = [*DRAIN, "--port", str(port), "--token-file", str(token)]
     config = settings(directory, "prestop", stock, tokenFile=str(token))
     async with running(config) as agent, served(agent, port):
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         code, said = await _run(*drain, "--timeout", "0.5")
-        assert (code, agent.ready) == (1, False)
+        assert (code, agent.watch.ready) == (1, False)
         assert "the time was up" in said
         assert '"inFlight":1' in said.replace(" ", "")
 
@@ -156,7 +156,7 @@ async def test_prestop_is_no_hindrance_once_the_agent_or_the_engine_is_gone(
     stock.events, stock.replay = publisher.endpoint, publisher.replay_endpoint
     stock.running = 3
     async with running(settings(directory, "gone", stock)) as agent, served(agent, port):
-        await until(lambda: agent.ready)
+        await until(lambda: agent.watch.ready)
         await asyncio.to_thread(stock.close)
         code, _ = await _run(*DRAIN, "--port", str(port), "--token-file", str(tmp_path / "none"), "--timeout", "60")
     assert code == 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from support.agents import ask, running, settings, until
+
+from plumage_engine.agent.http.stats import agent_stats
 
 pytestmark = pytest.mark.redis
 
@@ -12,11 +16,11 @@ async def test_an_engine_that_lost_its_agent_is_still_warm(directory, make_engin
     engine, pool = make_engine(), "lost-agent"
     peers = {"warmup": {"peers": ["http://127.0.0.1:9"]}}
     async with running(settings(directory, pool, engine, **peers)) as agent:
-        await until(lambda: agent.ready, agent.stats)
-        assert agent.warmup_result is not None
-        assert agent.warmup_result.reason == "no peer had anything"
+        await until(lambda: agent.watch.ready, partial(agent_stats, agent))
+        assert agent.watch.warmup is not None
+        assert agent.watch.warmup.reason == "no peer had anything"
         await ask(engine, "one word and another " * 20)
     async with running(settings(directory, pool, engine, **peers)) as back:
-        await until(lambda: back.ready, back.stats)
-        assert back.warmup_result is not None
-        assert back.warmup_result.reason == "its engine has served before"
+        await until(lambda: back.watch.ready, partial(agent_stats, back))
+        assert back.watch.warmup is not None
+        assert back.watch.warmup.reason == "its engine has served before"

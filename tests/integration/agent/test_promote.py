@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.engine_updates import promotion
 from plumage_engine.agent.engine_updates.promotion import PromotionSender
 from plumage_engine.agent.events.wire import Stored
+from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.local_hotness import LocalHotness
 
@@ -200,6 +202,6 @@ async def test_beside_the_simulator_an_agent_counts_that_it_does_not_want_it(
 ) -> None:
     engine = make_engine(device={"timeScale": 0.05})
     async with running(settings(directory, "simulated", engine)) as agent:
-        await until(lambda: agent.stats()["promote"]["unwanted"] == 1, agent.stats)
+        await until(lambda: agent_stats(agent)["promote"]["unwanted"] == 1, partial(agent_stats, agent))
         await ask(engine, BOS + "a prompt " * 20)
-        assert agent.stats()["promote"]["failures"] == 0
+        assert agent_stats(agent)["promote"]["failures"] == 0

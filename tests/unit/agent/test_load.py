@@ -37,19 +37,19 @@ def test_page_without_metrics_is_no_load(text: str) -> None:
 def test_requests_without_a_step_are_a_stall() -> None:
     watch = StallWatch(10.0)
     busy = EngineLoad(running=1, steps=5)
-    assert [watch.look(busy, 0, now) for now in (0.0, 9.0, 10.0, 30.0)] == [False, False, True, True]
-    assert not watch.look(EngineLoad(running=1, steps=6), 0, 31.0)
-    assert not watch.look(EngineLoad(running=1, steps=6), 1, 45.0), "an event is progress too"
-    assert watch.look(EngineLoad(running=1, steps=6), 1, 55.0)
+    assert [watch.is_stalled(busy, 0, now) for now in (0.0, 9.0, 10.0, 30.0)] == [False, False, True, True]
+    assert not watch.is_stalled(EngineLoad(running=1, steps=6), 0, 31.0)
+    assert not watch.is_stalled(EngineLoad(running=1, steps=6), 1, 45.0), "an event is progress too"
+    assert watch.is_stalled(EngineLoad(running=1, steps=6), 1, 55.0)
 
 
 def test_idle_engine_is_not_stalled_and_the_wait_restarts() -> None:
     watch = StallWatch(10.0)
     idle = EngineLoad(running=0, waiting=3, steps=5)
-    assert not watch.look(idle, 0, 0.0)
-    assert not watch.look(idle, 0, 100.0)
-    assert not watch.look(EngineLoad(running=1, steps=5), 0, 105.0)
-    assert watch.look(EngineLoad(running=1, steps=5), 0, 110.0)
+    assert not watch.is_stalled(idle, 0, 0.0)
+    assert not watch.is_stalled(idle, 0, 100.0)
+    assert not watch.is_stalled(EngineLoad(running=1, steps=5), 0, 105.0)
+    assert watch.is_stalled(EngineLoad(running=1, steps=5), 0, 110.0)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,19 @@ def test_idle_engine_is_not_stalled_and_the_wait_restarts() -> None:
 )
 def test_restarted_engine_is_reported_once(before: EngineLoad, after: EngineLoad, another: bool) -> None:
     watch = RestartWatch()
-    assert watch.look(before), "the first life is one"
-    assert watch.look(after) is another
-    assert not watch.look(after)
+    assert watch.has_started(before), "the first life is one"
+    assert watch.has_started(after) is another
+    assert not watch.has_started(after)
 
 
 @pytest.mark.parametrize("started", [0.0, 100.0], ids=["unknown before", "unknown now"])
 def test_fallen_counters_in_two_loads_mean_a_restart_where_no_start_time_is_known(started: float) -> None:
     watch = RestartWatch()
     torn, restarted = EngineLoad(), EngineLoad(steps=3)
-    assert watch.look(EngineLoad(steps=9, started=started))
+    assert watch.has_started(EngineLoad(steps=9, started=started))
     for whole in (10, 11):
-        assert not watch.look(torn), "a page that came without its counters"
+        assert not watch.has_started(torn), "a page that came without its counters"
         assert watch.doubtful
-        assert not watch.look(EngineLoad(steps=whole, started=started)), "the same life as before"
+        assert not watch.has_started(EngineLoad(steps=whole, started=started)), "the same life as before"
         assert not watch.doubtful
-    assert [watch.look(load) for load in (restarted, restarted, restarted)] == [False, True, False]
+    assert [watch.has_started(load) for load in (restarted, restarted, restarted)] == [False, True, False]

@@ -7,24 +7,39 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import SecretStr
+from starlette.applications import Starlette
 
 from plumage.errors import RefusedError
+from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.warmup import Hottest
 
+TOKEN = SecretStr("t")
+
 
 class _Agent:
-    """No route is reached here, so it needs only the token."""
+    """Answers what the routes need, as far as the requests here get."""
 
-    token = SecretStr("t")
+    watch = None
+
+    def hottest(self, tokens: int) -> Hottest:
+        return Hottest([])
+
+    async def drain(self, seconds: float) -> dict[str, Any]:
+        return {"drained": True}
+
+
+def app(access: Access) -> Starlette:
+    agent: Any = _Agent()
+    return make_app(agent, access)
 
 
 @pytest.mark.parametrize("path", ["/healthz/", "/v1/plumage/drain/", "/v1/plumage/stats/", "/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_double_slash_redirects_to_no_other_host(path: str, method: str) -> None:
     """A redirect would contain the host that the client wrote, and send the token there."""
-    agent: Any = _Agent()
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app(agent)), base_url="http://agent") as client:
+    transport = httpx.ASGITransport(app(Access(TOKEN)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
         answer = await client.request(method, path, headers={"host": "evil.example"})
     assert answer.status_code == 404
     assert "location" not in answer.headers
@@ -44,21 +59,11 @@ class _Callers:
         return known[authorization]
 
 
-class _Answering(_Agent):
-    """Answers what the routes need, as far as they get."""
-
-    callers: Any = _Callers()
-    figures_only = frozenset({OPERATOR})
-
-    def hottest(self, tokens: int) -> Hottest:
-        return Hottest([])
-
-    async def drain(self, seconds: float) -> dict[str, Any]:
-        return {"drained": True}
+ACCESS = Access(TOKEN, _Callers(), frozenset({OPERATOR}))
 
 
-async def asked(agent: Any, method: str, name: str, token: str) -> httpx.Response:
-    transport = httpx.ASGITransport(make_app(agent))
+async def asked(access: Access, method: str, name: str, token: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app(access))
     async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
         headers = {"authorization": f"Bearer {token}"}
         return await client.request(method, f"/v1/plumage/{name}", headers=headers)
@@ -70,22 +75,19 @@ async def asked(agent: Any, method: str, name: str, token: str) -> httpx.Respons
 )
 async def test_prompts_are_for_peers_and_drain_is_for_the_own_pod(token: str, hottest: int, drain: int) -> None:
     """The operator shows one token to all pools: a pool that saw it must not read prompts with it."""
-    assert (await asked(_Answering(), "GET", "hottest", token)).status_code == hottest
-    assert (await asked(_Answering(), "POST", "drain", token)).status_code == drain
+    assert (await asked(ACCESS, "GET", "hottest", token)).status_code == hottest
+    assert (await asked(ACCESS, "POST", "drain", token)).status_code == drain
 
 
 async def test_refusal_names_caller_and_route() -> None:
-    error = (await asked(_Answering(), "GET", "hottest", "of the operator")).json()["error"]
+    error = (await asked(ACCESS, "GET", "hottest", "of the operator")).json()["error"]
     assert error == {"message": f"{OPERATOR} may read figures here, and no prompts", "type": "permission_error"}
-    error = (await asked(_Answering(), "GET", "stats", "x")).json()["error"]
+    error = (await asked(ACCESS, "GET", "stats", "x")).json()["error"]
     assert error["message"] == "system:serviceaccount:a:b may not call here"
-    alone = _Answering()
-    alone.callers = None
-    assert (await asked(alone, "GET", "stats", "x")).status_code == 401
+    assert (await asked(Access(TOKEN), "GET", "stats", "x")).status_code == 401
 
 
 async def test_settings_of_an_older_operator_have_callers_only() -> None:
     """These callers have the rights that they had before."""
-    older = _Answering()
-    older.figures_only = frozenset()
+    older = Access(TOKEN, _Callers())
     assert (await asked(older, "GET", "hottest", "of the operator")).status_code == 200

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from plumage.hashing.chunks import chain, seed
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.events.wire import decode_snapshot
+from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 pytestmark = pytest.mark.redis
@@ -100,7 +102,7 @@ async def test_the_directory_holds_what_vllm_holds(kind: str, request: pytest.Fi
         try:
             async with DirectorySync(directory.url, pool=kind, mirror=Mirror(10_000), poll_seconds=0.05) as sync:
                 sync.set_replicas({"chat-0": 0})
-                await until(lambda: sync.view("chat-0").state is State.READY, agent.stats)
+                await until(lambda: sync.view("chat-0").state is State.READY, partial(agent_stats, agent))
                 fleet = Fleet(engine, agent, sync)
                 async with fleet.http:
                     errors = await talk(fleet)
@@ -126,7 +128,7 @@ async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) 
     late = Agent(engine.agent(directory, "late", replayEndpoint=None), text, random.Random(2))
     late.start()
     try:
-        await until(lambda: late.stream.counters.snapshots == 1, late.stats)
+        await until(lambda: late.stream.counters.snapshots == 1, partial(agent_stats, late))
         assert held(late) == held(agent)
         assert late.writer.count == agent.writer.count
     finally:
@@ -137,6 +139,6 @@ async def a_reset_empties_the_directory(engine: Served, agent: Agent, sync: Dire
     """At once: the engine is at rest, and takes no step."""
     steps = (await asyncio.to_thread(engine.stats))["secondsSinceStep"]
     await asyncio.to_thread(engine.reset)
-    await until(lambda: not held(agent) and not agent.writer.count, agent.stats)
+    await until(lambda: not held(agent) and not agent.writer.count, partial(agent_stats, agent))
     await until(lambda: not sync._replicas["chat-0"].reader.count)
     assert (await asyncio.to_thread(engine.stats))["secondsSinceStep"] > steps

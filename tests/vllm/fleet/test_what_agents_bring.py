@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -29,6 +30,7 @@ from plumage.directory.sharing.hotness_share import HotnessShare
 from plumage.directory.sharing.shared_hash import HEAD
 from plumage.hashing.chunks import chain, seed
 from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.tokenizer import read_tokenizer
 
 pytestmark = pytest.mark.redis
@@ -45,10 +47,10 @@ def directory() -> Iterator[LocalServer]:
 @asynccontextmanager
 async def beside(engine: Served, directory: LocalServer, pool: str, **changes: Any) -> AsyncIterator[Agent]:
     agent = Agent(engine.agent(directory, pool, **changes), read_tokenizer(str(engine.model)), random.Random(1))
-    agent.promote._period = agent.tables._period = 0.2  # seconds, not ten and five
+    agent.promotion._period = agent.tables._period = 0.2  # seconds, not ten and five
     agent.start()
     try:
-        await until(lambda: agent.state is State.READY, agent.stats)
+        await until(lambda: agent.watch.state is State.READY, partial(agent_stats, agent))
         yield agent
     finally:
         await agent.close()
@@ -86,7 +88,7 @@ async def test_what_the_pool_uses_often_comes_down_at_its_first_uses_here(
         for _ in range(50):
             router.request()
             router.use(chunks[-1], 1280)
-        await until(lambda: agent.promote.counts["blocks"] >= 90, agent.stats)
+        await until(lambda: agent.promotion.counts["blocks"] >= 90, partial(agent_stats, agent))
         assert with_plugin.stats()["rankedChunks"] >= 30
         for turn in range(2):
             await ask(with_plugin, f"{cold}{turn}")
@@ -106,10 +108,10 @@ async def test_a_warmed_engine_has_its_first_hot_prompt_cached(
     async with beside(with_plugin, directory, "warm") as first, served(first, free_port()) as peer:
         for turn in range(4):
             await ask(with_plugin, f"{hot}{turn} {prose(70 + turn, 100)}")
-        await until(lambda: bool(first.hottest(10_000).prefixes), first.stats)
+        await until(lambda: bool(first.hottest(10_000).prefixes), partial(agent_stats, first))
         async with beside(fresh, directory, "warm", replica="chat-1", warmup={"peers": [peer]}) as second:
-            assert second.warmup_result is not None
-            assert second.warmup_result.prefixes >= 1, second.warmup_result
+            assert second.watch.warmup is not None
+            assert second.watch.warmup.prefixes >= 1, second.watch.warmup
             assert await ask(fresh, prose(8)) < 100
             assert await ask(fresh, f"{hot} never asked before") > 1000
 
@@ -125,7 +127,7 @@ async def test_tables_come_from_the_directory_and_damaged_ones_do_not(
     async with Redis.from_url(directory.url) as client:
         await client.hset(key, mapping=offered)
         async with beside(with_plugin, directory, "learned") as agent:
-            await until(lambda: agent.tables.counts["applied"] == 1, agent.stats)
+            await until(lambda: agent.tables.counts["applied"] == 1, partial(agent_stats, agent))
             assert agent.tables.counts["malformed"] >= 2
             own = await sent(client, key)
     rows = await learned(with_plugin)
@@ -150,22 +152,22 @@ async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: 
     await ask(with_plugin, known)
     async with beside(with_plugin, directory, "away") as agent:
         kill(directory)
-        await until(lambda: agent.writer.degraded, agent.stats)
+        await until(lambda: agent.writer.degraded, partial(agent_stats, agent))
         told = agent.stream.last
         assert await ask(with_plugin, known) > 1000
         for number in range(91, 94):
             assert await ask(with_plugin, prose(number)) < 100
-        await until(lambda: agent.stream.last >= told + 3, agent.stats)
-        assert agent.state is State.READY
+        await until(lambda: agent.stream.last >= told + 3, partial(agent_stats, agent))
+        assert agent.watch.state is State.READY
         now = with_plugin.stats()
         assert now["counters"].get("failures") == before["counters"].get("failures")
         assert all(feature["on"] for feature in now["features"].values()), now["features"]
         await asyncio.to_thread(directory.start)
         async with DirectorySync(directory.url, pool="away", mirror=Mirror(10_000), poll_seconds=0.05) as sync:
             sync.set_replicas({"chat-0": 0})
-            await until(lambda: sync.view("chat-0").state is State.READY, agent.stats)
+            await until(lambda: sync.view("chat-0").state is State.READY, partial(agent_stats, agent))
             heard = sync._replicas["chat-0"].reader
-            await until(lambda: heard.count == agent.writer.count > 0, agent.stats)
+            await until(lambda: heard.count == agent.writer.count > 0, partial(agent_stats, agent))
 
 
 def kill(directory: LocalServer) -> None:
@@ -205,11 +207,11 @@ async def test_an_engine_whose_device_stands_still_is_stalled_and_goes_on(
         lines = answer.aiter_lines()
         await anext(lines)  # what the API server tells of the engine is now that it has a request
         with standing_still(with_plugin):
-            await until(lambda: agent.state is State.STALLED, agent.stats)
-            assert agent.load.running == 1
+            await until(lambda: agent.watch.state is State.STALLED, partial(agent_stats, agent))
+            assert agent.watch.load.running == 1
             with with_plugin.admin() as fleet:
                 told = await asyncio.to_thread(fleet.get, "/v1/plumage/stats")
             assert told.status_code == 503
             assert "engine core did not answer in time" in told.json()["error"]["message"]
-        await until(lambda: agent.state is State.READY, agent.stats)
+        await until(lambda: agent.watch.state is State.READY, partial(agent_stats, agent))
         assert sum([1 async for line in lines if line.startswith("data: {")]) > 100, "the answer goes on"

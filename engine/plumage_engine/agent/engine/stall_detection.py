@@ -19,7 +19,7 @@ class StallWatch:
         self._seen: tuple[float, int] | None = None
         self._since = 0.0
 
-    def look(self, load: EngineLoad, events: int, now: float) -> bool:
+    def is_stalled(self, load: EngineLoad, events: int, now: float) -> bool:
         """Whether the engine is stalled. `events`: batches of KV events so far, progress as well."""
         progress = (load.steps, events)
         if load.running <= 0 or progress != self._seen:
@@ -36,7 +36,7 @@ class RestartWatch:
         self._last: EngineLoad | None = None
         self.doubtful = False  # whether the last look was unlike the life of `_last`: the next one decides
 
-    def look(self, load: EngineLoad) -> bool:
+    def has_started(self, load: EngineLoad) -> bool:
         """Whether the engine has started since the last call. Without a start time on the page, counters that fell
         in two calls in a row show a restart: one page may lack some of its lines."""
         last, doubted = self._last, self.doubtful

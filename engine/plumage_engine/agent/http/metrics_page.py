@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from plumage.exposition import counters, gauge, page
 from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.http.stats import fields_of
 
 __all__ = ["metrics_page"]
 
@@ -24,14 +25,14 @@ _READ = (
 
 
 def metrics_page(agent: Agent) -> str:
-    """What one agent answers a scraper with."""
-    return page(_own(agent), _directory(agent.directory_counts))
+    """The page of one agent."""
+    return page(_own(agent), _directory({"hotness": agent.hotness.counts, "tables": agent.tables.counts}))
 
 
 def _own(agent: Agent) -> Iterator[str]:
     index, stream = agent.publisher.index, agent.stream.counters
     now = (
-        ("ready", "1 while routers may choose the replica.", int(agent.ready)),
+        ("ready", "1 while routers may choose the replica.", int(agent.watch.ready)),
         ("degraded", "1 while the directory refuses writes or is away.", int(agent.writer.degraded)),
         ("config_ignored_fields", "Settings of a newer operator that are ignored.", len(agent.config.ignored)),
         ("blocks", "Blocks of the engine in the index.", len(index)),
@@ -39,11 +40,11 @@ def _own(agent: Agent) -> Iterator[str]:
     )
     for name, text, value in now:
         yield from gauge(_PREFIX + name, text, value)
-    outcomes, did = _fields(stream), _fields(index.counters)
+    outcomes, did = fields_of(stream), fields_of(index.counters)
     yield from counters(_PREFIX + "events", "Event batches, by outcome.", "kind", outcomes)
     yield from counters(_PREFIX + "blocks", "Block events, by the index's action.", "kind", did)
     yield from counters(
-        _PREFIX + "promote", "Reports of the pool's hotness to the engine, by outcome.", "kind", agent.promote.counts
+        _PREFIX + "promote", "Reports of the pool's hotness to the engine, by outcome.", "kind", agent.promotion.counts
     )
 
 
@@ -51,8 +52,3 @@ def _directory(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
     for what, text in _READ:
         parts = {part: counted[what] for part, counted in counts.items()}
         yield from counters(f"{_PREFIX}directory_{what}", text, "part", parts)
-
-
-def _fields(counters: object) -> dict[str, int]:
-    names: tuple[str, ...] = getattr(counters, "__slots__", ())
-    return {name: getattr(counters, name) for name in names}

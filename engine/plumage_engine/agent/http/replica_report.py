@@ -6,22 +6,23 @@ import time
 
 from plumage.fleet_report import AgentReport, WarmupReport
 from plumage_engine.agent.agent import Agent
+from plumage_engine.agent.engine.client import EngineClient, EngineDownError
 from plumage_engine.agent.engine.operator_figures import parse_figures
 
 __all__ = ["report_of"]
 
 
 async def report_of(agent: Agent) -> AgentReport:
-    """As of now; the engine is asked once, and what it does not tell is 0."""
-    figures = parse_figures(await agent.engine_page())
-    load, waiting = agent.load, int(agent.load.waiting)
+    """As of now. It reads the engine's metrics once; a figure that the engine does not have is 0."""
+    figures = parse_figures(await _engine_page(agent.engine))
+    load, waiting = agent.watch.load, int(agent.watch.load.waiting)
     held_back = min(figures.held_back, waiting)
     return AgentReport(
         replica=agent.config.replica,
         at=time.time(),
         started=load.started,
-        state=agent.state.name.capitalize(),
-        why=agent.why,
+        state=agent.watch.state.name.capitalize(),
+        why=agent.watch.not_ready_reason,
         directory="degraded" if agent.writer.degraded else "ok",
         running=int(load.running),
         waiting=waiting,
@@ -40,7 +41,15 @@ async def report_of(agent: Agent) -> AgentReport:
 
 
 def _warmup(agent: Agent) -> WarmupReport:
-    warmth = agent.warmup_result
-    if warmth is None:
-        return WarmupReport("Warming" if agent.answered else "Waiting")
-    return WarmupReport("Warmed", warmth.prefixes, warmth.tokens, warmth.reason)
+    result = agent.watch.warmup
+    if result is None:
+        return WarmupReport("Warming" if agent.watch.answered else "Waiting")
+    return WarmupReport("Warmed", result.prefixes, result.tokens, result.reason)
+
+
+async def _engine_page(engine: EngineClient) -> str:
+    """The engine's /metrics; empty while it does not answer."""
+    try:
+        return await engine.page()
+    except EngineDownError:
+        return ""

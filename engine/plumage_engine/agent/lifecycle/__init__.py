@@ -1,0 +1,1 @@
+"""The replica's life beside its engine: state, warm-up, checkpoints and drain."""
