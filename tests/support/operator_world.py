@@ -32,13 +32,13 @@ def pool_object(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str
 
 
 class World:
-    """`told`: all events. Objects carry what an API server adds, so that a plan that compares too much never ends."""
+    """`events`: all emitted ones. Objects have what an API server adds: a plan that compares too much never ends."""
 
     def __init__(self, pool: dict[str, Any] | None = None) -> None:
         self.pool = pool or pool_object()
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
-        self.told: list[EmitEvent] = []
+        self.events: list[EmitEvent] = []
         self.known: set[tuple[str, str]] = set()  # children that were ever seen, by this operator
         self.scaling: ScalingDecision | None = None
         self._numbers = itertools.count(2)
@@ -68,7 +68,7 @@ class World:
                 case Annotate(pod, annotations):
                     self.pods[pod]["metadata"].setdefault("annotations", {}).update(annotations)
                 case EmitEvent():
-                    self.told.append(action)
+                    self.events.append(action)
                 case WriteStatus(status):
                     self.pool["status"] = copy.deepcopy(dict(status))
                     self.pool["metadata"]["resourceVersion"] = str(next(self._numbers))

@@ -26,7 +26,7 @@ def serve(pool: BlockPool, hashes: list[int], now: float = 0.0) -> int:
     return known
 
 
-def test_a_prompt_is_cached_after_its_request_and_the_pool_is_idle() -> None:
+def test_prompt_is_cached_after_its_request_and_the_pool_is_idle() -> None:
     pool = pool_of(10)
     assert serve(pool, [1, 2, 3]) == 0
     assert pool.match([1, 2, 3, 4]) == 3
@@ -34,7 +34,7 @@ def test_a_prompt_is_cached_after_its_request_and_the_pool_is_idle() -> None:
     assert pool.usage == 0.0
 
 
-def test_a_pinned_block_is_never_evicted() -> None:
+def test_pinned_block_is_never_evicted() -> None:
     pool = pool_of(4)
     serve(pool, [1, 2, 3])
     assert pool.pin([1, 2, 9], 1.0) == 2
@@ -47,7 +47,7 @@ def test_a_pinned_block_is_never_evicted() -> None:
     assert pool.usage == 0.0
 
 
-def test_leaves_go_before_their_parents_and_the_oldest_path_first() -> None:
+def test_leaves_are_evicted_before_their_parents_and_the_oldest_path_first() -> None:
     events: list[BlockEvent] = []
     pool = pool_of(6, events)
     serve(pool, [1, 2, 3], 0.0)
@@ -59,7 +59,7 @@ def test_leaves_go_before_their_parents_and_the_oldest_path_first() -> None:
     pool.release([], 3, 2.0)
 
 
-def test_concurrent_prefills_of_one_prefix_leave_a_duplicate_that_goes_first() -> None:
+def test_concurrent_prefills_leave_a_duplicate_that_is_evicted_first() -> None:
     events: list[BlockEvent] = []
     pool = pool_of(6, events)
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_concurrent_prefills_of_one_prefix_leave_a_duplicate_that_goes_first() -
     assert pool.match([1, 2]) == 2, "the hash stays cached while a copy is left"
 
 
-def test_a_duplicate_of_an_unused_block_is_free_to_go_while_its_request_runs() -> None:
+def test_duplicate_of_an_unused_block_is_evictable_while_its_request_runs() -> None:
     pool = pool_of(4)
     assert pool.allocate(2, 0.0)
     assert pool.allocate(2, 0.0)
@@ -103,7 +103,7 @@ def test_output_blocks_join_the_run_of_their_request() -> None:
     assert pool.usage == 0.0
 
 
-def test_two_requests_go_on_below_the_same_prompt() -> None:
+def test_two_requests_continue_the_same_prompt() -> None:
     pool = pool_of(20)
     assert pool.allocate(10, 0.0)
     pool.commit([1, 2], None, 0.0)
@@ -117,7 +117,7 @@ def test_two_requests_go_on_below_the_same_prompt() -> None:
     assert pool.in_use == 0
 
 
-def test_a_request_may_hold_a_part_of_a_run_that_another_extends() -> None:
+def test_request_may_hold_a_part_of_a_run_that_another_extends() -> None:
     pool = pool_of(20)
     assert pool.allocate(10, 0.0)
     pool.commit([1, 2, 3, 4], None, 0.0)
@@ -131,7 +131,7 @@ def test_a_request_may_hold_a_part_of_a_run_that_another_extends() -> None:
     assert pool.in_use == 0
 
 
-def test_the_snapshot_lists_parents_before_children() -> None:
+def test_snapshot_lists_parents_before_children() -> None:
     pool = pool_of(20)
     serve(pool, [1, 2, 3])
     serve(pool, [1, 4])
@@ -144,7 +144,7 @@ def test_the_snapshot_lists_parents_before_children() -> None:
     assert seen == {None, 1, 2, 3, 4}
 
 
-def test_clearing_tells_and_forgets() -> None:
+def test_clear_publishes_and_forgets() -> None:
     events: list[BlockEvent] = []
     pool = pool_of(5, events)
     serve(pool, [1, 2])
@@ -154,7 +154,7 @@ def test_clearing_tells_and_forgets() -> None:
     assert serve(pool, [1, 2, 3, 4, 5]) == 0
 
 
-def test_breaking_the_contract_is_an_error_that_says_so() -> None:
+def test_misuse_of_the_contract_is_an_error() -> None:
     pool = pool_of(5)
     serve(pool, [1, 2])
     with pytest.raises(StateError, match="not cached"):
@@ -172,7 +172,7 @@ def test_breaking_the_contract_is_an_error_that_says_so() -> None:
         pool_of(0)
 
 
-def test_an_unknown_policy_names_the_known_ones() -> None:
+def test_error_of_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match="Lru"):
         make_policy("Mru", capacity=5, rng=random.Random(1))
     with pytest.raises(ConfigurationError, match="Lru"):

@@ -1,4 +1,4 @@
-"""The tree for a pool that counts references block by block, against counts kept the slow way."""
+"""The tree for a pool that counts references block by block, against a slow model of the counts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Slow:
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), cuts=st.booleans())
-def test_counts_agree_with_the_slow_ones(policy: str, seed: int, cuts: bool) -> None:
+def test_counts_agree_with_the_slow_model(policy: str, seed: int, cuts: bool) -> None:
     slow = Slow(policy, seed)
     for _ in range(100):
         slow.now += 1.0
@@ -125,7 +125,7 @@ def test_counts_agree_with_the_slow_ones(policy: str, seed: int, cuts: bool) -> 
         slow.check()
 
 
-def test_an_unknown_block_changes_nothing() -> None:
+def test_unknown_block_changes_nothing() -> None:
     slow = Slow("Lru", 1)
     slow.tree.store([1, 2, 3], None, 0.0)
     with pytest.raises(KeyError):

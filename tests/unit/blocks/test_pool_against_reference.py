@@ -1,4 +1,4 @@
-"""The pool, under any policy, against a model that keeps single blocks and looks everything up the slow way."""
+"""The pool, under any policy, against a model that keeps single blocks and searches all of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 
 
 class Model:
-    """Copies and parents by block, holders by request. It follows the pool's choice of victims, and objects to any
-    that were not allowed to go."""
+    """Copies and parents by block, owners by request. It follows the pool's evictions, and rejects any that is not
+    allowed.
+    """
 
     def __init__(self) -> None:
         self.copies: dict[int, int] = {}
@@ -50,7 +51,7 @@ class Model:
 
 
 def chain(rng: random.Random) -> list[int]:
-    """A path in a small tree; a block's name is its path, so that equal names mean equal prefixes."""
+    """A path in a small tree. A block's name is its path, so equal names mean equal prefixes."""
     path, blocks = "", []
     for _ in range(rng.randint(1, 9)):
         path += rng.choice("aab")
@@ -133,7 +134,7 @@ def test_every_block_can_be_allocated_when_nothing_is_in_use(policy: str) -> Non
     assert pool.cached == 0
 
 
-def test_bringing_and_discarding_move_idle_leaves_only() -> None:
+def test_promotion_and_discard_move_idle_leaves_only() -> None:
     events: list[BlockEvent] = []
     pool = BlockPool(6, make_policy("Hotness", capacity=6, rng=random.Random(1)), events.append)
     assert pool.bring([1, 2, 3], None, 0.0)

@@ -1,4 +1,4 @@
-"""What a promotion asks of the pool: a victim leaves at once, a chain comes in for nobody yet."""
+"""The pool's side of a promotion: a victim is evicted at once, and a chain is added without a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_pool(events: list[BlockEvent]) -> BlockPool:
     return pool
 
 
-def test_a_victim_is_an_unused_leaf() -> None:
+def test_victim_is_an_unused_leaf() -> None:
     events: list[BlockEvent] = []
     pool = make_pool(events)
     assert not pool.discard(8)
@@ -29,7 +29,7 @@ def test_a_victim_is_an_unused_leaf() -> None:
     assert (pool.cached, pool.in_use, pool.free) == (2, 2, 8)
 
 
-def test_a_chain_is_brought_in_below_its_parent_and_stays_evictable() -> None:
+def test_promoted_chain_is_below_its_parent_and_evictable() -> None:
     events: list[BlockEvent] = []
     pool = make_pool(events)
     assert pool.bring([4, 5], 3, 1.0)
@@ -40,7 +40,7 @@ def test_a_chain_is_brought_in_below_its_parent_and_stays_evictable() -> None:
     assert pool.match([1, 2, 3, 4, 5]) == 0
 
 
-def test_what_can_not_be_brought_changes_nothing() -> None:
+def test_impossible_promotion_changes_nothing() -> None:
     events: list[BlockEvent] = []
     pool = make_pool(events)
     assert not pool.bring([4, 5], 99, 1.0)

@@ -1,4 +1,4 @@
-"""Byte tables against real tokenizers: what they encode comes back, byte by byte."""
+"""Byte tables against real tokenizers: they return the bytes of the encoded text."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def encoder(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
 LOSSLESS = {"byte-level": byte_level(), "sentencepiece": sentencepiece(replaced), "llama 2": sentencepiece(prepended)}
 LOSSLESS["unigram"] = unigram()
 TABLES = {name: table_of(tokenizer) for name, tokenizer in LOSSLESS.items()}
-# Text without the replacement character itself, which SentencePiece can't tell from a space.
+# Text without the replacement character itself, which SentencePiece cannot distinguish from a space.
 texts = st.text(st.characters(exclude_characters="▁", exclude_categories=("Cs",)), max_size=60)
 
 
@@ -124,7 +124,7 @@ def test_self_check_is_silent_for_a_tokenizer_without_loss(name: str) -> None:
         (byte_level(add_prefix_space=True), "leading space"),
     ],
 )
-def test_self_check_names_what_is_lost(tokenizer: Tokenizer, kind: str) -> None:
+def test_self_check_names_lost_text(tokenizer: Tokenizer, kind: str) -> None:
     findings = self_check(table_of(tokenizer), encoder(tokenizer), special_tokens=["<s>"])
     assert kind in {finding.kind for finding in findings}
     assert all(repr(finding.text) in str(finding) for finding in findings)
@@ -163,14 +163,14 @@ def test_old_metaspace_files_say_add_prefix_space() -> None:
     assert ByteTable.from_tokenizer_json(json.dumps(spec).encode()).prefix == "each"
 
 
-def test_ids_the_tokenizer_lacks_are_empty() -> None:
+def test_ids_unknown_to_the_tokenizer_are_empty() -> None:
     table = TABLES["byte-level"]
     ids = encoder(LOSSLESS["byte-level"])("the")
     assert table.decode([*ids, 10**9]) == b"the"
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"not json", "save_pretrained"),
         (b"{}", "save_pretrained"),
@@ -181,6 +181,6 @@ def test_ids_the_tokenizer_lacks_are_empty() -> None:
         (b'{"model": {"vocab": {"a": 999999999}}, "decoder": {"type": "ByteLevel"}}', "damaged"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(data: bytes, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_unusable_file_is_refused_with_its_reason(data: bytes, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         ByteTable.from_tokenizer_json(data)

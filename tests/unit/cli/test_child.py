@@ -1,4 +1,4 @@
-"""A child that is kept alive, its log, and the ports it gets."""
+"""A supervised child process, its log, and its ports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until(condition: object, seconds: float = 20.0) -> None:
 SLEEPER = "import sys, time\nprint('up', sys.argv[1:], flush=True)\ntime.sleep(60)"
 
 
-async def test_a_killed_child_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_child_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = child(tmp_path, monkeypatch, SLEEPER)
     one.start()
     await until(lambda: len(one.log.tail) == 1)
@@ -55,7 +55,7 @@ async def test_a_killed_child_is_started_again(tmp_path: Path, monkeypatch: pyte
     assert f"up ['--config', '{tmp_path / 'config.json'}']" in (tmp_path / "child.log").read_text()
 
 
-async def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stubborn = (
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
     )
@@ -67,7 +67,7 @@ async def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: 
     assert "killed" in one.log.tail[-1]
 
 
-async def test_a_child_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_that_cannot_start_reports_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = child(tmp_path, monkeypatch, "import sys\nsys.exit('the cache needs 3 blocks')")
     one.start()
     await until(lambda: one.crashes >= 2)
@@ -77,7 +77,7 @@ async def test_a_child_that_can_not_start_says_why(tmp_path: Path, monkeypatch: 
     await one.stop(1.0)
 
 
-async def test_a_child_that_refuses_its_settings_is_known_by_its_status(
+async def test_child_that_refuses_its_settings_is_known_by_its_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = child(tmp_path, monkeypatch, "import sys\nprint('no such model', flush=True)\nsys.exit(2)")
@@ -86,7 +86,7 @@ async def test_a_child_that_refuses_its_settings_is_known_by_its_status(
     await one.stop(1.0)
 
 
-def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_children_end_with_a_killed_parent(tmp_path: Path) -> None:
     (tmp_path / "some_module.py").write_text(SLEEPER)
     parent_program = textwrap.dedent(
         """
@@ -117,7 +117,7 @@ def test_backoff_doubles_up_to_a_cap() -> None:
     assert [backoff(crashes) for crashes in (1, 2, 3, 7, 8, 1000)] == [0.25, 0.5, 1.0, 15.0, 15.0, 15.0]
 
 
-def test_a_log_stays_small_and_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_stays_small_and_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ChildLog(tmp_path / "child.log")
     monkeypatch.setattr("plumage_cli.local.log._LARGEST", 1000)
     for number in range(300):
@@ -130,7 +130,7 @@ def test_a_log_stays_small_and_survives_a_full_disk(tmp_path: Path, monkeypatch:
     assert full.last_words() == "    last words"
 
 
-async def test_a_line_without_end_does_not_fill_memory(tmp_path: Path) -> None:
+async def test_endless_line_does_not_fill_memory(tmp_path: Path) -> None:
     log = ChildLog(tmp_path / "child.log")
     reader = asyncio.StreamReader(limit=1024)
     reader.feed_data(b"y" * 100_000 + b"\nshort\n")
@@ -140,7 +140,7 @@ async def test_a_line_without_end_does_not_fill_memory(tmp_path: Path) -> None:
     assert max(map(len, log.tail)) <= 4096
 
 
-def test_a_taken_port_is_named_with_its_holder() -> None:
+def test_used_port_is_reported_with_its_owner() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -150,15 +150,13 @@ def test_a_taken_port_is_named_with_its_holder() -> None:
     require_free("127.0.0.1", port)
 
 
-def test_free_ports_are_distinct_and_avoid_the_taken() -> None:
+def test_free_ports_are_distinct_and_avoid_used_ones() -> None:
     first = free_ports(4, (), start=100)
     second = free_ports(4, first, start=100)
     assert len({*first, *second}) == 8
 
 
-async def test_a_child_that_the_machine_has_no_room_for_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_is_retried_after_a_lack_of_resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = child(tmp_path, monkeypatch, SLEEPER)
     spawn = asyncio.create_subprocess_exec
     refusals = 1
@@ -177,9 +175,7 @@ async def test_a_child_that_the_machine_has_no_room_for_is_tried_again(
     await one.stop(5.0)
 
 
-async def test_a_child_that_is_asked_to_end_while_it_starts_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_child_stopped_during_its_start_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = child(tmp_path, monkeypatch, SLEEPER)
     spawn, starting, go_on = asyncio.create_subprocess_exec, asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What an API server says in other than its usual way."""
+"""Unusual answers of an API server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answering() -> Iterator[Callable[[int, bytes], Cluster]]:
         server.server_close()
 
 
-def test_a_cluster_without_the_definitions_is_told_apart_from_what_is_no_cluster(answering) -> None:
+def test_missing_definitions_are_distinguished_from_a_missing_cluster(answering) -> None:
     with pytest.raises(CliError, match="the cluster has no InferencePools: install Plumage"):
         pools(answering(404, b"404 page not found\n"), everywhere=True)
     with pytest.raises(CliError, match="what answers at there is no API server"):

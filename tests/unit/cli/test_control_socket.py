@@ -1,4 +1,4 @@
-"""The socket by which other commands reach a pool: what it does while the pool ends."""
+"""The control socket of a pool while the pool ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SlowPool:
         return {"pool": "chat"}
 
 
-async def test_ending_does_not_wait_for_a_scale_that_is_under_way(tmp_path: Path) -> None:
+async def test_shutdown_does_not_wait_for_a_running_scale(tmp_path: Path) -> None:
     pool = SlowPool(tmp_path)
     server = ControlServer(cast(Supervisor, pool))
     await server.start()
@@ -41,7 +41,7 @@ async def test_ending_does_not_wait_for_a_scale_that_is_under_way(tmp_path: Path
     async with asyncio.timeout(20.0):
         await pool.scaling.wait()
         await server.stop()
-        assert await reader.read() == b"", "whoever asked is told by the closed connection"
+        assert await reader.read() == b"", "the closed connection is the answer"
     writer.close()
 
 
@@ -57,7 +57,7 @@ async def serving(folder: Path) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "message"),
     [
         (b"[" * 60_000 + b"\n", "a request must be one line of JSON"),
         (b"\xff\xfe\n", "a request must be one line of JSON"),
@@ -69,18 +69,18 @@ async def serving(folder: Path) -> AsyncIterator[None]:
         (b'{"do": "scale", "replicas": 1001}\n', "no such request"),
     ],
 )
-async def test_whatever_is_asked_is_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: bytes, told: str
+async def test_every_request_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request_: bytes, message: str
 ) -> None:
     async with serving(tmp_path):
         reader, writer = await asyncio.open_unix_connection(tmp_path / SOCKET)
         writer.write(request_)
-        assert json.loads(await reader.read()) == {"error": told}
+        assert json.loads(await reader.read()) == {"error": message}
         writer.close()
     assert caplog.records == []
 
 
-async def test_connections_that_are_held_cost_the_terminal_nothing(
+async def test_held_connections_print_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_PATIENCE", 0.01)
@@ -92,7 +92,7 @@ async def test_connections_that_are_held_cost_the_terminal_nothing(
     assert caplog.records == []
 
 
-async def test_askers_that_do_not_wait_are_told_of_once(
+async def test_clients_that_do_not_wait_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost(writer: asyncio.StreamWriter) -> None:

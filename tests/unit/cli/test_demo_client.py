@@ -1,4 +1,4 @@
-"""The demo's client: what it calls lost, what it calls cut, and when it asks again."""
+"""The demo's client: which answers it counts as lost or cut, and when it retries."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close
 ABORT = b"!"  # the connection breaks here; elsewhere it ends as streams do
 
 
-def piece(word: str, reason: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": {"content": word}, "finish_reason": reason}
+def piece(text: str, reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
@@ -34,7 +34,7 @@ WHOLE = (
 
 @asynccontextmanager
 async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """A server that gives these answers, one a connection; its address, and a list that grows with each request."""
+    """A server with these answers, one per connection. Yields its address and a list that grows with each request."""
     asked: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +61,7 @@ async def ask(*answers: bytes) -> tuple[Outcome, int]:
     return outcome, len(asked)
 
 
-async def test_a_whole_answer() -> None:
+async def test_complete_answer() -> None:
     outcome, asked = await ask(WHOLE)
     assert (outcome.error, outcome.cut, asked) == (None, 0, 1)
     assert (outcome.prompt_tokens, outcome.cached_tokens) == (9, 4)
@@ -71,8 +71,8 @@ async def test_a_whole_answer() -> None:
 @pytest.mark.parametrize(
     "begun", [HEAD, HEAD + b": ping\n\n", HEAD + b"data: [DONE]\n\n", HEAD + ABORT, ABORT], ids=len
 )
-async def test_an_answer_that_ends_before_its_first_piece_is_lost(begun: bytes) -> None:
-    """A router could have repeated it, so it is not asked for again and not called cut."""
+async def test_answer_that_ends_before_its_first_piece_is_lost(begun: bytes) -> None:
+    """A router could have retried it, so the client does not, and does not count it as cut."""
     outcome, asked = await ask(begun, WHOLE)
     assert outcome.error is not None
     assert (outcome.cut, asked) == (0, 1)
@@ -80,12 +80,12 @@ async def test_an_answer_that_ends_before_its_first_piece_is_lost(begun: bytes) 
 
 
 @pytest.mark.parametrize("end", [b"", ABORT], ids=len)
-async def test_an_answer_that_breaks_off_later_is_cut_and_asked_again(end: bytes) -> None:
+async def test_answer_that_breaks_off_later_is_cut_and_retried(end: bytes) -> None:
     outcome, asked = await ask(HEAD + piece("one ") + end, WHOLE)
     assert (outcome.error, outcome.cut, asked) == (None, 1, 2)
 
 
-async def test_an_answer_that_always_breaks_off_is_lost_in_the_end() -> None:
+async def test_answer_that_always_breaks_off_is_lost_in_the_end() -> None:
     outcome, asked = await ask(*[HEAD + piece("one ")] * 3)
     assert outcome.error == "the stream ended before the answer did"
     assert (outcome.cut, asked) == (3, 3)

@@ -1,4 +1,4 @@
-"""What ends a run of the demo: its load, a person, or a mistake of its own, which is told."""
+"""What ends a run of the demo: its load, the user, or an error of its own, which is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = run.DemoSettings(1, 8000, keep=False, shape=LoadShape())
 
 
 class Supervisor:
-    """A pool whose picture can't be drawn."""
+    """A pool whose picture cannot be drawn."""
 
     def view(self) -> dict[str, Any]:
         raise ZeroDivisionError("a mistake in the table")
@@ -50,7 +50,7 @@ def sends(monkeypatch: pytest.MonkeyPatch, seconds: float, error: Exception | No
 
 @pytest.mark.usefixtures("_pool")
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_a_table_that_fails_ends_the_run_with_its_error(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+async def test_failing_table_ends_the_run_with_its_error(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     sends(monkeypatch, 60.0)
     console = Console(file=io.StringIO(), force_terminal=terminal)
     with pytest.raises(ZeroDivisionError, match="a mistake in the table"):
@@ -58,7 +58,7 @@ async def test_a_table_that_fails_ends_the_run_with_its_error(monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("_pool")
-async def test_the_loads_end_a_persons_wish_and_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_and_failure_of_the_load_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_LINE", 60.0)
     console, signals = Console(file=io.StringIO()), StopSignals()
     sends(monkeypatch, 0.0)

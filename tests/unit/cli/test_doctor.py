@@ -1,4 +1,4 @@
-"""What doctor says of this machine."""
+"""What doctor reports about this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENOUGH = "the 30,512 open files that a router may need are allowed"
         (1024, resource.RLIM_INFINITY, Verdict.GOOD, ENOUGH),
     ],
 )
-def test_open_files_are_told_as_the_router_will_tell_them(
+def test_open_file_limit_is_reported_as_the_router_will_raise_it(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, verdict: Verdict, what: str
 ) -> None:
     """The router itself raises the soft limit (tests/unit/router/test_server.py)."""

@@ -1,6 +1,6 @@
-"""Every field of a pool's `spec` has an effect in local mode, or is refused there, or is named as without one.
+"""Every field of a pool's `spec` has an effect in local mode, is refused there, or is reported as without effect.
 
-The fields are walked from the models: one that is added later must be planned for, or put into `WITHOUT_EFFECT`.
+The fields are read from the models: a new field must be used in the plan or added to `WITHOUT_EFFECT`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SITE = Site(Path("/run/plumage/chat"), Path("/models/tiny"), "unix:///run/plumag
 BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}}
 SECRET = {"name": "keys", "key": "key"}
 
-# What is read elsewhere than in the plan: the file, and the words that read it.
+# Fields that are read outside the plan: the file, and the code that reads them.
 ELSEWHERE = {
     "model.uri": ("local/supervisor.py", "model.tokenizer or model.uri"),
     "model.tokenizer": ("local/supervisor.py", "model.tokenizer or model.uri"),
@@ -45,7 +45,7 @@ REFUSED = {
     "router.auth.admin_key_ref", "keys_ref.name",
     "directory.redis_ref.username", "directory.redis_ref.password_ref", "directory.redis_ref.ca_ref",
 }  # fmt: skip
-# Under which other settings a field counts; its description says so.
+# Other settings under which a field counts, as its description says.
 CONTEXT: dict[str, dict[str, Any]] = {
     "model.adapters.": {"model.adapters": [{"name": "law", "uri": "file:///law"}]},
     "engine.feather.heuristic.": {"engine.feather.policy": "Heuristic"},
@@ -68,7 +68,7 @@ PLACED: dict[str, Any] = {
     "topology_spread_constraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "priority_class_name": "high",
 }
-# Where a value that differs from the default can't be made up from the field's type.
+# Values for fields whose type does not suggest one that differs from the default.
 SAMPLES: dict[str, Any] = {
     "model.uri": "file:///models/other",
     "model.name": "other",
@@ -133,7 +133,7 @@ def structs(form: Any) -> list[type[Struct]]:
 
 
 def fields(struct: type[Struct], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field by its dotted Python name, down to where `WITHOUT_EFFECT` or `SAMPLES` names a whole part."""
+    """Every field by its dotted Python name, down to the sections that `WITHOUT_EFFECT` or `SAMPLES` names."""
     for name, field in struct.model_fields.items():
         path = before + name
         below = [] if path in WITHOUT_EFFECT or path in SAMPLES else structs(field.annotation)
@@ -172,7 +172,7 @@ def put(spec: dict[str, Any], path: str, value: Any) -> None:
 
 
 def pools(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two specs that differ in this field alone."""
+    """Two specs that differ in this field only."""
     plain = deepcopy(BASE)
     for prefix, settings in CONTEXT.items():
         if path.startswith(prefix):
@@ -204,7 +204,7 @@ def is_refused(spec: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("path", FIELDS)
-def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
+def test_field_has_an_effect_or_is_reported_without_one(path: str) -> None:
     plain, changed = pools(path)
     named = "spec." + ".".join(map(to_camel, path.split(".")))
     assert not is_refused(plain)
@@ -212,10 +212,10 @@ def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
     if path in REFUSED:
         return
     effect = plans(parsed(plain)) != plans(parsed(changed)) or path in ELSEWHERE
-    told = named in unused(parsed(changed))
-    assert told == (path in WITHOUT_EFFECT)
+    reported = named in unused(parsed(changed))
+    assert reported == (path in WITHOUT_EFFECT)
     assert idle(parsed(changed)) == []
-    assert effect != told, f"{named} has {'an' if effect else 'no'} effect on one machine, and is {told=}"
+    assert effect != reported, f"{named} has {'an' if effect else 'no'} effect on one machine, and is {reported=}"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_a_field_has_an_effect_or_is_said_to_have_none(path: str) -> None:
     ],
     ids=str,
 )
-def test_whatever_is_chosen_a_field_without_effect_is_named(chosen: dict[str, Any]) -> None:
-    """Every field under every policy: it changes a process's settings, or `up` says that it does not."""
+def test_field_without_effect_is_reported_under_every_policy(chosen: dict[str, Any]) -> None:
+    """Under each policy, every field changes a process's settings, or `up` reports it as without effect."""
     for path in set(FIELDS) - REFUSED - set(WITHOUT_EFFECT) - set(ELSEWHERE) - set(chosen):
         plain = deepcopy(BASE)
         for name, value in chosen.items():
@@ -246,8 +246,8 @@ def test_whatever_is_chosen_a_field_without_effect_is_named(chosen: dict[str, An
             continue
         before, after = parsed(plain), parsed(changed)
         named = "spec." + ".".join(map(to_camel, path.split(".")))
-        told = any(named == one or named.startswith(f"{one}.") for one in idle(after))
-        assert (plans(before) == plans(after)) == told, (named, idle(after))
+        reported = any(named == one or named.startswith(f"{one}.") for one in idle(after))
+        assert (plans(before) == plans(after)) == reported, (named, idle(after))
 
 
 def _not_together(spec: dict[str, Any]) -> bool:
@@ -258,14 +258,14 @@ def _not_together(spec: dict[str, Any]) -> bool:
     return False
 
 
-def test_what_is_read_elsewhere_is_read_there() -> None:
-    for path, (file, words) in ELSEWHERE.items():
+def test_fields_of_other_readers_are_read_there() -> None:
+    for path, (file, code) in ELSEWHERE.items():
         assert path in FIELDS
-        assert words in (LOCAL / file).read_text(), path
+        assert code in (LOCAL / file).read_text(), path
 
 
-def test_no_list_names_a_field_that_is_gone() -> None:
+def test_lists_name_existing_fields_only() -> None:
     assert set(WITHOUT_EFFECT) | REFUSED <= set(FIELDS)
-    assert not REFUSED & set(WITHOUT_EFFECT), "what is refused need not be said to have no effect"
+    assert not REFUSED & set(WITHOUT_EFFECT), "a refused field needs no entry here"
     assert set(SAMPLES) <= set(FIELDS)
     assert all(any(path.startswith(prefix) for path in FIELDS) for prefix in CONTEXT)

@@ -1,4 +1,4 @@
-"""The folder of a pool: private, one per pool, swept when its supervisor is gone."""
+"""The folder of a pool: private, one per pool, removed when its supervisor is gone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_folder_and_files_are_private() -> None:
     assert not pool.path.exists()
 
 
-def test_files_are_replaced_whole() -> None:
+def test_files_are_replaced_atomically() -> None:
     pool = PoolFolder.take("chat")
     for size in (1000, 1):
         pool.write("membership.json", {"replicas": list(range(size))})
@@ -60,7 +60,7 @@ def test_a_pool_is_up_once() -> None:
     assert live_pools() == []
 
 
-def test_what_a_killed_supervisor_left_is_swept(runtime: Path) -> None:
+def test_leftovers_of_a_killed_supervisor_are_removed(runtime: Path) -> None:
     leave = """if True:
         import os
         from plumage_cli.local.folder import PoolFolder
@@ -75,7 +75,7 @@ def test_what_a_killed_supervisor_left_is_swept(runtime: Path) -> None:
     pool.remove()
 
 
-def test_a_last_file_written_while_it_is_swept_is_swept_too(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_written_during_the_removal_is_removed_too(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of a killed supervisor end a moment after it, and may write meanwhile."""
     left = PoolFolder.take("chat")
     os.close(left._lock)
@@ -97,8 +97,8 @@ def test_a_last_file_written_while_it_is_swept_is_swept_too(runtime: Path, monke
     assert not left.path.exists()
 
 
-def test_a_lock_that_outlives_its_holders_pipe_by_a_moment_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel closes what a killed supervisor had open one after the other, in an order of its own."""
+def test_lock_that_outlives_the_pipe_of_its_owner_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes the files of a killed supervisor one after the other, in any order."""
     pool = PoolFolder.take("chat")
 
     def let_go(seconds: float) -> None:
@@ -111,20 +111,20 @@ def test_a_lock_that_outlives_its_holders_pipe_by_a_moment_keeps_nothing(monkeyp
     assert not pool.path.exists()
 
 
-def test_a_folder_that_others_can_enter_is_refused(runtime: Path) -> None:
+def test_folder_open_to_others_is_refused(runtime: Path) -> None:
     (runtime / "plumage").mkdir(mode=0o755)
     with pytest.raises(CliError, match="not a folder of yours alone"):
         base_folder()
 
 
-def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "MIN_FREE_BYTES", 2**60)
     with pytest.raises(CliError, match=r"MiB free at .*free some, or set XDG_RUNTIME_DIR"):
         PoolFolder.take("chat")
     assert live_pools() == stale_pools() == []
 
 
-def test_a_path_too_long_for_sockets_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_too_long_for_sockets_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = runtime / ("x" * 90)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
@@ -133,7 +133,7 @@ def test_a_path_too_long_for_sockets_is_refused(runtime: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", ["mkdir", "open"])
-def test_no_room_for_the_folder_or_its_lock(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_full_disk_for_the_folder_or_its_lock(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     base_folder()
 
     def full(path: Any, *_: Any, **__: Any) -> Any:
@@ -144,7 +144,7 @@ def test_no_room_for_the_folder_or_its_lock(monkeypatch: pytest.MonkeyPatch, nam
         PoolFolder.take("chat")
 
 
-def test_no_room_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = PoolFolder.take("chat")
     pool.write("membership.json", {"replicas": [1]})
 
@@ -158,7 +158,7 @@ def test_no_room_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     pool.remove()
 
 
-def test_what_is_no_folder_is_not_taken(runtime: Path) -> None:
+def test_path_that_is_no_folder_is_not_used(runtime: Path) -> None:
     (base_folder() / "chat").write_text("")
     with pytest.raises(CliError, match="plumage/chat: File exists; something else lies there: move it elsewhere"):
         PoolFolder.take("chat")
@@ -169,8 +169,8 @@ def test_what_is_no_folder_is_not_taken(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", [None, "empty", "other", "folder", "link"])
-def test_what_is_no_pools_folder_is_left_alone(tmp_path: Path, lock: str | None) -> None:
-    """XDG_RUNTIME_DIR may lead where a person's own folder is called plumage, a clone of the sources for one."""
+def test_folder_without_a_lock_of_a_pool_is_kept(tmp_path: Path, lock: str | None) -> None:
+    """In XDG_RUNTIME_DIR a user's own folder may be called plumage, for example a clone of the sources."""
     precious = base_folder() / "precious"
     (precious / "deep").mkdir(parents=True)
     (precious / "deep" / "file").write_text("hi")
@@ -192,8 +192,8 @@ def test_what_is_no_pools_folder_is_left_alone(tmp_path: Path, lock: str | None)
     assert (precious / "deep" / "file").read_text() == "hi"
 
 
-def test_a_folder_in_which_nothing_lies_is_taken() -> None:
-    """As one is that was killed between making the folder and marking its lock."""
+def test_empty_folder_is_used() -> None:
+    """A supervisor that is killed between making the folder and marking its lock leaves one."""
     (base_folder() / "chat").mkdir(mode=0o700)
     (base_folder() / "chat" / "lock").touch(mode=0o600)
     assert live_pools() == stale_pools() == sweep() == []
@@ -202,7 +202,7 @@ def test_a_folder_in_which_nothing_lies_is_taken() -> None:
     pool.remove()
 
 
-def test_what_can_not_be_removed_is_still_known_for_a_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_removed_is_still_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = PoolFolder.take("chat")
     pool.write("fleet.token", "secret")
     monkeypatch.setattr(Path, "rmdir", lambda path: (path / "last words").touch() or os.rmdir(path))
@@ -215,7 +215,7 @@ def test_what_can_not_be_removed_is_still_known_for_a_pools(monkeypatch: pytest.
     assert not pool.path.exists()
 
 
-def test_whoever_takes_a_folder_while_it_is_removed_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_taken_during_its_removal_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     old, taken = PoolFolder.take("chat"), []
 
     def taken_first(path: Path) -> None:

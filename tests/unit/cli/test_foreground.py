@@ -1,4 +1,4 @@
-"""What a pool in the foreground says where its output is no terminal."""
+"""Output of a pool in the foreground without a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumage_cli.local.foreground import StopSignals, show
 
 
 class Supervisor:
-    """A pool whose replica is in these states, one a look; at the last one a person asks to stop."""
+    """A pool whose replica has these states, one per poll. At the last one the user asks to stop."""
 
     def __init__(self, states: list[str], signals: StopSignals) -> None:
         self._states: Iterator[str] = iter(states)
@@ -28,10 +28,10 @@ class Supervisor:
         return {"replicas": [{"id": "chat-0", "state": next(self._states)}], "traffic": {}}
 
 
-async def test_an_idle_pool_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_pool_prints_no_repeated_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreground, "_LINE", 0.001)
     signals, console = StopSignals(), Console(file=io.StringIO(), force_terminal=False)
     looks = ["Warming", "Ready", "Ready", "Ready", "Warming", "Ready", "Ready"]
     await show(Supervisor(looks, signals), console, signals)  # type: ignore[arg-type]
-    said = [row.split()[1] for row in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert said == ["Warming", "Ready", "Warming", "Ready"]
+    printed = [row.split()[1] for row in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert printed == ["Warming", "Ready", "Warming", "Ready"]

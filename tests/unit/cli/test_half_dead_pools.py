@@ -1,4 +1,4 @@
-"""Commands against a pool that does not answer as it should: one sentence and status 1, never a traceback."""
+"""Commands against a pool that does not answer properly print one sentence and exit with 1, without a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def answering(folder: Path) -> Iterator[Answering]:
-    """Who answers each request with the same bytes."""
+    """A server that answers each request with the same bytes."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(folder / SOCKET))
     server.listen()
@@ -78,16 +78,16 @@ def answering(folder: Path) -> Iterator[Answering]:
 
 
 def refused(command: str, *given: str) -> str:
-    """What the command says instead of doing it."""
-    app, words = COMMANDS[command]
-    done = CliRunner().invoke(app, given or words)
+    """What the command prints instead of its result."""
+    app, arguments = COMMANDS[command]
+    done = CliRunner().invoke(app, given or arguments)
     assert isinstance(done.exception, PlumageError), done.exception
     return str(done.exception)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "message"),
     [
         (b"\x00\xff{{\n", "half an answer"),
         (b'{"pool": "cha', "half an answer"),
@@ -100,24 +100,24 @@ def refused(command: str, *given: str) -> str:
         (b'{"error": 5}\n', "^5$"),
     ],
 )
-def test_an_answer_that_is_none(answering: Answering, command: str, reply: bytes, told: str) -> None:
+def test_invalid_answer_is_reported(answering: Answering, command: str, reply: bytes, message: str) -> None:
     answering(reply)
-    assert re.search(told, refused(command))
+    assert re.search(message, refused(command))
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_no_socket(folder: Path, command: str) -> None:
+def test_missing_socket_is_reported(folder: Path, command: str) -> None:
     assert "it may be starting or ending" in refused(command)
 
 
-def test_a_pool_that_says_nothing(folder: Path) -> None:
+def test_silent_pool_is_reported(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / SOCKET))
         server.listen()
         assert "did not answer within 0.5 s: it is busy or halted" in refused("scale", "1", "--timeout", "0.5")
 
 
-def test_a_pool_that_starts(answering: Answering) -> None:
+def test_starting_pool_is_reported(answering: Answering) -> None:
     answering(json.dumps(VIEW | {"endpoint": None, "router": None, "replicas": []}).encode() + b"\n")
     assert "its router knows no request yet" in refused("explain")
     done = CliRunner().invoke(status.app, [])
@@ -125,13 +125,13 @@ def test_a_pool_that_starts(answering: Answering) -> None:
     assert "pool chat is starting (pid 5)" in done.output
 
 
-def test_a_pool_without_its_key(answering: Answering) -> None:
+def test_missing_key_is_reported(answering: Answering) -> None:
     answering(json.dumps(VIEW).encode() + b"\n")
     assert "can't read the router's admin key" in refused("explain")
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "message"),
     [
         (200, b"{}", "pool chat is run by another version of plumage"),
         (200, b"hello", "the router's answer is no JSON"),
@@ -139,8 +139,8 @@ def test_a_pool_without_its_key(answering: Answering) -> None:
         (500, b"", "the router answered with status 500"),
     ],
 )
-def test_a_router_that_answers_something_else(
-    folder: Path, answering: Answering, status: int, body: bytes, told: str
+def test_unexpected_answer_of_the_router_is_reported(
+    folder: Path, answering: Answering, status: int, body: bytes, message: str
 ) -> None:
     paths = []
 
@@ -160,18 +160,18 @@ def test_a_router_that_answers_something_else(
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         answering(json.dumps(VIEW | {"endpoint": f"http://127.0.0.1:{server.server_port}"}).encode() + b"\n")
-        assert told in refused("explain", "a/b")
+        assert message in refused("explain", "a/b")
         thread.join(20.0)
     assert paths == ["/plumage/v1/explain/a%2Fb"]
 
 
-def test_a_request_id_that_fits_no_address(folder: Path, answering: Answering) -> None:
+def test_request_id_that_fits_no_address_is_refused(folder: Path, answering: Answering) -> None:
     (folder / "admin.key").write_text("key")
     answering(json.dumps(VIEW).encode() + b"\n")
     assert "the router does not answer: InvalidURL" in refused("explain", "x" * 100_000)
 
 
-def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
+def test_doctor_names_the_pool_and_continues(answering: Answering) -> None:
     answering(b"5\n")
     port = free_port()
     done = CliRunner().invoke(doctor.app, ["--port", str(port)])
@@ -180,16 +180,16 @@ def test_doctor_names_the_pool_and_goes_on(answering: Answering) -> None:
     assert f"port {port} is free" in done.output
 
 
-def test_doctor_says_where_the_log_of_a_lost_process_is(folder: Path, answering: Answering) -> None:
+def test_doctor_names_the_log_of_a_lost_process(folder: Path, answering: Answering) -> None:
     answering(
         json.dumps(VIEW | {"router": CHILD | {"restarts": 2, "lastExit": "ended with status 1"}}).encode() + b"\n"
     )
     done = CliRunner().invoke(doctor.app, ["--port", str(free_port())])
-    told = f"warn  the router was started again 2 times: it ended with status 1 → see {folder}/router.log"
-    assert told in done.output
+    warning = f"warn  the router was started again 2 times: it ended with status 1 → see {folder}/router.log"
+    assert warning in done.output
 
 
-def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_lock_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "chat" / "lock").mkdir(parents=True)
@@ -200,7 +200,7 @@ def test_a_lock_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list((tmp_path / "plumage" / "chat" / "lock").iterdir()) == []
 
 
-def test_looking_for_pools_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_pools_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o700)
     (tmp_path / "plumage" / "precious").mkdir()
@@ -209,7 +209,7 @@ def test_looking_for_pools_writes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in (tmp_path / "plumage").rglob("*")] == ["precious"]
 
 
-def test_doctor_tells_of_a_folder_that_others_can_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_folder_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "plumage").mkdir(mode=0o755)
     port = free_port()
@@ -219,15 +219,15 @@ def test_doctor_tells_of_a_folder_that_others_can_enter(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "0"])
-def test_a_timeout_that_is_none(timeout: str) -> None:
+def test_invalid_timeout_is_refused(timeout: str) -> None:
     assert CliRunner().invoke(scale.app, ["1", "--timeout", timeout]).exit_code == 2
 
 
-def test_a_view_of_a_newer_version_may_tell_more() -> None:
+def test_view_of_a_newer_version_may_have_more_fields() -> None:
     check(VIEW | {"color": "red"}, "chat")
 
 
 @pytest.mark.parametrize("field", sorted(PoolView.__annotations__))
-def test_a_view_that_lacks_a_field_is_not_read(field: str) -> None:
+def test_view_without_a_required_field_is_refused(field: str) -> None:
     with pytest.raises(PlumageError, match="another version"):
         check({name: value for name, value in VIEW.items() if name != field}, "chat")

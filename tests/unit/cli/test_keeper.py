@@ -1,4 +1,4 @@
-"""What is removed under a live pool is put back: files with their content, sockets with the same owner behind them."""
+"""Removed files and sockets of a running pool are restored: files with their content, sockets with the same owner."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def answers(path: Path) -> bool:
     return True
 
 
-async def test_files_are_written_again(folder: PoolFolder) -> None:
-    said: list[str] = []
-    keeper = Keeper(folder, list, said.append)
+async def test_removed_file_is_written_again(folder: PoolFolder) -> None:
+    lines: list[str] = []
+    keeper = Keeper(folder, list, lines.append)
     folder.write("router.json", {"pool": "chat"})
     key = folder.secret("engine-key").read_text()
     folder.write("engine-chat-1.json", {})
@@ -63,12 +63,12 @@ async def test_files_are_written_again(folder: PoolFolder) -> None:
     assert (folder.path / "router.json").read_text() == '{\n "pool": "chat"\n}'
     assert (folder.path / "engine-key").read_text() == key, "the one that engines have"
     assert not (folder.path / "engine-chat-1.json").exists()
-    assert said == [f"{name} was removed and is written again" for name in ("router.json", "engine-key")]
+    assert lines == [f"{name} was removed and is written again" for name in ("router.json", "engine-key")]
     await keeper.look()
-    assert len(said) == 2
+    assert len(lines) == 2
 
 
-async def test_the_whole_folder_is_made_again_with_its_lock(folder: PoolFolder) -> None:
+async def test_whole_folder_is_restored_with_its_lock(folder: PoolFolder) -> None:
     folder.write("router.json", "{}")
     shutil.rmtree(folder.path)
     assert live_pools() == []
@@ -79,7 +79,7 @@ async def test_the_whole_folder_is_made_again_with_its_lock(folder: PoolFolder) 
         PoolFolder.take("chat")
 
 
-async def test_a_folder_that_is_anothers_now_is_left(folder: PoolFolder) -> None:
+async def test_folder_of_another_owner_is_left_alone(folder: PoolFolder) -> None:
     shutil.rmtree(folder.path)
     other = PoolFolder.take("chat")
     with pytest.raises(CliError, match="another pool's now"):
@@ -87,21 +87,21 @@ async def test_a_folder_that_is_anothers_now_is_left(folder: PoolFolder) -> None
     other.remove()
 
 
-async def test_a_socket_gets_its_path_back(folder: PoolFolder, stack: ExitStack) -> None:
-    """The very same one: what is connected stays so, and nothing is started again."""
-    path, said = folder.path / "events-0", []
+async def test_socket_gets_its_path_back(folder: PoolFolder, stack: ExitStack) -> None:
+    """It is the same socket: connections stay open, and nothing restarts."""
+    path, lines = folder.path / "events-0", []
     bound(stack, path)
     kept = KeptSocket(path, os.getpid, "an agent that starts")
-    keeper = Keeper(folder, lambda: [kept], said.append)
+    keeper = Keeper(folder, lambda: [kept], lines.append)
     await keeper.look()
     path.unlink()
     assert not answers(path)
     await keeper.look()
     assert answers(path)
-    assert (said, keeper.troubles) == (["events-0 was removed and has its path back"], [])
+    assert (lines, keeper.troubles) == (["events-0 was removed and has its path back"], [])
 
 
-async def test_a_socket_of_a_new_owner_is_kept_in_its_place(folder: PoolFolder, stack: ExitStack) -> None:
+async def test_socket_of_a_new_owner_is_kept_in_its_place(folder: PoolFolder, stack: ExitStack) -> None:
     path, pid = folder.path / "events-0", 1
     old = bound(stack, path)
     kept = KeptSocket(path, lambda: pid, "an agent that starts")
@@ -120,20 +120,20 @@ async def test_a_socket_of_a_new_owner_is_kept_in_its_place(folder: PoolFolder, 
     assert answers(path)
 
 
-async def test_a_socket_without_any_path_is_made_anew_or_told(folder: PoolFolder, stack: ExitStack) -> None:
-    said: list[str] = []
+async def test_socket_without_any_path_is_recreated_or_reported(folder: PoolFolder, stack: ExitStack) -> None:
+    lines: list[str] = []
     paths = [folder.path / name for name in ("control.sock", "events-0")]
     for path in paths:
         bound(stack, path)
 
-    async def anew() -> None:
+    async def recreate() -> None:
         bound(stack, paths[0])
 
     sockets = [
-        KeptSocket(paths[0], os.getpid, "other commands", anew),
+        KeptSocket(paths[0], os.getpid, "other commands", recreate),
         KeptSocket(paths[1], os.getpid, "an agent that starts learns nothing"),
     ]
-    keeper = Keeper(folder, lambda: sockets, said.append)
+    keeper = Keeper(folder, lambda: sockets, lines.append)
     await keeper.look()
     shutil.rmtree(folder.path / ".sockets")
     for path in paths:
@@ -142,11 +142,11 @@ async def test_a_socket_without_any_path_is_made_anew_or_told(folder: PoolFolder
         await keeper.look()
     assert answers(paths[0])
     assert keeper.troubles == ["events-0 is gone: an agent that starts learns nothing"]
-    assert sorted(said) == ["control.sock was removed and is made anew", *keeper.troubles]
+    assert sorted(lines) == ["control.sock was removed and is made anew", *keeper.troubles]
 
 
-def test_cleaners_keep_out(folder: PoolFolder) -> None:
-    """By systemd-tmpfiles(8): it skips what it can't lock, and goes by the latest of three times."""
+def test_temporary_file_cleaners_skip_the_folder(folder: PoolFolder) -> None:
+    """By systemd-tmpfiles(8): it skips what it cannot lock, and uses the latest of three times."""
     file = folder.write("router.json", "{}")
     long_ago = time.time() - 20 * 86_400
     os.utime(file, (long_ago, long_ago))

@@ -1,4 +1,4 @@
-"""What people see: tables, lines, explanations, the demo's load and its comparison."""
+"""What users see: tables, lines, explanations, the demo's load and its comparison."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TRAFFIC = {
 }  # fmt: skip
 
 
-def test_a_pool_with_traffic() -> None:
+def test_pool_with_traffic() -> None:
     shown = text(pool_picture(view(**TRAFFIC)))
     assert "chat: Lbgr routing, Hotness eviction" in shown
     row = next(row for row in shown.splitlines() if "chat-0" in row)
@@ -70,7 +70,7 @@ def test_a_pool_with_traffic() -> None:
     assert line(view(**TRAFFIC)).startswith("chat-0 Ready 2+1 hit 25% | chat-1 Warming –+– hit – | hottest 00ff00ff…")
 
 
-def test_a_line_about_many_replicas_stays_short_and_shows_those_in_trouble() -> None:
+def test_line_about_many_replicas_is_short_and_shows_those_with_errors() -> None:
     replicas = [{"id": f"chat-{i}", "state": "Warming" if i == 33 else "Ready"} for i in range(40)]
     shown = line(view() | {"replicas": replicas}).split(" | ")
     assert [part.split()[0] for part in shown] == ["chat-33", *(f"chat-{i}" for i in range(5)), "and"]
@@ -78,7 +78,7 @@ def test_a_line_about_many_replicas_stays_short_and_shows_those_in_trouble() -> 
     assert "more" not in line(view() | {"replicas": replicas[:6]})
 
 
-def test_a_pool_before_its_router_answers() -> None:
+def test_pool_before_its_router_answers() -> None:
     assert "Warming" in text(pool_picture(view()))
     assert list(last_requests(view())) == []
 
@@ -99,7 +99,7 @@ def test_every_process_is_shown() -> None:
     assert [cell.strip() for cell in shown.splitlines()[4].split("│")[1:4]] == ["router", "–", "Waiting"]
 
 
-def test_doctor_knows_its_own_routers_port() -> None:
+def test_doctor_recognizes_its_own_router_on_the_port() -> None:
     with socket.socket() as router:
         router.bind(("127.0.0.1", 0))
         router.listen()
@@ -111,14 +111,14 @@ def test_doctor_knows_its_own_routers_port() -> None:
     assert unknown.verdict is Verdict.WARNING
 
 
-def test_doctor_says_how_a_missing_package_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_how_to_install_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "uvloop" else object())
     [missing] = [finding for finding in check_machine(1) if "missing" in finding.what]
     assert (missing.verdict, missing.what) == (Verdict.BAD, "missing for the router: uvloop")
     assert missing.remedy.startswith("in a clone: make setup; else: pip install")
 
 
-def test_doctor_misses_what_benchmarks_need_only_where_benchmarks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_packages_of_benchmarks_only_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     [missing] = [finding for finding in check_machine(1) if "missing" in finding.what]
     assert (missing.what, "plumage-llm[bench]" in missing.remedy) == ("missing for benchmarks: matplotlib", True)
@@ -126,7 +126,7 @@ def test_doctor_misses_what_benchmarks_need_only_where_benchmarks_are(monkeypatc
     assert not [finding for finding in check_machine(1) if "missing" in finding.what]
 
 
-def test_doctor_names_what_is_wrong_with_a_pool() -> None:
+def test_doctor_reports_the_faults_of_a_pool() -> None:
     findings = [(finding.verdict, finding.what) for finding in check_pool(view(**TRAFFIC), FOLDER)]
     assert (Verdict.WARNING, "chat-1 is warming") in findings
     assert (Verdict.WARNING, "the engine of chat-0 was started again 2 times: it was ended by SIGKILL") in findings
@@ -134,7 +134,7 @@ def test_doctor_names_what_is_wrong_with_a_pool() -> None:
     assert (Verdict.WARNING, "the router does without the directory") in findings
 
 
-def test_doctor_tells_of_every_process_that_was_lost_and_where_its_log_is() -> None:
+def test_doctor_reports_every_lost_process_with_its_log() -> None:
     lost = view() | {"router": process(3), "directory": {"pid": 3, "state": "Running", "restarts": 1}}
     lost["replicas"] = [{"id": "chat-2", "state": "Ready", "engine": process(1), "agent": process(4)}]
     ended = "it was ended by SIGKILL"
@@ -152,7 +152,7 @@ def test_doctor_tells_of_every_process_that_was_lost_and_where_its_log_is() -> N
     ]  # fmt: skip
 
 
-def test_doctor_tells_of_what_is_down_and_of_nothing_that_only_starts() -> None:
+def test_doctor_reports_processes_that_are_down_but_none_that_start() -> None:
     starting = view() | {"router": process(0, "Starting"), "replicas": []}
     assert [finding.what for finding in check_pool(starting, FOLDER)][1:] == ["pool chat has no replica"]
     down = view(replicas=[{"id": "chat-0", "why": "Unhealthy"}]) | {"router": process(1, "Waiting"), "replicas": []}
@@ -162,7 +162,7 @@ def test_doctor_tells_of_what_is_down_and_of_nothing_that_only_starts() -> None:
     ]
 
 
-def test_an_explanation_for_people() -> None:
+def test_explanation_is_readable() -> None:
     record = {
         **DECISION,
         "model": "tiny-chat",
@@ -185,7 +185,7 @@ def test_an_explanation_for_people() -> None:
     console = Console(file=io.StringIO(), width=120, highlight=False)
     explanation.show(record, console)
     shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
-    for words in (
+    for phrase in (
         "request r-1 for tiny-chat → chat-0 (Lbgr)",
         "before that, chat-1 failed: it closed the connection",
         "decided from what it knew itself",
@@ -194,15 +194,15 @@ def test_an_explanation_for_people() -> None:
         "2 of 5 considered",
         "8 of 9 chunks known; decided in 88 µs; the lowest score wins",
     ):
-        assert words in shown
-    del record["available"]  # an older router tells none
+        assert phrase in shown
+    del record["available"]  # an older router reports none
     check(record, "chat", explanation.Explanation)
     explanation.show(record, console)
     assert "2 of 2 considered" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("scores", [(None, None), ()])
-def test_no_score_wins_where_a_policy_gives_none(scores: tuple[None, ...]) -> None:
+def test_no_score_wins_where_a_policy_has_none(scores: tuple[None, ...]) -> None:
     record: Any = {
         **DECISION,
         "model": "tiny-chat",
@@ -223,7 +223,7 @@ def test_no_score_wins_where_a_policy_gives_none(scores: tuple[None, ...]) -> No
     assert console.file.getvalue().endswith("decided in 88 µs\n")  # type: ignore[attr-defined]
 
 
-def test_the_load_is_the_seeds() -> None:
+def test_load_is_determined_by_its_seed() -> None:
     shape = LoadShape(seconds=4.0, suites=3, questions=4, conversations=5, turns=2)
     load = make_load(7, shape)
     assert load == make_load(7, shape)

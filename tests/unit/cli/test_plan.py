@@ -1,4 +1,4 @@
-"""The plan of a pool on one machine: pure, and in the terms that the processes understand."""
+"""The plan of a pool on one machine: a pure function whose settings the processes accept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ spec:
     return load_pool(text, "pool.yaml")
 
 
-def test_every_process_understands_its_settings() -> None:
+def test_every_process_accepts_its_settings() -> None:
     replica = plan_replica(pool(), SITE, 2, 20_001, 20_002)
     engine = SimulatorConfig.model_validate(dict(replica.engine.settings))
     agent = AgentConfig.model_validate(dict(replica.agent.settings))
@@ -63,7 +63,7 @@ def test_every_process_understands_its_settings() -> None:
         (", maxLength: 100000", "cacheBlocks: 10000", 100_000),
     ],
 )
-def test_the_router_knows_the_context_that_the_engines_serve(model: str, simulator: str, context: int) -> None:
+def test_router_knows_the_context_length_of_the_engines(model: str, simulator: str, context: int) -> None:
     folder = resolve("builtin://tiny-chat")
     site = Site(SITE.folder, folder, SITE.directory_url)
     text = f"""
@@ -124,7 +124,7 @@ def test_settings_reach_the_engine() -> None:
     assert config.device.time_scale == 0.25
 
 
-def test_each_replica_has_its_share_of_the_directorys_memory() -> None:
+def test_each_replica_has_its_share_of_the_directory_memory() -> None:
     def chunks(spec: str, index: int = 0) -> int | None:
         settings = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{spec}"), SITE, index, 1, 2).agent.settings
         return AgentConfig.model_validate(dict(settings)).max_chunks
@@ -133,8 +133,10 @@ def test_each_replica_has_its_share_of_the_directorys_memory() -> None:
     assert chunks(f"{small}  replicas: 1") == (16 << 20) * 3 // 4 // ENTRY_BYTES
     assert chunks(f"{small}  replicas: 4") == (16 << 20) * 3 // 4 // ENTRY_BYTES // 4
     assert chunks(f"{small}  replicas: 4", index=7) == (16 << 20) * 3 // 4 // ENTRY_BYTES // 8, "scaled up by hand"
-    told = plan_replica(pool(f"  engine: {{runtime: Simulator}}\n{small}  replicas: 4"), SITE, 7, 1, 2).agent.settings
-    share = AgentConfig.model_validate(dict(told)).share
+    settings = plan_replica(
+        pool(f"  engine: {{runtime: Simulator}}\n{small}  replicas: 4"), SITE, 7, 1, 2
+    ).agent.settings
+    share = AgentConfig.model_validate(dict(settings)).share
     assert share == ShareConfig(memory=24 << 20, replicas=4, members_file=SITE.membership), (
         "and follows the pool's size"
     )
@@ -147,12 +149,12 @@ def test_without_host_memory_there_is_no_second_tier() -> None:
     assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 0
 
 
-def test_host_memory_is_as_large_as_the_device_unless_said() -> None:
+def test_host_memory_defaults_to_the_size_of_the_device() -> None:
     spec = "  engine: {runtime: Simulator, simulator: {cacheBlocks: 70}, hostMemory: {}}"
     assert plan_replica(pool(spec), SITE, 0, 1, 2).engine.settings["hostBlocks"] == 70
 
 
-def test_settings_of_what_is_not_chosen_are_named() -> None:
+def test_settings_of_unchosen_policies_are_reported() -> None:
     spec = """
   engine:
     runtime: Simulator
@@ -171,7 +173,7 @@ def test_settings_of_what_is_not_chosen_are_named() -> None:
     assert idle(pool()) == []
 
 
-def test_what_one_machine_makes_no_use_of_is_named() -> None:
+def test_fields_without_effect_on_one_machine_are_reported() -> None:
     spec = """
   engine: {runtime: Simulator, hostMemory: {capacity: 1Gi}}
   autoscaling: {maxReplicas: 3}
@@ -187,7 +189,7 @@ def test_what_one_machine_makes_no_use_of_is_named() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Fcfs"])
-def test_the_engine_can_make_each_queue(policy: str) -> None:
+def test_engine_can_make_each_queue(policy: str) -> None:
     import random
 
     from plumage.batching import make_queue
@@ -199,7 +201,7 @@ def test_the_engine_can_make_each_queue(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Lbgr", "LbgrPaper", "PrefixAware", "LeastLoad", "RoundRobin"])
-def test_the_router_can_make_each_policy(policy: str) -> None:
+def test_router_can_make_each_policy(policy: str) -> None:
     import random
 
     from plumage.routing import make_policy
@@ -211,13 +213,13 @@ def test_the_router_can_make_each_policy(policy: str) -> None:
     assert make_policy(settings["name"], rng=random.Random(0), **settings["lbgr"]).name == policy
 
 
-def test_a_host_for_all_addresses_is_reached_by_loopback() -> None:
+def test_wildcard_host_is_reached_by_loopback() -> None:
     plan = plan_router(pool(), SITE, 8000, host="0.0.0.0")
     assert plan.settings["listen"]["host"] == "0.0.0.0"
     assert plan.url == "http://127.0.0.1:8000"
 
 
-def test_what_needs_a_cluster_is_named_all_at_once() -> None:
+def test_features_that_need_a_cluster_are_reported_all_at_once() -> None:
     spec = """
   engine: {runtime: VLLM, hostMemory: {capacity: 1Gi}}
   router: {auth: {adminKeyRef: {name: keys, key: admin}}}
@@ -252,5 +254,5 @@ spec:
         ("router.example", "http://router.example:8000"),
     ],
 )
-def test_a_person_is_told_an_address_that_works(host: str, url: str) -> None:
+def test_printed_address_works(host: str, url: str) -> None:
     assert plan_router(pool(), SITE, 8000, host=host).url == url

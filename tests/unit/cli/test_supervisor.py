@@ -28,15 +28,13 @@ MANIFEST = Path(__file__).parents[3] / "examples" / "minimal.yaml"
 
 
 class First:
-    """Randomness that always begins at the first port."""
+    """A random generator that always starts at the first port."""
 
     def randrange(self, _: int) -> int:
         return 0
 
 
-async def test_no_engine_gets_the_port_that_the_router_will_listen_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_engine_gets_the_port_of_the_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor.random, "SystemRandom", First)
     path = tmp_path / "pool"
     path.mkdir()
@@ -49,7 +47,7 @@ async def test_no_engine_gets_the_port_that_the_router_will_listen_on(
     assert not path.exists()
 
 
-async def test_nobody_is_let_go_while_a_replica_warms(tmp_path: Path) -> None:
+async def test_no_replica_is_removed_while_one_warms(tmp_path: Path) -> None:
     (path := tmp_path / "pool").mkdir()
     folder = PoolFolder(path, os.open(path / "lock", os.O_CREAT | os.O_RDWR))
     pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0])
@@ -94,18 +92,18 @@ def folder(tmp_path: Path) -> FullFolder:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def printed() -> list[str]:
     return []
 
 
 @pytest.fixture
 async def pool(
-    folder: FullFolder, said: list[str], monkeypatch: pytest.MonkeyPatch
+    folder: FullFolder, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[supervisor.Supervisor]:
-    """A pool of three Ready replicas without processes, whose writes are repeated at once."""
+    """A pool of three Ready replicas without processes, whose writes are retried at once."""
     monkeypatch.setattr(membership, "_AGAIN", 0.001)
     monkeypatch.setattr(supervisor, "_NOTICED", 0.0)
-    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], say=said.append)
+    pool = supervisor.Supervisor(read_pool(MANIFEST), folder, port=free_ports(1, (), start=0)[0], say=printed.append)
     site = Site(folder.path, resolve("builtin://tiny-chat"), "unix:///none")
     for number in range(3):
         replica = pool._replica(site, number)
@@ -118,7 +116,7 @@ async def pool(
     await pool.stop()
 
 
-def told(pool: supervisor.Supervisor) -> dict[str, str]:
+def states(pool: supervisor.Supervisor) -> dict[str, str]:
     """The state of each replica, as a router reads it."""
     content = json.loads((pool.folder.path / "membership.json").read_text())
     return {replica["id"]: replica["state"] for replica in content["replicas"]}
@@ -130,24 +128,24 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_membership_file_that_could_not_be_written_is_written_later(
-    pool: supervisor.Supervisor, folder: FullFolder, said: list[str]
+async def test_failed_write_of_the_membership_file_is_retried(
+    pool: supervisor.Supervisor, folder: FullFolder, printed: list[str]
 ) -> None:
     folder.full = True
     replica = pool.replicas["chat-0"]
     replica.become(MemberState.WARMING)
     await asyncio.sleep(0.05)
-    assert told(pool)["chat-0"] == "Ready"
+    assert states(pool)["chat-0"] == "Ready"
     folder.full = False
-    await until(lambda: told(pool)["chat-0"] == "Warming")
-    assert said == [
+    await until(lambda: states(pool)["chat-0"] == "Warming")
+    assert printed == [
         "can't write membership.json: No space left on device; tried again each second",
         "membership.json is written again",
     ]
 
 
-async def test_a_mistake_in_keeping_the_membership_file_is_told_and_the_file_written_later(
-    pool: supervisor.Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_error_in_the_membership_task_is_logged_and_the_file_written_later(
+    pool: supervisor.Supervisor, printed: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[str] = []
 
@@ -159,11 +157,11 @@ async def test_a_mistake_in_keeping_the_membership_file_is_told_and_the_file_wri
         broken.setattr(pool._members, "_pack", fails)
         pool.replicas["chat-0"].become(MemberState.WARMING)
         await until(lambda: len(tries) > 3)
-        assert told(pool)["chat-0"] == "Ready"
+        assert states(pool)["chat-0"] == "Ready"
         assert not await pool._members.is_right_within(0.0)
-    await until(lambda: told(pool)["chat-0"] == "Warming")
+    await until(lambda: states(pool)["chat-0"] == "Warming")
     assert await pool._members.is_right_within(0.0)
-    assert said == [
+    assert printed == [
         "can't write membership.json: KeyError('replicas'), a mistake in plumage, so routers go on with the replicas "
         "they know; if it stays, end the pool and start it again; tried again each second",
         "membership.json is written again",
@@ -174,7 +172,7 @@ async def test_a_mistake_in_keeping_the_membership_file_is_told_and_the_file_wri
     assert isinstance(record.exc_info[1], KeyError)
 
 
-async def test_the_membership_file_is_kept_when_nobody_can_be_told_of_it(
+async def test_membership_file_is_written_even_if_the_log_fails(
     folder: FullFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(membership, "_AGAIN", 0.001)
@@ -201,13 +199,13 @@ async def test_the_membership_file_is_kept_when_nobody_can_be_told_of_it(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-async def test_nobody_drains_before_the_router_can_be_told(
+async def test_no_replica_drains_before_the_router_can_know(
     pool: supervisor.Supervisor, folder: FullFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drained: list[dict[str, str]] = []
 
     async def drain(*_: Any) -> bool:
-        drained.append(told(pool))
+        drained.append(states(pool))
         return True
 
     monkeypatch.setattr(Replica, "drain", drain)
@@ -219,10 +217,10 @@ async def test_nobody_drains_before_the_router_can_be_told(
     folder.full = False
     await scaling
     assert drained == [{"chat-0": "Ready", "chat-1": "Ready", "chat-2": "Draining"}]
-    assert told(pool) == {"chat-0": "Ready", "chat-1": "Ready"}
+    assert states(pool) == {"chat-0": "Ready", "chat-1": "Ready"}
 
 
-async def test_a_router_that_can_not_be_told_keeps_its_replicas(
+async def test_failed_membership_write_keeps_all_replicas(
     pool: supervisor.Supervisor, folder: FullFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "_TOLD", 0.05)
@@ -234,5 +232,5 @@ async def test_a_router_that_can_not_be_told_keeps_its_replicas(
     assert [replica.state for replica in pool.replicas.values()] == [MemberState.READY] * 3
     folder.full = False
     await until(lambda: pool._members.trouble is None)
-    assert set(told(pool).values()) == {"Ready"}
-    assert len(told(pool)) == 3
+    assert set(states(pool).values()) == {"Ready"}
+    assert len(states(pool)) == 3

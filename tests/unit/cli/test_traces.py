@@ -26,7 +26,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT, by ranges; breaks the first `breaks` connections half way."""
+    """Serves CONTENT by ranges, and breaks the first `breaks` connections halfway."""
 
     breaks = 0
     ranges: ClassVar[list[str | None]] = []
@@ -70,21 +70,21 @@ def get(url: str, target: Path, digest: str = DIGEST, limit: int = 10_000_000) -
     fetch(url, target, digest, max_bytes=limit, progress=lambda have, total: None)
 
 
-def test_a_file_with_the_right_checksum_is_taken(url: str, tmp_path: Path) -> None:
+def test_file_with_the_right_checksum_is_accepted(url: str, tmp_path: Path) -> None:
     target = tmp_path / "trace"
     get(f"{url}/trace", target, DIGEST.upper())
     assert target.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_broken_download_goes_on_where_it_broke(url: str, tmp_path: Path) -> None:
+def test_broken_download_continues_where_it_broke(url: str, tmp_path: Path) -> None:
     Server.breaks = 2
     get(f"{url}/trace", tmp_path / "trace")
     assert (tmp_path / "trace").read_bytes() == CONTENT
     assert Server.ranges == [None, "bytes=512000-", "bytes=768000-"]
 
 
-def test_what_came_before_is_used_by_the_next_call(url: str, tmp_path: Path) -> None:
+def test_partial_download_is_used_by_the_next_call(url: str, tmp_path: Path) -> None:
     Server.breaks = 99
     with pytest.raises(CliError, match="the same command goes on from there"):
         get(f"{url}/trace", tmp_path / "trace")
@@ -94,13 +94,13 @@ def test_what_came_before_is_used_by_the_next_call(url: str, tmp_path: Path) -> 
     assert (tmp_path / "trace").read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_is_refused_and_nothing_kept(url: str, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused_and_nothing_kept(url: str, tmp_path: Path) -> None:
     with pytest.raises(CliError, match=f"has the SHA-256 {DIGEST}"):
         get(f"{url}/trace", tmp_path / "trace", "0" * 64)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bounds_and_bad_addresses(url: str, tmp_path: Path) -> None:
+def test_size_bounds_and_bad_addresses(url: str, tmp_path: Path) -> None:
     with pytest.raises(CliError, match="more than the 1,000 allowed"):
         get(f"{url}/trace", tmp_path / "trace", limit=1000)
     with pytest.raises(CliError, match="the server answered 404"):
@@ -111,7 +111,7 @@ def test_bounds_and_bad_addresses(url: str, tmp_path: Path) -> None:
         get("http://127.0.0.1:1/trace", tmp_path / "trace")
 
 
-def test_mooncake_is_read_back_as_written(tmp_path: Path) -> None:
+def test_mooncake_trace_reads_back_as_written(tmp_path: Path) -> None:
     requests = [Request(0, 1000, 5, (1, 2)), Request(10, 600, 5, (1, 3))]
     path = tmp_path / "trace.jsonl"
     assert write_mooncake(path, requests) == 2
@@ -121,7 +121,7 @@ def test_mooncake_is_read_back_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["{", "[1]", '{"timestamp": 1}', '{"timestamp": -1, "input_length": 1, "output_length": 1, "hash_ids": []}']
 )
-def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
+def test_wrong_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.jsonl"
     good = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}'
     path.write_text(f"{good}\n\n{line}\n")
@@ -130,13 +130,13 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "ids", "due"), [(10, 5, 1), (512, 2, 1), (513, 1, 2), (1, 0, 1), (0, 1, 0)])
-def test_ids_that_are_too_many_or_too_few_are_named(tmp_path: Path, tokens: int, ids: int, due: int) -> None:
+def test_wrong_number_of_ids_is_named(tmp_path: Path, tokens: int, ids: int, due: int) -> None:
     path = tmp_path / "trace.jsonl"
     request = {"timestamp": 0, "input_length": tokens, "output_length": 1, "hash_ids": list(range(ids))}
     path.write_text(f"{LINE}{json.dumps(request)}\n")
     done = CliRunner().invoke(trace.app, ["describe", str(path)])
-    said = f"line 2: hash_ids must have {due} ids, one for each 512 of {tokens} tokens, got {ids}"
-    assert said in str(done.exception)
+    message = f"line 2: hash_ids must have {due} ids, one for each 512 of {tokens} tokens, got {ids}"
+    assert message in str(done.exception)
     assert done.output == ""
 
 
@@ -180,7 +180,7 @@ def test_bailian_keeps_equal_prefixes_equal(tmp_path: Path) -> None:
     assert [request.timestamp for request in (one, two, other, prefix)] == [0, 1000, 2000, 3000]
 
 
-def test_a_trace_out_of_order_or_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_trace_out_of_order_or_in_another_form_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("Timestamp,Request tokens,Response tokens\n9,1,1\n5,1,1\n")
     with pytest.raises(CliError, match="request 2 arrives before"):
@@ -193,7 +193,7 @@ LINE = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}
 
 
 @pytest.mark.parametrize(
-    ("form", "text", "told"),
+    ("form", "text", "message"),
     [
         ("azure", LINE, "line 1: there is no column 'TIMESTAMP'; is it another form?"),
         ("azure", "TIMESTAMP,ContextTokens\n", "line 1: there is no column 'GeneratedTokens'"),
@@ -204,18 +204,18 @@ LINE = '{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}
         ("mooncake", "", "holds no request in the form mooncake; is it the right file"),
     ],
 )
-def test_the_wrong_file_does_not_become_an_empty_trace(tmp_path: Path, form: str, text: str, told: str) -> None:
+def test_wrong_file_does_not_become_an_empty_trace(tmp_path: Path, form: str, text: str, message: str) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text(text)
     target.write_text("of before")
     done = CliRunner().invoke(trace.app, ["convert", str(source), str(target), "--from", form])
-    assert told in str(done.exception)
+    assert message in str(done.exception)
     assert done.output == ""
     assert target.read_text() == "of before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
 
 
-def test_a_trace_without_requests_is_not_described(tmp_path: Path) -> None:
+def test_trace_without_requests_is_not_described(tmp_path: Path) -> None:
     done = CliRunner().invoke(trace.app, ["describe", "/dev/null"])
     assert "/dev/null holds no request; is it the right file?" in str(done.exception)
     assert done.output == ""
@@ -225,7 +225,7 @@ def test_a_trace_without_requests_is_not_described(tmp_path: Path) -> None:
     assert "block hit ratio" in done.output
 
 
-def test_description() -> None:
+def test_trace_is_described() -> None:
     found = describe([Request(1000, 1024, 10, (1, 2)), Request(3000, 1500, 20, (1, 2, 3)), Request(5000, 100, 1, (9,))])
     rows = dict(found.rows())
     assert rows["requests"] == "3"
@@ -250,14 +250,14 @@ def test_description() -> None:
         ("mooncake", "[" * 200_000),
     ],
 )
-def test_values_that_are_none_are_refused_by_their_line(tmp_path: Path, form: str, text: str) -> None:
+def test_invalid_values_are_refused_with_their_line(tmp_path: Path, form: str, text: str) -> None:
     path = tmp_path / "trace"
     path.write_text(text)
     with pytest.raises(CliError, match=r"trace line \d"):
         list(convert(path, form))
 
 
-def test_only_a_file_is_replaced(url: str, tmp_path: Path) -> None:
+def test_only_a_regular_file_is_replaced(url: str, tmp_path: Path) -> None:
     """A device or a pipe that is given as a target must still be one afterwards."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -271,14 +271,12 @@ def test_only_a_file_is_replaced(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://[::1/x", "http://a b/x", "http://127.0.0.1:x/", "http://127.0.0.1:9/é"])
-def test_what_is_no_address_is_tried_once(tmp_path: Path, address: str) -> None:
+def test_invalid_address_is_tried_once(tmp_path: Path, address: str) -> None:
     with pytest.raises(CliError, match="it is no address"):
         fetch(address, tmp_path / "file", DIGEST, max_bytes=10, progress=lambda *_: None)
 
 
-def test_the_name_of_a_fetched_file_is_the_last_part_of_its_address(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_file_is_named_after_its_address(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(trace.app, ["fetch", f"{url}/a/b.jsonl?raw=1", "--sha256", DIGEST])
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""A server with processes of its own under the supervisor: none of them outlives what it belongs to."""
+"""A server with child processes under the supervisor: no process outlives its parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plumage_cli.local.child import Child, ChildState
 from plumage_cli.local.log import ChildLog
 from plumage_cli.local.plan import ProcessPlan
 
-# As vLLM: a server, its engine core, a worker; each waits for nobody but its own signals.
+# As vLLM: a server, its engine core, a worker. Each waits only for its own signals.
 SERVER = textwrap.dedent(
     """
     import os, signal, subprocess, sys, time
@@ -52,14 +52,14 @@ def child(tmp_path: Path, config: Path) -> Child:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    before = set(psutil.Process().children(recursive=True))  # multiprocessing's own among them
+    before = set(psutil.Process().children(recursive=True))  # multiprocessing's own are among them
     yield
     for process in set(psutil.Process().children(recursive=True)) - before:
         process.kill()
 
 
 async def family(child: Child) -> list[psutil.Process]:
-    """The child, its server, core and worker, once all are there."""
+    """The child, its server, core and worker, once all of them run."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if child.pid is not None and "up this" in child.log.tail:
@@ -77,7 +77,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["child", "server"])
-async def test_after_kill_9_nothing_is_left_and_it_is_started_again(child: Child, which: int) -> None:
+async def test_kill_9_leaves_no_process_and_the_server_restarts(child: Child, which: int) -> None:
     child.start()
     first = await family(child)
     child.log.tail.clear()
@@ -90,7 +90,7 @@ async def test_after_kill_9_nothing_is_left_and_it_is_started_again(child: Child
     assert await asyncio.to_thread(gone, second)
 
 
-async def test_sigterm_is_handed_on(child: Child) -> None:
+async def test_sigterm_is_passed_on(child: Child) -> None:
     child.start()
     processes = await family(child)
     await child.stop(10.0)
@@ -101,7 +101,7 @@ async def test_sigterm_is_handed_on(child: Child) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a process when its parent ends")
-def test_when_the_supervisor_is_killed_all_end(config: Path, tmp_path: Path) -> None:
+def test_all_processes_end_with_a_killed_supervisor(config: Path, tmp_path: Path) -> None:
     parent = textwrap.dedent(
         f"""
         import os, subprocess, sys, time

@@ -1,4 +1,4 @@
-"""A pool of real vLLM on one machine: what its processes are told, and what a person is told who has no vLLM."""
+"""A pool of real vLLM on one machine: the settings of its processes, and the message for a machine without vLLM."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(wanted: InferencePool, index: int = 1, **changes: Any) -> tuple[dict[st
     return flags, dict(settings["environment"]), command
 
 
-def test_the_command_is_the_manifests() -> None:
+def test_command_follows_the_manifest() -> None:
     flags, _, command = plan(pool(model="{uri: 'builtin://tiny-llama', name: tiny, maxLength: 2048}"))
     assert command[:3] == ["/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
     assert (flags["--model"], flags["--served-model-name"]) == ("/models/weights", "tiny")
@@ -69,9 +69,9 @@ def test_engine_and_agent_agree_on_events_and_token() -> None:
     events = json.loads(flags["--kv-events-config"])
     assert events["enable_kv_cache_events"]
     assert (events["endpoint"], events["replay_endpoint"]) == (agent.events_endpoint, agent.replay_endpoint)
-    told = read_settings(None, environment)
-    assert told is not None
-    assert told.fleet.admin_token_file == agent.engine_token_file
+    settings = read_settings(None, environment)
+    assert settings is not None
+    assert settings.fleet.admin_token_file == agent.engine_token_file
     assert environment["VLLM_PLUGINS"] == "plumage"
     assert agent.engine_url == replica.engine.url
     assert replica.engine.ready_seconds >= 600 < replica.agent.ready_seconds
@@ -80,37 +80,37 @@ def test_engine_and_agent_agree_on_events_and_token() -> None:
 def test_policies_reach_the_plugin() -> None:
     feather, eviction = "{policy: QLearning, maxWaitSeconds: 7}", "{policy: Rlt}"
     engine = f"{{runtime: VLLM, feather: {feather}, eviction: {eviction}, batchLimit: Static}}"
-    told = read_settings(None, plan(pool(engine))[1])
-    assert told is not None
-    assert told.feather is not None
-    assert (told.feather.policy, told.feather.max_wait_seconds) == ("QLearning", 7)
-    assert told.eviction is not None
-    assert (told.eviction.policy, told.batch_limit, told.seed) == ("Rlt", "Static", 1)
+    settings = read_settings(None, plan(pool(engine))[1])
+    assert settings is not None
+    assert settings.feather is not None
+    assert (settings.feather.policy, settings.feather.max_wait_seconds) == ("QLearning", 7)
+    assert settings.eviction is not None
+    assert (settings.eviction.policy, settings.batch_limit, settings.seed) == ("Rlt", "Static", 1)
 
 
-def test_policies_that_are_vllms_own_leave_it_alone() -> None:
-    told = read_settings(None, plan(pool("{runtime: VLLM, feather: {policy: Fcfs}, eviction: {policy: Lru}}"))[1])
-    assert told is not None
-    assert told.feather is told.eviction is None
+def test_policies_of_vllm_itself_configure_no_plugin() -> None:
+    settings = read_settings(None, plan(pool("{runtime: VLLM, feather: {policy: Fcfs}, eviction: {policy: Lru}}"))[1])
+    assert settings is not None
+    assert settings.feather is settings.eviction is None
 
 
-def test_host_memory_is_a_tier_of_that_size() -> None:
+def test_host_memory_becomes_a_tier_of_that_size() -> None:
     engine = "{runtime: VLLM, hostMemory: {capacity: 2Gi, admission: Frequency, minFrequency: 3}}"
     flags, environment, _ = plan(pool(engine))
     tier = json.loads(flags["--kv-transfer-config"])
     assert tier["kv_connector_extra_config"]["cpu_bytes_to_use"] == 2 << 30
-    told = read_settings(None, environment)
-    assert told is not None
-    assert (told.host_tier.admission, told.host_tier.min_frequency) == ("Frequency", 3)
+    settings = read_settings(None, environment)
+    assert settings is not None
+    assert (settings.host_tier.admission, settings.host_tier.min_frequency) == ("Frequency", 3)
 
 
-def test_the_disk_below_it_is_a_little_smaller_than_its_volume() -> None:
+def test_disk_tier_is_a_little_smaller_than_its_volume() -> None:
     flags, _, _ = plan(pool("{runtime: VLLM, hostMemory: {capacity: 2Gi, disk: {capacity: 50Gi, path: /mnt/kv}}}"))
     disk = read_disk(json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"])
     assert disk == DiskOptions(Path("/mnt/kv"), 49 << 30)
 
 
-def test_a_persons_own_arguments_and_variables_come_last() -> None:
+def test_arguments_and_variables_of_the_user_come_last() -> None:
     own = "args: ['--block-size=64', --no-enforce-eager], env: [{name: OMP_NUM_THREADS, value: '7'}]"
     engine = f"{{runtime: VLLM, {own}}}"
     _, environment, command = plan(pool(engine), threads=2)
@@ -118,7 +118,7 @@ def test_a_persons_own_arguments_and_variables_come_last() -> None:
     assert environment["OMP_NUM_THREADS"] == "7"
 
 
-def test_without_a_gpu_it_asks_for_no_more_than_a_cpu_has() -> None:
+def test_cpu_engine_requests_no_more_than_a_cpu_has() -> None:
     flags, environment, command = plan(pool(), cpu=True, threads=3)
     assert float(flags["--gpu-memory-utilization"]) <= 0.4
     assert "--enforce-eager" in command
@@ -135,7 +135,7 @@ def test_adapters_are_loaded_from_their_folders() -> None:
     assert command[command.index("--lora-modules") + 1] == "law=/adapters/law book"
 
 
-def test_what_one_machine_cannot_do_is_refused() -> None:
+def test_features_that_need_a_cluster_are_refused() -> None:
     wanted = pool(
         "{runtime: VLLM, env: [{name: X, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
         "{uri: 'builtin://tiny-llama', adapters: [{name: law, uri: 'hf://org/law'}]}",
@@ -146,21 +146,21 @@ def test_what_one_machine_cannot_do_is_refused() -> None:
     assert fields == ["spec.model.adapters", "spec.engine.env"]
 
 
-def test_what_vllm_uses_is_not_called_unused() -> None:
+def test_fields_that_vllm_uses_are_not_reported_as_unused() -> None:
     wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi}, env: [{name: X, value: y}], image: some}")
     assert unused(wanted) == ["spec.engine.image"]
     wanted = pool("{runtime: VLLM, hostMemory: {capacity: 1Gi, disk: {capacity: 1Gi, path: /kv, claimName: kv}}}")
     assert unused(wanted) == ["spec.engine.hostMemory.disk.claimName"]
 
 
-def test_weights_are_made_for_the_built_in_model_alone() -> None:
+def test_weights_are_made_for_the_built_in_model_only() -> None:
     assert needs_weights(pool())
     assert not needs_weights(pool(model="{uri: 'file:///models/qwen'}"))
     assert not needs_weights(pool("{runtime: Simulator}"))
 
 
-def test_the_built_in_models_folder_is_what_the_writer_writes() -> None:
-    """Routers and agents read the one, vLLM the other: their fingerprints must be equal."""
+def test_folder_of_the_built_in_model_equals_the_written_one() -> None:
+    """Routers and agents read the one, vLLM the other. Their fingerprints must be equal."""
     folder, made = BUILTIN["tiny-llama"], bytes_only()
     assert (folder / "tokenizer.json").read_text() == made.to_str(pretty=False)
     assert json.loads((folder / "tokenizer_config.json").read_text()) == tokenizer_config()
@@ -177,7 +177,7 @@ def script(folder: Path, code: str) -> Path:
     return path
 
 
-def test_the_option_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     good = script(tmp_path, "exit 0")
     found = find_vllm(good, {PYTHON: "/nowhere"}, replicas=1)
@@ -185,7 +185,7 @@ def test_the_option_goes_before_the_environment(tmp_path: Path, monkeypatch: pyt
     assert find_vllm(None, {PYTHON: str(good)}, replicas=1000).threads == 1
 
 
-def test_an_environment_beside_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbouring_environment_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".venv-vllm" / "bin").mkdir(parents=True)
     good = script(tmp_path / ".venv-vllm" / "bin", "exit 0")
     monkeypatch.chdir(tmp_path)
@@ -193,7 +193,7 @@ def test_an_environment_beside_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("python", ["missing", "without"])
-def test_who_has_no_vllm_is_told_how_to_get_it(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_without_vllm_names_how_to_get_it(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = script(tmp_path, "exit 1") if python == "without" else tmp_path / "nowhere"
     with pytest.raises(CliError, match="make setup-vllm") as caught:
@@ -202,7 +202,7 @@ def test_who_has_no_vllm_is_told_how_to_get_it(python: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("arguments", [["up"], ["up", "pool.yaml", "--model", "tiny-llama"]])
-def test_a_manifest_or_a_model(arguments: list[str]) -> None:
+def test_manifest_and_model_exclude_each_other(arguments: list[str]) -> None:
     ended = CliRunner().invoke(app, arguments[1:])
     assert isinstance(ended.exception, CliError)
     assert "--model NAME_OR_FOLDER" in str(ended.exception)

@@ -10,13 +10,13 @@ import pytest
 from cluster.coredns import IMAGE, make_image
 
 
-def test_clusters_that_start_at_once_make_it_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_clusters_build_the_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLUMAGE_CACHE", str(tmp_path / "cache"))
     program, images = tmp_path / "coredns", tmp_path / "images"
     program.write_bytes(b"static")
     with ThreadPoolExecutor(8) as clusters:
         for made in [clusters.submit(make_image, program, images) for _ in range(200)]:
             made.result(timeout=60)
-    told = json.loads((images / "coredns.json").read_text())
-    assert told["name"] == IMAGE
-    assert Path(told["rootfs"], "coredns").read_bytes() == b"static"
+    manifest = json.loads((images / "coredns.json").read_text())
+    assert manifest["name"] == IMAGE
+    assert Path(manifest["rootfs"], "coredns").read_bytes() == b"static"

@@ -1,4 +1,4 @@
-"""A pod's network where `ip` hangs: nothing of it stays, and its address is given out again."""
+"""A pod's network where `ip` hangs: nothing of it is left, and its address is free again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ cat > /dev/null
 """
 
 
-def test_a_command_that_takes_too_long_leaks_neither_address_nor_namespace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timed_out_command_leaks_neither_address_nor_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called, stuck = tmp_path / "called", tmp_path / "stuck"
     program = tmp_path / "ip"
     program.write_text(HANGS.format(called=called, stuck=stuck))

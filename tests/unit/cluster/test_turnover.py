@@ -12,25 +12,25 @@ _OLD = ("old-1", "old-2")
 
 
 def early(*seen: tuple[str, str]) -> Sequence[str]:
-    """(pod, what it is)."""
+    """(pod, reason) of each pod that ended too early."""
     return Turnover(_OLD, [Seen(name, how == "ready", how == "ending") for name, how in seen]).too_early()
 
 
-def test_each_that_ends_after_one_more_was_ready_is_in_time() -> None:
+def test_pod_that_ends_after_its_successor_is_ready_is_in_time() -> None:
     order = [("new-1", "ready"), ("old-1", "ending"), ("new-2", "ready"), ("old-1", "ending"), ("old-2", "ending")]
     assert early(*order) == []
 
 
-def test_one_that_ends_before_its_successor_is_ready_is_early() -> None:
+def test_pod_that_ends_before_its_successor_is_ready_is_early() -> None:
     assert early(("new-1", "starting"), ("old-1", "ending"), ("new-1", "ready"), ("new-2", "ready")) == ["old-1"]
     assert early(("new-1", "ready"), ("old-1", "ending"), ("old-2", "ending"), ("new-2", "ready")) == ["old-2"]
 
 
-def test_an_old_one_s_own_readiness_makes_room_for_none() -> None:
+def test_readiness_of_an_old_pod_replaces_none() -> None:
     assert early(("old-2", "ready"), ("old-1", "ending")) == ["old-1"]
 
 
-def test_one_that_is_gone_has_ended() -> None:
+def test_deleted_pod_has_ended() -> None:
     metadata = {"name": "old-1"}
     assert Seen.of({"type": "DELETED", "object": {"metadata": metadata}}) == Seen("old-1", False, True)
     deleted = {"metadata": {**metadata, "deletionTimestamp": "2027-01-01T00:00:00Z"}}
@@ -38,7 +38,7 @@ def test_one_that_is_gone_has_ended() -> None:
     assert Seen.of({"type": "MODIFIED", "object": {**deleted, **ready}}) == Seen("old-1", True, True)
 
 
-def test_first_asked_is_one_request_a_group_and_newcomer() -> None:
+def test_first_requests_are_one_for_each_group_and_new_pod() -> None:
     rows = [
         Row("late", 3, 4, "ended", "new-1", group=1),
         Row("first", 2, 5, "ended", "new-1", group=1),

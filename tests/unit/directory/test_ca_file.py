@@ -32,7 +32,7 @@ def connections(client: Any) -> Iterator[Any]:
     ("url", "kinds"),
     [("rediss://h:1", 1), ("rediss+cluster://h:1,i:2", 3), ("rediss+sentinel://h:1,i:2/name", 3)],
 )
-def test_the_file_of_now_is_trusted(url: str, kinds: int, tmp_path: Path) -> None:
+def test_current_file_is_trusted(url: str, kinds: int, tmp_path: Path) -> None:
     authorities = [Authority.create("old"), Authority.create("new")]
     authorities[0].write(tmp_path, "ca")
     found = list(connections(connect(f"{url}?ssl_ca_certs={tmp_path / 'ca.crt'}")))

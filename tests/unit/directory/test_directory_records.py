@@ -1,4 +1,4 @@
-"""What is written: packed forms, versions, keys, held chunks, the schedule of buckets."""
+"""Stored forms: packed records, versions, keys, held chunks, the schedule of buckets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_held_chunks_counts_and_digests_what_is_held_in_any_order(changes: list[Change]) -> None:
+def test_held_chunks_counts_and_digests_in_any_order(changes: list[Change]) -> None:
     held_chunks, held, count, digest = HeldChunks(), {}, 0, 0
     for change in changes:
         _, more, added = schema.unpack_records(held_chunks.record([change]))
@@ -45,7 +45,7 @@ def test_held_chunks_counts_and_digests_what_is_held_in_any_order(changes: list[
 
 
 @given(CHANGES)
-def test_a_snapshot_says_the_same_as_the_log(changes: list[Change]) -> None:
+def test_snapshot_equals_the_log(changes: list[Change]) -> None:
     held_chunks, state = HeldChunks(), {}
     for change in changes:
         for chunk, tier, tokens in schema.unpack_records(held_chunks.record([change]))[0]:
@@ -60,7 +60,7 @@ def test_a_snapshot_says_the_same_as_the_log(changes: list[Change]) -> None:
     assert found == {chunk: value for chunk, value in state.items() if value[0]}
 
 
-def test_repetitions_are_not_news() -> None:
+def test_repetition_changes_nothing() -> None:
     held_chunks = HeldChunks()
     assert held_chunks.record([Change(1, Tier.GPU, 64)]) != b""
     assert held_chunks.record([Change(1, Tier.GPU, 64)]) == b""
@@ -76,7 +76,7 @@ def test_held_chunks_are_bounded() -> None:
     assert (held_chunks.count, held_chunks.refused) == (10, 90)
 
 
-def test_records_and_entries_are_what_the_schema_page_says() -> None:
+def test_records_and_entries_follow_the_schema_page() -> None:
     held_chunks = HeldChunks()
     held_chunks.record([Change(0x0102030405060708, Tier.GPU, 1)])
     record = held_chunks.record([Change(0x0102030405060708, Tier.HOST, 0xABCDEF)])
@@ -87,13 +87,13 @@ def test_records_and_entries_are_what_the_schema_page_says() -> None:
     assert (records, check) == (record, (2, 3))
 
 
-def test_tokens_beyond_the_form_are_cut_not_wrapped() -> None:
+def test_token_counts_beyond_the_form_are_clamped() -> None:
     changes, _, _ = schema.unpack_records(HeldChunks().record([Change(1, Tier.GPU, 2**30)]))
     assert changes == [(1, Tier.GPU, 2**24 - 1)]
 
 
 @pytest.mark.parametrize("version", [b"2", b"99"])
-def test_a_newer_schema_is_told_apart(version: bytes) -> None:
+def test_newer_schema_is_recognized(version: bytes) -> None:
     with pytest.raises(NewerSchemaError, match="reads up to 1"):
         schema.read_entry({b"v": version, b"r": b""})
     with pytest.raises(NewerSchemaError):
@@ -106,7 +106,7 @@ def test_a_newer_schema_is_told_apart(version: bytes) -> None:
     "found",
     [{}, {b"v": b"x"}, {b"v": b"1"}, {b"v": b"1", b"epoch": b"1.a", b"state": b"77", b"seq": b"1", b"count": b"0"}],
 )
-def test_what_is_no_heartbeat_is_refused(found: dict[bytes, bytes]) -> None:
+def test_invalid_heartbeat_is_refused(found: dict[bytes, bytes]) -> None:
     with pytest.raises(SchemaError):
         Beat.from_hash(found)
 
@@ -120,15 +120,15 @@ def test_torn_values_are_refused() -> None:
         schema.read_entry({b"v": b"1", b"c": b"ab"})
 
 
-def test_a_heartbeat_survives_the_journey() -> None:
+def test_heartbeat_reads_back_as_written() -> None:
     beat = Beat("4.beef", State.DRAINING, Load(3, 1, 0.25), 17, 4, 2**64 - 1, "model@16")
     carried = {name.encode(): str(value).encode() for name, value in beat.to_hash().items()}
     assert Beat.from_hash(carried) == beat
 
 
-def test_fields_that_an_older_release_tells_are_passed_over_and_absent_ones_have_a_default() -> None:
-    told = {b"v": b"1", b"epoch": b"4.beef", b"state": b"1", b"seq": b"0", b"count": b"0", b"digest": b"0"}
-    assert Beat.from_hash({**told, b"prefill_tokens": b"800.0"}) == Beat("4.beef", State.READY)
+def test_unknown_fields_of_another_release_are_ignored_and_missing_ones_have_a_default() -> None:
+    fields = {b"v": b"1", b"epoch": b"4.beef", b"state": b"1", b"seq": b"0", b"count": b"0", b"digest": b"0"}
+    assert Beat.from_hash({**fields, b"prefill_tokens": b"800.0"}) == Beat("4.beef", State.READY)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_fields_that_an_older_release_tells_are_passed_over_and_absent_ones_have
         ("m@" + "0" * 16, "", False),
         ("", "m@" + "0" * 16, False),
     ],
-    ids=["same", "other folder", "other model", "before fingerprints", "untold", "nobody asks"],
+    ids=["same", "other folder", "other model", "before fingerprints", "not reported", "not asked"],
 )
-def test_engines_are_apart_where_both_say_so(ours: str, theirs: str, apart: bool) -> None:
+def test_engines_differ_where_both_report_their_identity(ours: str, theirs: str, apart: bool) -> None:
     assert schema.are_apart(ours, theirs) is apart
 
 
-def test_keys_of_a_replica_share_a_slot_and_replicas_do_not() -> None:
+def test_keys_of_one_replica_share_a_slot() -> None:
     keys = Keys("chat", "chat-0")
     tags = {key[key.index("{") : key.index("}")] for key in (keys.beat, keys.epoch, keys.snap("1.a"), keys.log("1.a"))}
     assert tags == {"{chat/chat-0"}

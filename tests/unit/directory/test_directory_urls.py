@@ -1,4 +1,4 @@
-"""Every form of a directory URL, and what is said about those that have none."""
+"""Every form of a directory URL, and the errors for other text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plumage.directory.client.connection import connect, error_text, redacted
 from plumage.errors import ConfigurationError
 
 
-async def test_one_server_by_socket_tcp_and_tls() -> None:
+async def test_single_server_by_socket_tcp_and_tls() -> None:
     unix = connect("unix:///run/directory.sock")
     assert isinstance(unix, Redis)
     assert unix.connection_pool.connection_kwargs["path"] == "/run/directory.sock"
@@ -23,7 +23,7 @@ async def test_one_server_by_socket_tcp_and_tls() -> None:
     assert tls.connection_pool.connection_kwargs["ssl_ca_certs"] == "/etc/ca.pem"
 
 
-async def test_a_cluster_takes_several_hosts_and_tls() -> None:
+async def test_cluster_takes_several_hosts_and_tls() -> None:
     cluster = connect("rediss+cluster://u:p@a:7000,b:7001,[::1]:7002?ssl_ca_certs=/etc/ca.pem")
     assert isinstance(cluster, RedisCluster)
     nodes = {(node.host, node.port) for node in cluster.nodes_manager.startup_nodes.values()}
@@ -32,20 +32,20 @@ async def test_a_cluster_takes_several_hosts_and_tls() -> None:
     assert cluster.connection_kwargs["ssl_ca_certs"] == "/etc/ca.pem"
 
 
-async def test_sentinels_are_asked_with_their_own_user() -> None:
+async def test_sentinels_have_their_own_user() -> None:
     master = connect("redis+sentinel://u:p@a,b:26380/mymaster?sentinel_password=s")
     assert isinstance(master, Redis)
     pool = master.connection_pool
     assert pool.service_name == "mymaster"
     sentinels = pool.sentinel_manager.sentinels
-    told = [sentinel.connection_pool.connection_kwargs for sentinel in sentinels]
-    assert [(kwargs["host"], kwargs["port"]) for kwargs in told] == [("a", 26379), ("b", 26380)]
-    assert {kwargs.get("password") for kwargs in told} == {"s"}
+    options = [sentinel.connection_pool.connection_kwargs for sentinel in sentinels]
+    assert [(kwargs["host"], kwargs["port"]) for kwargs in options] == [("a", 26379), ("b", 26380)]
+    assert {kwargs.get("password") for kwargs in options} == {"s"}
     assert pool.connection_kwargs["password"] == "p"
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
         ("http://host", "no known form"),
         ("host:6379", "no known form"),
@@ -57,8 +57,8 @@ async def test_sentinels_are_asked_with_their_own_user() -> None:
         ("redis://host?socket_timeout=soon", "socket_timeout"),
     ],
 )
-def test_a_bad_url_says_what_is_wrong(url: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
+def test_bad_url_is_refused_with_the_reason(url: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         connect(url)
 
 
@@ -81,15 +81,15 @@ def test_a_bad_url_says_what_is_wrong(url: str, says: str) -> None:
         (":s3cret@x://host:6379", ":***@x://host:6379"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+def test_shown_url_has_no_secret(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel", "http", "unix"])
 @pytest.mark.parametrize("host", ["host:no", "[host", "a,b:c/m?db=x", "host?no_such_option=1"])
 @pytest.mark.parametrize("reserved", ["/", "?", "#", "@", "[", "]", ":", "&", "=", "?x=", "://"])
-def test_no_error_shows_a_piece_of_a_password(scheme: str, host: str, reserved: str) -> None:
-    """Whatever the parsers make of a password that is not percent-encoded."""
+def test_no_error_shows_a_part_of_a_password(scheme: str, host: str, reserved: str) -> None:
+    """Also for a password that is not percent-encoded."""
     error = _refusal(f"{scheme}://user:LEFT{reserved}RIGHT@{host}")
     if error is not None:
         assert "LEFT" not in str(error)
@@ -99,7 +99,7 @@ def test_no_error_shows_a_piece_of_a_password(scheme: str, host: str, reserved: 
 
 @pytest.mark.parametrize("kind", ["", "+cluster", "+sentinel"])
 @pytest.mark.parametrize("reserved", ["/", "#"])
-def test_half_a_password_is_never_taken_for_a_host(kind: str, reserved: str) -> None:
+def test_half_a_password_is_never_used_as_a_host(kind: str, reserved: str) -> None:
     error = _refusal(f"redis{kind}://LEFT{reserved}RIGHT@host:6379/m")
     assert "percent-encode" in str(error)
 
@@ -112,7 +112,7 @@ def _refusal(url: str) -> ConfigurationError | None:
     return None
 
 
-def test_what_a_server_said_is_logged_without_the_command_and_its_bytes() -> None:
+def test_server_error_is_logged_without_command_and_data() -> None:
     refused = ResponseError("Command # 1 (XADD plumage:v1:{p}:heat * d \x93\x01\n) of pipeline caused error: ('OOM',)")
     assert error_text(refused) == "('OOM',)"
     assert error_text(ResponseError("a\x00b\x1b[31m" + "c" * 1000)) == "a?b?[31m" + "c" * 292

@@ -11,7 +11,7 @@ from plumage.directory.client.tasks import end
 ROOT = Path(__file__).parents[3]
 
 
-async def test_a_task_that_swallows_a_cancellation_ends() -> None:
+async def test_task_that_swallows_a_cancellation_ends() -> None:
     swallowed = 0
 
     async def stubborn() -> None:
@@ -32,13 +32,14 @@ async def test_a_task_that_swallows_a_cancellation_ends() -> None:
     assert swallowed == 1
 
 
-async def test_nothing_to_end() -> None:
+async def test_empty_set_of_tasks_ends_at_once() -> None:
     await end([])
 
 
 def test_no_product_code_uses_wait_for() -> None:
-    """Before Python 3.12 it may return the result that came together with a cancellation: the task then goes on, and
-    whoever cancelled it waits for ever. `asyncio.timeout` does not."""
+    """Before Python 3.12 it may return the result that arrived together with a cancellation. The task then continues,
+    and its canceller waits for ever. `asyncio.timeout` does not.
+    """
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("core", "router", "engine", "operator", "cli", "bench")
@@ -49,8 +50,8 @@ def test_no_product_code_uses_wait_for() -> None:
     assert found == []
 
 
-async def test_a_timeout_does_not_swallow_a_cancellation_that_comes_with_the_result() -> None:
-    """What the rule above relies on."""
+async def test_timeout_does_not_swallow_a_cancellation_that_arrives_with_the_result() -> None:
+    """The rule above relies on this."""
     event, went_on = asyncio.Event(), False
 
     async def waits() -> None:

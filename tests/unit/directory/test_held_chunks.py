@@ -1,4 +1,4 @@
-"""Held chunks at their capacity: the coldest goes for a hotter one, and nothing of it is untrue."""
+"""Held chunks at their capacity: the coldest is dropped for a hotter one, and every published record stays true."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_full_held_chunks_drop_the_deepest_for_a_shallower_one() -> None:
     assert (held_chunks.count, held_chunks.refused, held_chunks.displaced) == (4, 3, 1)
 
 
-def test_what_was_used_more_goes_last_and_comes_back_when_it_is_found_hot() -> None:
+def test_most_used_chunk_is_dropped_last_and_returns_when_it_is_hot() -> None:
     held_chunks = HeldChunks(capacity=4)
     held_chunks.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in (7, 8, 1, 2)])
     held_chunks.record([Change(3, Tier.GPU, 100), Change(4, Tier.GPU, 100)])
@@ -42,7 +42,7 @@ def test_what_was_used_more_goes_last_and_comes_back_when_it_is_found_hot() -> N
     assert not {7, 8} & replay(held_chunks)[0], "hot no longer, and the deepest"
 
 
-def test_what_was_left_out_comes_in_when_there_is_room() -> None:
+def test_omitted_chunk_is_added_when_there_is_room() -> None:
     held_chunks = HeldChunks(capacity=3)
     held_chunks.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in range(1, 7)])
     changes, _, _ = schema.unpack_records(
@@ -60,13 +60,13 @@ def ranked(held_chunks: HeldChunks, uses: dict[int, int]) -> bytes:
 
 
 def replay(held_chunks: HeldChunks) -> tuple[set[int], int]:
-    """What a router reads in a snapshot: the chunks, and their sum."""
+    """What a router reads in a snapshot: the chunks, and their digest."""
     buckets = (schema.unpack_bucket(held_chunks.bucket(number, 1))[1] for number in range(BUCKETS))
     held = {chunk for bucket in buckets for chunk, _ in RECORD.iter_unpack(bucket)}
     return held, sum(held) & schema.DIGEST_MASK
 
 
-def test_a_smaller_share_lets_the_coldest_go_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_share_drops_the_coldest_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RANKED", 2)
     held_chunks = HeldChunks(capacity=9)
     held_chunks.record([Change(chunk, Tier.GPU, 64 * chunk) for chunk in range(1, 11)])
@@ -105,10 +105,10 @@ def test_held_chunks_may_change_between_parts_of_a_ranking(monkeypatch: pytest.M
     st.integers(1, 12),
 )
 def test_records_of_full_held_chunks_match_their_content(steps: list[Any], capacity: int) -> None:
-    """Against sets: bounded, told by the records alone, none of it untrue, nothing left out while there is room."""
+    """Against sets: bounded, complete while there is room, and equal to what the records alone give."""
     held_chunks = HeldChunks(capacity)
     engine: dict[int, tuple[int, int]] = {}
-    told: dict[int, tuple[int, int]] = {}
+    published: dict[int, tuple[int, int]] = {}
     for step in steps:
         if isinstance(step, dict):
             data = ranked(held_chunks, {spread(number): uses for number, uses in step.items()})
@@ -121,22 +121,22 @@ def test_records_of_full_held_chunks_match_their_content(steps: list[Any], capac
             for chunk, tier, tokens in changes:
                 engine[chunk] = (tier, tokens)
         for chunk, tier, tokens in schema.unpack_records(data)[0]:
-            assert (chunk in told) or tier, "nothing goes that was not there"
-            told[chunk] = (tier, tokens)
+            assert (chunk in published) or tier, "nothing goes that was not there"
+            published[chunk] = (tier, tokens)
             if not tier:
-                del told[chunk]
+                del published[chunk]
         engine = {chunk: state for chunk, state in engine.items() if state[0]}
-        assert told.items() <= engine.items()
-        assert len(told) == min(capacity, len(engine)) == held_chunks.count
-        assert replay(held_chunks) == (set(told), held_chunks.digest)
+        assert published.items() <= engine.items()
+        assert len(published) == min(capacity, len(engine)) == held_chunks.count
+        assert replay(held_chunks) == (set(published), held_chunks.digest)
 
 
 def spread(number: int) -> int:
-    """A small number as a chunk anywhere among the buckets."""
+    """Maps a small number to a chunk anywhere among the buckets."""
     return number * 0x9E3779B97F4A7C15 & schema.DIGEST_MASK
 
 
-def test_hot_chains_outlive_a_flood_many_times_the_ledgers_size() -> None:
+def test_hot_chains_outlive_a_flood_many_times_the_capacity() -> None:
     rng = random.Random(3)
     hot = [[rng.getrandbits(64) for _ in range(40)] for _ in range(25)]
     held_chunks = HeldChunks(capacity=10_000)
@@ -160,5 +160,5 @@ def test_hot_chains_outlive_a_flood_many_times_the_ledgers_size() -> None:
         (16 << 20, 0, (8 << 20) * 3 // 4 // ENTRY_BYTES),
     ],
 )
-def test_a_servers_memory_is_shared_out(memory: int, replicas: int, chunks: int) -> None:
+def test_memory_of_a_server_is_shared_out(memory: int, replicas: int, chunks: int) -> None:
     assert capacity_within(memory, replicas) == chunks

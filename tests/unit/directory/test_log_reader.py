@@ -21,7 +21,7 @@ UNIVERSE = [RNG.getrandbits(64) for _ in range(60)]
 
 
 class Replica:
-    """A writer's held_chunks and the log it makes."""
+    """A writer's held chunks and the log that it makes."""
 
     def __init__(self) -> None:
         self.held_chunks = HeldChunks()
@@ -63,10 +63,10 @@ CHANGES = st.lists(st.tuples(st.integers(0, 59), st.sampled_from(list(Tier))), m
 
 
 @given(st.lists(CHANGES, min_size=1, max_size=12), st.randoms(use_true_random=False))
-def test_buckets_of_different_moments_and_the_log_make_one_whole(
+def test_buckets_of_different_times_and_the_log_give_one_snapshot(
     steps: list[list[tuple[int, Tier]]], rng: random.Random
 ) -> None:
-    """The writer goes on while its buckets are read, one after the other."""
+    """The writer continues while its buckets are read, one after the other."""
     replica, mirror, truth = Replica(), Mirror(), set[int]()
     reader = LogReader(mirror, 0)
     reader.begin()
@@ -88,7 +88,7 @@ def test_buckets_of_different_moments_and_the_log_make_one_whole(
     assert (reader.count, reader.digest) == (replica.held_chunks.count, replica.held_chunks.digest)
 
 
-def test_entries_seen_before_are_passed_over() -> None:
+def test_entries_seen_before_are_ignored() -> None:
     replica, reader, mirror = following()
     replica.step(Change(UNIVERSE[30]), Change(UNIVERSE[0], Tier.GONE))
     assert reader.take(replica.log) == 2
@@ -97,7 +97,7 @@ def test_entries_seen_before_are_passed_over() -> None:
     assert mirror.match([UNIVERSE[30]]) == {0: (1, 0)}
 
 
-def test_a_missing_entry_is_a_gap() -> None:
+def test_missing_entry_is_a_gap() -> None:
     replica, reader, mirror = following()
     replica.step(Change(UNIVERSE[30]))
     replica.step(Change(UNIVERSE[31]))
@@ -106,7 +106,7 @@ def test_a_missing_entry_is_a_gap() -> None:
     assert mirror.match([UNIVERSE[31]]) == {}
 
 
-def test_a_check_mark_finds_a_difference() -> None:
+def test_check_mark_finds_a_difference() -> None:
     replica, reader, _ = following()
     replica.check()
     reader.take(replica.log)
@@ -116,7 +116,7 @@ def test_a_check_mark_finds_a_difference() -> None:
         reader.take(replica.log)
 
 
-def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
+def test_heartbeat_of_another_sequence_number_is_no_contradiction() -> None:
     _, reader, _ = following()
     now = {"seq": reader.seq, "count": reader.count, "digest": reader.digest}
     assert reader.agrees(Beat("1.a", **now))
@@ -125,7 +125,7 @@ def test_a_heartbeat_about_another_moment_contradicts_nothing() -> None:
     assert reader.agrees(Beat("2.b", **{**now, "count": 7}))
 
 
-def test_a_long_log_comes_in_pieces() -> None:
+def test_long_log_is_read_in_pieces() -> None:
     replica, reader, mirror = following()
     for _ in range(100):
         replica.step(*(Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(100)))
@@ -144,7 +144,7 @@ def replica_view() -> tuple[Replica, ReplicaView]:
     return replica, known
 
 
-def test_entries_that_a_heartbeat_names_and_that_never_come_are_a_gap() -> None:
+def test_announced_entries_that_never_arrive_are_a_gap() -> None:
     _, known = replica_view()
     ahead = Beat("1.a", seq=known.reader.seq + 3)
     known.heard(ahead, 10.0)
@@ -156,14 +156,14 @@ def test_entries_that_a_heartbeat_names_and_that_never_come_are_a_gap() -> None:
     assert known.wanted == "gap"
 
 
-def test_entries_that_nobody_had_time_to_read_are_no_gap() -> None:
+def test_entries_that_were_not_read_yet_are_no_gap() -> None:
     _, known = replica_view()
     for now in (10.0, 20.0, 30.0):
         known.heard(Beat("1.a", seq=known.reader.seq + 3), now)
     assert known.live
 
 
-def test_a_router_that_reads_on_misses_nothing() -> None:
+def test_router_that_keeps_reading_misses_nothing() -> None:
     replica, known = replica_view()
     for now in range(10, 20):
         known.heard(Beat("1.a", seq=known.reader.seq + 3), float(now))
@@ -174,7 +174,7 @@ def test_a_router_that_reads_on_misses_nothing() -> None:
 
 
 @pytest.mark.parametrize("taken", [BUCKETS // 2, BUCKETS])
-def test_a_snapshot_that_was_abandoned_never_passes_for_whole(taken: int) -> None:
+def test_abandoned_snapshot_is_never_used(taken: int) -> None:
     replica, mirror = Replica(), Mirror()
     reader = LogReader(mirror, 0)
     replica.step(*(Change(chunk, Tier.GPU, 64) for chunk in UNIVERSE))
@@ -191,7 +191,7 @@ def test_a_snapshot_that_was_abandoned_never_passes_for_whole(taken: int) -> Non
     assert [chunk for chunk in UNIVERSE if mirror.match([chunk])] == []
 
 
-def test_no_log_comes_into_the_mirror_by_a_load_that_was_abandoned() -> None:
+def test_abandoned_load_applies_no_log_to_the_mirror() -> None:
     replica, mirror = Replica(), Mirror()
     reader = LogReader(mirror, 0)
     reader.begin()
@@ -205,7 +205,7 @@ def test_no_log_comes_into_the_mirror_by_a_load_that_was_abandoned() -> None:
     assert mirror.match([UNIVERSE[0]]) == {}
 
 
-def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
+def test_old_snapshot_is_used_until_the_new_one_is_complete() -> None:
     replica, reader, mirror = following()
     replica.step(*(Change(chunk, Tier.GONE) for chunk in UNIVERSE[:20]))
     reader.begin()
@@ -217,7 +217,7 @@ def test_until_a_snapshot_is_whole_the_old_one_is_used() -> None:
     assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 0
 
 
-def test_what_cannot_be_read_is_refused_before_it_is_applied() -> None:
+def test_unreadable_entry_is_refused_before_it_is_applied() -> None:
     _, reader, mirror = following()
     with pytest.raises(NewerSchemaError):
         reader.take([(f"{reader.seq + 1}-0".encode(), {b"v": b"2", b"r": bytes(12)})])
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_is_refused_before_it_is_applied() -> None:
     assert sum(bool(mirror.match([chunk])) for chunk in UNIVERSE) == 20
 
 
-def test_what_was_expected_of_a_dead_engine_ends_with_its_life() -> None:
+def test_pending_chunks_end_with_a_dead_engine() -> None:
     replica, reader, mirror = following()
     expected = [1 << 60, 2 << 60]
     mirror.hold_pending(expected, reader.slot, 0.0, 1e9)

@@ -1,4 +1,4 @@
-"""The router's mirror: what it says of chains, holds and bits, and its bounds."""
+"""The router's mirror: its answers for chains, holds and bits, and its bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumage.directory.mirror.staged_snapshot import PIECE
 from plumage.errors import ConfigurationError, StateError
 
 RNG = random.Random(7)
-# A tree of chains that share prefixes: what prompts look like. 64-bit values in all shards.
+# A tree of chains that share prefixes, as prompts do. 64-bit values in all shards.
 ROOTS = [[RNG.getrandbits(64) for _ in range(3)] for _ in range(3)]
 CHAINS = [root + [RNG.getrandbits(64) for _ in range(4)] for root in ROOTS for _ in range(3)]
 
@@ -21,7 +21,7 @@ def held(chain: Sequence[int], per_chunk: int = 64) -> list[tuple[int, int, int]
     return [(chunk, 1, per_chunk * (depth + 1)) for depth, chunk in enumerate(chain)]
 
 
-def test_counts_tokens_as_the_engines_counted_them() -> None:
+def test_tokens_are_those_that_the_engines_counted() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.apply(0, held(chain, 64))
     mirror.apply(1, held(chain[:3], 64))
@@ -31,21 +31,21 @@ def test_counts_tokens_as_the_engines_counted_them() -> None:
     assert mirror.match(CHAINS[8]) == {}
 
 
-def test_a_hole_ends_a_match() -> None:
+def test_missing_chunk_ends_a_match() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.apply(0, held(chain))
     mirror.apply(0, [(chain[2], 0, 0)])
     assert mirror.match(chain) == {0: (2, 128)}
 
 
-def test_a_move_to_another_tier_keeps_the_owner_and_takes_the_new_count() -> None:
+def test_move_to_another_tier_keeps_the_owner_and_takes_the_new_count() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.apply(0, held(chain[:1], 64))
     mirror.apply(0, [(chain[0], 2, 70)])
     assert mirror.match(chain) == {0: (1, 70)}
 
 
-def test_guesses_tokens_of_pending_chunks_from_what_is_known_of_the_chain() -> None:
+def test_pending_chunks_are_estimated_from_the_known_part_of_the_chain() -> None:
     mirror, chain = Mirror(tokens_per_chunk=50), CHAINS[0]
     mirror.apply(0, held(chain[:2], 80))
     mirror.hold_pending(chain, 1, 0.0, 1.0)
@@ -55,7 +55,7 @@ def test_guesses_tokens_of_pending_chunks_from_what_is_known_of_the_chain() -> N
     assert mirror.match(other) == {1: (7, 350)}
 
 
-def test_an_engines_count_of_a_prompt_replaces_the_guess_for_what_is_only_expected() -> None:
+def test_engine_count_of_a_prompt_replaces_the_estimate_of_pending_chunks() -> None:
     mirror, chain = Mirror(tokens_per_chunk=50), CHAINS[0]
     mirror.apply(0, held(chain[:2], 80))
     mirror.hold_pending(chain, 0, 0.0, 1.0)
@@ -63,12 +63,12 @@ def test_an_engines_count_of_a_prompt_replaces_the_guess_for_what_is_only_expect
     assert [mirror.match(chain[:depth])[0][1] for depth in range(1, 8)] == [80, 160, 180, 200, 220, 240, 260]
     mirror.apply(0, held(chain, 40))
     mirror.count_pending(chain, 0, 1000.0)
-    assert mirror.match(chain) == {0: (7, 280)}, "what the engine told of each chunk stays"
+    assert mirror.match(chain) == {0: (7, 280)}, "the engine's own count of each chunk stays"
     mirror.count_pending(chain, 1, 1000.0)
     assert mirror.match(chain) == {0: (7, 280)}, "a slot that nobody has heard of has nothing to correct"
 
 
-def test_what_another_replica_told_of_a_chunk_is_no_guess() -> None:
+def test_count_of_another_replica_is_no_estimate() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.apply(1, held(chain[:3], 30))
     mirror.hold_pending(chain, 0, 0.0, 1.0)
@@ -77,14 +77,14 @@ def test_what_another_replica_told_of_a_chunk_is_no_guess() -> None:
     assert mirror.match(chain)[0] == (7, 700)
 
 
-def test_the_guess_for_chunks_that_nobody_counted_can_be_learned() -> None:
+def test_estimate_for_uncounted_chunks_can_be_learned() -> None:
     mirror, chain = Mirror(), CHAINS[8]
     mirror.guess_tokens(41.0)
     mirror.hold_pending(chain, 1, 0.0, 1.0)
     assert mirror.match(chain) == {1: (7, 287)}
 
 
-def test_a_request_that_fails_while_a_snapshot_takes_over_is_not_expected_any_more() -> None:
+def test_request_that_fails_during_a_snapshot_is_not_pending_any_more() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     staged = mirror.stage_snapshot(0)
@@ -94,7 +94,7 @@ def test_a_request_that_fails_while_a_snapshot_takes_over_is_not_expected_any_mo
     assert (mirror.match(chain), mirror.pending) == ({}, 0)
 
 
-def test_a_hold_renewed_while_a_snapshot_takes_over_ends_in_its_time() -> None:
+def test_hold_renewed_during_a_snapshot_ends_in_its_time() -> None:
     mirror, chain, other = Mirror(), CHAINS[0], CHAINS[8]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     staged = mirror.stage_snapshot(0)
@@ -111,7 +111,7 @@ def test_a_hold_renewed_while_a_snapshot_takes_over_ends_in_its_time() -> None:
     assert len(mirror) == 0
 
 
-def test_what_was_carried_dropped_and_expected_again_is_held() -> None:
+def test_chunk_carried_dropped_and_expected_again_is_held() -> None:
     rng = random.Random(6)
     mirror = Mirror(capacity=SHARDS * 50)
     chain = [rng.getrandbits(58) for _ in range(20)]  # all in one shard
@@ -126,7 +126,7 @@ def test_what_was_carried_dropped_and_expected_again_is_held() -> None:
 
 
 def much_expected() -> tuple[Mirror, list[list[int]]]:
-    """Of slot 0, beside a chain that its engine told of; more than is carried at a step."""
+    """Pending chunks of slot 0, beside a chain that its engine reported; more than one step carries."""
     mirror = Mirror()
     mirror.apply(0, held(CHAINS[0]))
     chains = [[RNG.getrandbits(64) for _ in range(32)] for _ in range(4 * PIECE // 32)]
@@ -135,7 +135,7 @@ def much_expected() -> tuple[Mirror, list[list[int]]]:
     return mirror, chains
 
 
-def test_where_much_is_expected_an_engines_word_is_taken_out_in_steps() -> None:
+def test_confirmed_chunks_are_taken_out_in_steps_where_much_is_pending() -> None:
     mirror, chains = much_expected()
     mirror.drop_confirmed(0)
     assert mirror.match(CHAINS[0]) == {0: (7, 448)}, "it stays until all is carried"
@@ -157,7 +157,7 @@ def next_bits(mirror: Mirror) -> list[int]:
     return [mirror._masks.fill() for _ in range(4)]
 
 
-def test_upkeep_that_was_called_off_goes_on_the_next_time() -> None:
+def test_cancelled_upkeep_continues_the_next_time() -> None:
     mirror, chains = much_expected()
     mirror.drop_confirmed(0)
     next(mirror.upkeep(1.0))
@@ -167,7 +167,7 @@ def test_upkeep_that_was_called_off_goes_on_the_next_time() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_replica_that_leaves_while_its_word_is_taken_out_leaves_nothing(steps: int) -> None:
+def test_replica_deleted_during_the_steps_leaves_nothing(steps: int) -> None:
     mirror, chains = much_expected()
     mirror.drop_confirmed(0)
     upkeep = mirror.upkeep(1.0)
@@ -181,7 +181,7 @@ def test_a_replica_that_leaves_while_its_word_is_taken_out_leaves_nothing(steps:
     assert next_bits(mirror) == next_bits(Mirror()), "all are free again"
 
 
-def test_a_snapshot_of_a_replica_that_left_takes_nothing_over() -> None:
+def test_snapshot_of_a_deleted_replica_changes_nothing() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(CHAINS[8], 0, 0.0, 1.0)
     staged = mirror.stage_snapshot(0)
@@ -193,7 +193,7 @@ def test_a_snapshot_of_a_replica_that_left_takes_nothing_over() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_snapshot_that_fails_brings_nothing_of_what_is_taken_out_back(steps: int) -> None:
+def test_failed_snapshot_restores_nothing_that_was_taken_out(steps: int) -> None:
     mirror, chains = much_expected()
     mirror.drop_confirmed(0)
     upkeep = mirror.upkeep(1.0)
@@ -219,7 +219,7 @@ def test_many_holds_end_in_steps_and_none_is_left() -> None:
     assert (mirror.pending, len(mirror)) == (0, 0)
 
 
-def test_upkeep_leaves_nothing_of_what_is_over() -> None:
+def test_upkeep_removes_all_that_has_ended() -> None:
     mirror, (stays, ends, gone) = Mirror(), (CHAINS[0], CHAINS[3], CHAINS[6])
     mirror.apply(0, held(stays))
     mirror.hold_pending(ends, 0, 0.0, 1.0)
@@ -230,7 +230,7 @@ def test_upkeep_leaves_nothing_of_what_is_over() -> None:
     assert (len(mirror), mirror.pending, mirror.sweep()) == (7, 0, False)
 
 
-def test_an_event_replaces_a_guessed_count() -> None:
+def test_event_replaces_an_estimated_count() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     mirror.apply(0, held(chain, 70))
@@ -238,7 +238,7 @@ def test_an_event_replaces_a_guessed_count() -> None:
     assert mirror.match(chain) == {0: (7, 490)}
 
 
-def test_a_hold_right_after_a_match_sees_what_lapsed_or_left_in_between() -> None:
+def test_hold_after_a_match_sees_chunks_that_ended_in_between() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 1.0)
     assert mirror.match(chain)[0][0] == 7
@@ -251,7 +251,7 @@ def test_a_hold_right_after_a_match_sees_what_lapsed_or_left_in_between() -> Non
     assert mirror.pending == 7
 
 
-def test_a_burst_renews_its_hold() -> None:
+def test_burst_renews_its_hold() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     mirror.hold_pending(chain, 0, 0.0, 2.0)
     mirror.hold_pending(chain, 0, 1.5, 2.0)
@@ -262,7 +262,7 @@ def test_a_burst_renews_its_hold() -> None:
     assert mirror.pending == 0
 
 
-def test_a_bit_is_wiped_before_it_is_used_again() -> None:
+def test_bit_is_cleared_before_it_is_used_again() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     for slot in range(20):
         mirror.apply(slot, held(chain))
@@ -275,7 +275,7 @@ def test_a_bit_is_wiped_before_it_is_used_again() -> None:
     assert len(mirror) == 1, "what nobody holds any more is gone"
 
 
-def test_many_replicas() -> None:
+def test_mirror_serves_many_replicas() -> None:
     mirror, chain = Mirror(), CHAINS[0]
     for slot in range(1000):
         mirror.apply(slot, held(chain[: 1 + slot % 7]))
@@ -283,7 +283,7 @@ def test_many_replicas() -> None:
     assert found == {slot: (1 + slot % 7, 64 * (1 + slot % 7)) for slot in range(1000)}
 
 
-def test_stays_within_its_bound_and_drops_the_coldest() -> None:
+def test_mirror_stays_within_its_bound_and_drops_the_coldest() -> None:
     rng = random.Random(3)
     mirror = Mirror(capacity=SHARDS * 100)
     hot = [rng.getrandbits(64) for _ in range(20)]
@@ -300,7 +300,7 @@ def test_stays_within_its_bound_and_drops_the_coldest() -> None:
     assert mirror.evicted > 30_000
 
 
-def test_no_chunk_outlives_its_parent_when_a_matched_chain_goes_cold() -> None:
+def test_no_chunk_outlives_its_parent_when_a_matched_chain_gets_cold() -> None:
     rng = random.Random(4)
     mirror = Mirror(capacity=SHARDS * 50)
     mirror.apply(0, held([rng.getrandbits(64) for _ in range(SHARDS * 40)]))
@@ -327,7 +327,7 @@ def test_pending_owners_are_bounded() -> None:
     assert len(mirror) <= 6400
 
 
-def test_says_what_is_wrong_with_its_use() -> None:
+def test_misuse_is_an_error_with_its_reason() -> None:
     with pytest.raises(ConfigurationError, match="at least 64"):
         Mirror(capacity=3)
     staged = Mirror().stage_snapshot(0)
@@ -336,14 +336,14 @@ def test_says_what_is_wrong_with_its_use() -> None:
         staged.add([])
 
 
-def test_what_is_kept_of_a_cached_run_ends_with_every_kind_of_change() -> None:
-    """Two owners of a chain that was matched often; then one of them changes, each time in another way."""
+def test_stored_match_of_a_run_ends_with_every_kind_of_change() -> None:
+    """Two owners of a chain that was matched often. Then one of them changes, in a different way each time."""
     chain = [chunk << 50 for chunk in range(1, 17)]
-    told = [(chunk, 1, 64 * depth) for depth, chunk in enumerate(chain, 1)]
+    records = [(chunk, 1, 64 * depth) for depth, chunk in enumerate(chain, 1)]
 
     def both() -> Mirror:
         mirror = Mirror()
-        mirror.apply(1, told)
+        mirror.apply(1, records)
         mirror.hold_pending(chain, 0, 0.0, 5.0)
         assert [mirror.match(chain) for _ in range(3)] == 3 * [{0: (16, 1024), 1: (16, 1024)}]
         return mirror
@@ -370,5 +370,5 @@ def test_what_is_kept_of_a_cached_run_ends_with_every_kind_of_change() -> None:
     mirror.forget(1)
     while mirror.sweep():
         pass
-    mirror.apply(3, [(7, 1, 64)])  # takes the bit that was wiped
+    mirror.apply(3, [(7, 1, 64)])  # takes the bit that was cleared
     assert set(mirror.match(chain)) == {0}

@@ -1,4 +1,4 @@
-"""The router's mirror against a slow dictionary: whatever happens in whatever order."""
+"""The router's mirror against a slow dictionary, under any sequence of operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumage.directory.mirror.mirror import SHARDS, Mirror
 from plumage.directory.mirror.staged_snapshot import StagedSnapshot
 
 RNG = random.Random(7)
-# A tree of chains that share prefixes: what prompts look like. 64-bit values in all shards.
+# A tree of chains that share prefixes, as prompts do. 64-bit values in all shards.
 ROOTS = [[RNG.getrandbits(64) for _ in range(3)] for _ in range(3)]
 CHAINS = [root + [RNG.getrandbits(64) for _ in range(4)] for root in ROOTS for _ in range(3)]
 CHUNKS = sorted({chunk for chain in CHAINS for chunk in chain})
@@ -31,18 +31,18 @@ def tokens_at(chunk: int) -> int:
 
 
 class SlowMirror:
-    """The contract, written down without any thought of speed."""
+    """The contract in its simplest form, without regard to speed."""
 
     def __init__(self) -> None:
-        self.said: dict[int, set[int]] = {}  # slot -> chunks its engine holds
-        self.hoped: dict[int, dict[int, float]] = {}  # slot -> pending chunk -> until
+        self.confirmed: dict[int, set[int]] = {}  # slot -> chunks that its engine holds
+        self.hoped: dict[int, dict[int, float]] = {}  # slot -> pending chunk -> end time
 
     def holds(self, slot: int, chunk: int) -> bool:
-        return chunk in self.said.get(slot, ()) or chunk in self.hoped.get(slot, ())
+        return chunk in self.confirmed.get(slot, ()) or chunk in self.hoped.get(slot, ())
 
     def match(self, chain: Sequence[int]) -> dict[int, int]:
         found = {}
-        for slot in {*self.said, *self.hoped}:
+        for slot in {*self.confirmed, *self.hoped}:
             depth = 0
             while depth < len(chain) and self.holds(slot, chain[depth]):
                 depth += 1
@@ -52,19 +52,19 @@ class SlowMirror:
 
 
 class MirrorMachine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, fast and slow mirror match alike."""
+    """After any sequence of operations, the mirror and its model match alike."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fast, self.slow, self.now = Mirror(), SlowMirror(), 0.0
-        self.filling: int | None = None  # the slot whose snapshot is being made whole
-        self.unlearned: set[int] = set()  # slots whose engines' word is to be taken out by upkeep
+        self.filling: int | None = None  # the slot whose snapshot is being loaded
+        self.unlearned: set[int] = set()  # slots whose confirmed chunks upkeep must remove
 
     @rule(slot=SLOTS, chunk=st.sampled_from(CHUNKS))
     def add(self, slot: int, chunk: int) -> None:
         assume(slot != self.filling and slot not in self.unlearned)  # no log is applied while a snapshot takes over
         self.fast.apply(slot, [(chunk, 1, tokens_at(chunk))])
-        self.slow.said.setdefault(slot, set()).add(chunk)
+        self.slow.confirmed.setdefault(slot, set()).add(chunk)
         self.slow.hoped.get(slot, {}).pop(chunk, None)
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), depth=st.integers(1, 7))
@@ -76,22 +76,22 @@ class MirrorMachine(RuleBasedStateMachine):
     def remove(self, slot: int, chunk: int) -> None:
         assume(slot != self.filling and slot not in self.unlearned)
         self.fast.apply(slot, [(chunk, 0, 0)])
-        self.slow.said.setdefault(slot, set()).discard(chunk)
+        self.slow.confirmed.setdefault(slot, set()).discard(chunk)
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS), ttl=st.sampled_from([1.0, 3.0]), after_match=st.booleans())
     def hold(self, slot: int, chain: list[int], ttl: float, after_match: bool) -> None:
         self.expire()
-        hoped, said = self.slow.hoped.setdefault(slot, {}), self.slow.said.get(slot, ())
+        hoped, confirmed = self.slow.hoped.setdefault(slot, {}), self.slow.confirmed.get(slot, ())
         first = 0
         if after_match:
             self.fast.match(chain)
             first = self.slow.match(chain).get(slot, 0)
-            while first and chain[first - 1] not in said:
+            while first and chain[first - 1] not in confirmed:
                 first -= 1
         else:
             chain = list(chain)  # one that was not matched
         self.fast.hold_pending(chain, slot, self.now, ttl)
-        hoped.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in said})
+        hoped.update({chunk: self.now + ttl for chunk in chain[first:] if chunk not in confirmed})
 
     @rule(slot=SLOTS, chain=st.sampled_from(CHAINS))
     def drop(self, slot: int, chain: list[int]) -> None:
@@ -111,7 +111,7 @@ class MirrorMachine(RuleBasedStateMachine):
                 del hoped[chunk]
 
     def stage_snapshot(self, slot: int) -> StagedSnapshot:
-        """What is being taken out goes at once: nothing is left of it if the snapshot is given up."""
+        """Confirmed chunks are gone at once: none of them returns if the snapshot is abandoned."""
         staged = self.fast.stage_snapshot(slot)
         self.gone(slot)
         return staged
@@ -119,14 +119,14 @@ class MirrorMachine(RuleBasedStateMachine):
     def gone(self, slot: int) -> None:
         if slot in self.unlearned:
             self.unlearned.remove(slot)
-            self.slow.said.pop(slot, None)
+            self.slow.confirmed.pop(slot, None)
 
     @rule(slot=SLOTS, chunks=st.sets(st.sampled_from(CHUNKS)))
     def replace(self, slot: int, chunks: set[int]) -> None:
         staged = self.stage_snapshot(slot)
         staged.add([(chunk, 1, tokens_at(chunk)) for chunk in chunks])
         staged.commit()
-        self.slow.said[slot] = set(chunks)
+        self.slow.confirmed[slot] = set(chunks)
         for chunk in chunks:
             self.slow.hoped.get(slot, {}).pop(chunk, None)
 
@@ -140,17 +140,17 @@ class MirrorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.filling is not None)
     @rule(steps=st.integers(1, 4))
     def carry(self, steps: int) -> None:
-        """The router goes on to decide, and its requests to fail, between the steps."""
+        """The router continues to decide between the steps, and its requests continue to fail."""
         for _ in islice(self.steps, steps):
             pass
         self.confirmed_by_snapshot()
 
     def confirmed_by_snapshot(self) -> None:
-        """An engine's word ends what was only expected."""
+        """A confirmed chunk is not pending any more."""
         hoped, left = self.slow.hoped.get(self.filling, {}), self.fast._pending.of(self.filling)
         for chunk in [chunk for chunk in hoped if chunk in self.chunks and chunk not in left]:
             del hoped[chunk]
-            self.slow.said.setdefault(self.filling, set()).add(chunk)
+            self.slow.confirmed.setdefault(self.filling, set()).add(chunk)
 
     @precondition(lambda self: self.filling is not None)
     @rule(whole=st.booleans())
@@ -159,7 +159,7 @@ class MirrorMachine(RuleBasedStateMachine):
             for _ in self.steps:
                 pass
             self.snapshot.commit()
-            self.slow.said[self.filling] = set(self.chunks)
+            self.slow.confirmed[self.filling] = set(self.chunks)
             for chunk in self.chunks:
                 self.slow.hoped.get(self.filling, {}).pop(chunk, None)
         else:
@@ -184,7 +184,7 @@ class MirrorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.unlearned)
     @rule(steps=st.integers(1, 6))
     def upkeep(self, steps: int) -> None:
-        """As far as it comes, also if that is not the end."""
+        """Upkeep may stop before its end."""
         self.expire()
         for _ in islice(self.fast.upkeep(self.now), steps):
             pass
@@ -197,7 +197,7 @@ class MirrorMachine(RuleBasedStateMachine):
         self.gone(slot)
         if slot == self.filling:
             self.filling = None
-        self.slow.said.pop(slot, None)
+        self.slow.confirmed.pop(slot, None)
         self.slow.hoped.pop(slot, None)
 
     @rule(steps=st.integers(1, SHARDS))
@@ -228,7 +228,7 @@ TestMirrorAgainstSlowMirror.settings = settings(max_examples=100, stateful_step_
 
 
 class StridingMachine(MirrorMachine):
-    """With matches so short that the chains have some."""
+    """Matches so short that the chains have stored ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a writer has made and the server has not taken yet."""
+"""Entries of a writer that the server has not taken yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plumage.directory.publisher import outbox as outbox_module
 from plumage.directory.publisher.outbox import Outbox, appending, weight
 
 
-def test_entries_leave_in_their_order_once_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_removed_in_order_once_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "ENTRIES_AT_ONCE", 3)
     outbox = Outbox()
     for number in range(5):
@@ -23,7 +23,7 @@ def test_entries_leave_in_their_order_once_they_are_taken(monkeypatch: pytest.Mo
     assert (len(outbox), outbox.taken, outbox.size) == (0, 5, 0)
 
 
-def test_numbers_go_on_when_all_is_written_anew() -> None:
+def test_numbers_continue_when_everything_is_written_again() -> None:
     outbox = Outbox()
     outbox.put(b"records")
     outbox.put(b"", (1, 2))
@@ -35,7 +35,7 @@ def test_numbers_go_on_when_all_is_written_anew() -> None:
     assert [entry.seq for entry in outbox.batch()] == [4]
 
 
-def test_is_full_beyond_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outbox_is_full_beyond_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "OUTBOX_BYTES", 1000)
     outbox = Outbox()
     while not outbox.full:
@@ -46,7 +46,7 @@ def test_is_full_beyond_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not outbox.full
 
 
-def test_an_entry_carries_its_number_as_its_id() -> None:
+def test_entry_has_its_number_as_its_id() -> None:
     outbox = Outbox()
     outbox.put(b"records", (1, 2))
     outbox.put(b"others")

@@ -1,4 +1,4 @@
-"""A password in a file: never in the URL, read anew at each connection."""
+"""A password in a file: never in the URL, and read again at each connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumage.directory.client.password_file import split_file_options, with_file
 @pytest.mark.parametrize(
     "url", ["redis://h:1/2", "redis://h:1/2?health_check_interval=3", "redis+sentinel://h:1,i:2/name", "unix:///s.sock"]
 )
-def test_a_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) -> None:
+def test_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) -> None:
     secret = tmp_path / "a b"
     whole = with_file_options(url, "plumage", secret, None)
     plain, options = split_file_options(whole)
@@ -29,7 +29,7 @@ def test_a_client_reads_the_file_at_each_connection(url: str, tmp_path: Path) ->
     assert client.connection_pool.connection_kwargs["credential_provider"] is not None  # type: ignore[union-attr]
 
 
-def test_the_default_user_and_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_default_user_and_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "p"
     _, options = split_file_options(with_file_options("redis://h", None, path, None))
     with pytest.raises(AuthenticationError, match="cannot read the password"):
@@ -38,6 +38,6 @@ def test_the_default_user_and_a_file_that_is_gone(tmp_path: Path) -> None:
     assert options["credential_provider"].get_credentials() == ("x",)
 
 
-def test_what_names_nothing_is_left_as_it_is() -> None:
+def test_url_without_password_file_is_unchanged() -> None:
     assert with_file_options("redis://h?db=1", None, None, None) == "redis://h?db=1"
     assert split_file_options("redis://h?db=1") == ("redis://h?db=1", {})

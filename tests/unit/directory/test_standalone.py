@@ -1,4 +1,4 @@
-"""The directory's server of a pool in a cluster: this process becomes it, on TCP, bounded, with nothing on disk."""
+"""The directory's server of a pool in a cluster: this process becomes it, on TCP, bounded, without files on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plumage.directory.server.standalone import command
 pytestmark = pytest.mark.redis
 
 
-def test_it_serves_over_tcp_within_its_memory_and_leaves_nothing(tmp_path: Path) -> None:
+def test_server_listens_on_tcp_within_its_memory_and_writes_no_file(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     line = [sys.executable, "-m", "plumage.directory.server.standalone", f"--port={port}", "--max-memory=20000000"]
     server = subprocess.Popen([*line, f"--folder={tmp_path}"], stdout=subprocess.DEVNULL)
@@ -52,6 +52,6 @@ def until_answers(client: Redis) -> None:
             time.sleep(0.05)
 
 
-def test_it_listens_on_all_addresses_of_both_families() -> None:
+def test_server_listens_on_all_addresses_of_both_families() -> None:
     line = command(find_server(), 6379, 1, Path("/tmp"))
     assert line[line.index("--bind") + 1] == "* -::*"

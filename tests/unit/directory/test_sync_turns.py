@@ -1,6 +1,6 @@
-"""How a router's sync shares the loop with requests, and what it does while no server answers.
+"""How a router's sync shares the event loop with requests, and its upkeep while no server answers.
 
-Where requests fill the loop, each turn given back is a turn waited: logs of many replicas are read at one go.
+Where requests fill the loop, each turn given back means a wait, so logs of many replicas are read in one turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _bytes(value: Any) -> bytes:
 
 
 async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, records: int) -> int:
-    """How often the loop came round while an entry of so many records was taken from each replica."""
+    """How often the loop ran while an entry of so many records was read from each replica."""
     monkeypatch.setattr(sync_module, "PACE", 0.0)
     router = DirectorySync("unix:///nowhere", pool="p", mirror=Mirror())
     router.set_replicas({f"r{slot}": slot for slot in range(replicas)})
@@ -57,26 +57,26 @@ async def turns_of_a_read(monkeypatch: pytest.MonkeyPatch, replicas: int, record
     return turns
 
 
-async def test_many_replicas_with_little_news_take_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_records_of_many_replicas_take_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns_of_a_read(monkeypatch, REPLICAS, 1) < 10
 
 
-async def test_much_news_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_records_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await turns_of_a_read(monkeypatch, 20, 4096) >= 20
 
 
-async def test_a_replica_without_heartbeat_stops_the_loop_for_no_longer_than_a_piece(
+async def test_replica_without_heartbeat_blocks_the_loop_for_one_piece_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where much is expected of it: all of that is kept, and all that its engine said goes."""
-    mirror, told = Mirror(), RNG.getrandbits(64)
+    """Also with many pending chunks: all of them are kept, and all confirmed chunks are removed."""
+    mirror, confirmed = Mirror(), RNG.getrandbits(64)
     router = DirectorySync("unix:///nowhere", pool="p", mirror=mirror)
     router.set_replicas({"r0": 0})
     known = router._replicas["r0"]
     known.reader.begin()
     list(known.reader.commit("1.a"))
     known.loaded()
-    mirror.apply(0, [(told, 1, 64)])
+    mirror.apply(0, [(confirmed, 1, 64)])
     for _ in range(8 * PIECE // 64):
         mirror.hold_pending([RNG.getrandbits(64) for _ in range(64)], 0, time.monotonic(), 1000.0)
 
@@ -86,7 +86,7 @@ async def test_a_replica_without_heartbeat_stops_the_loop_for_no_longer_than_a_p
     monkeypatch.setattr(router, "_poll", poll)
     polling, turns = asyncio.ensure_future(router._poll_turn()), 0
     async with asyncio.timeout(60):
-        while mirror.match([told]):
+        while mirror.match([confirmed]):
             turns += 1
             await asyncio.sleep(0)
     assert turns >= 8
@@ -95,7 +95,7 @@ async def test_a_replica_without_heartbeat_stops_the_loop_for_no_longer_than_a_p
     await router.close()
 
 
-async def test_what_is_over_leaves_the_mirror_also_while_no_server_answers() -> None:
+async def test_upkeep_of_the_mirror_runs_while_no_server_answers() -> None:
     mirror = Mirror()
     for slot in range(2):
         mirror.hold_pending([RNG.getrandbits(64) for _ in range(7)], slot, 0.0, 0.001)

@@ -1,4 +1,4 @@
-"""A background task goes on after any error: told to the log once of each kind, counted each time, after a pause."""
+"""A background task continues after any error: it logs each kind once, counts each error, and pauses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOWHERE = "unix:///nowhere/directory.sock"
 
 
 class Waits(Backoff):
-    """Counts the waits, and waits for nothing."""
+    """Counts the waits and waits for nothing."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(1))
@@ -41,7 +41,7 @@ class Waits(Backoff):
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits between two attempts."""
+    """No wait between two attempts."""
     monkeypatch.setattr(Backoff, "next", lambda self: 0.0)
 
 
@@ -53,7 +53,7 @@ async def until(true: Any) -> None:
 
 async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Waits]:
     """`run_forever` through these turns, to their end."""
-    told: list[Exception] = []
+    reported: list[Exception] = []
     backoff, ended = Waits(), False
 
     async def turn() -> None:
@@ -64,38 +64,38 @@ async def run(errors: Iterator[Exception | None]) -> tuple[list[Exception], Wait
         elif error is not None:
             raise error
 
-    await run_forever(turn, "the task", backoff=backoff, failed=told.append, done=lambda: ended)
-    return told, backoff
+    await run_forever(turn, "the task", backoff=backoff, failed=reported.append, done=lambda: ended)
+    return reported, backoff
 
 
-async def test_a_mistake_is_told_once_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_is_logged_once_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
     errors = [ValueError("one"), None, ValueError("two"), KeyError("three"), KeyError("four")]
-    told, _ = await run(iter(errors))
-    assert told == [error for error in errors if error is not None]
+    reported, _ = await run(iter(errors))
+    assert reported == [error for error in errors if error is not None]
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError, KeyError]
     assert all("the task" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_server_that_is_away_is_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
-    told, _ = await run(iter([RedisConnectionError("gone"), TimeoutError(), OSError("no route")]))
-    assert len(told) == 3
+async def test_unreachable_server_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    reported, _ = await run(iter([RedisConnectionError("gone"), TimeoutError(), OSError("no route")]))
+    assert len(reported) == 3
     assert not caplog.records
 
 
-async def test_waits_after_each_error_and_begins_anew_after_a_good_turn() -> None:
+async def test_pauses_after_each_error_and_resets_after_a_good_turn() -> None:
     _, backoff = await run(iter([ValueError("a"), ValueError("b"), None]))
     assert backoff.waits == 2
     assert backoff.failures == 0
 
 
-async def test_what_is_told_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_logged_kinds_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     kinds = [type(f"Kind{number}Error", (Exception,), {}) for number in range(KINDS + 5)]
-    told, _ = await run(iter([kind() for kind in kinds]))
-    assert len(told) == KINDS + 5
+    reported, _ = await run(iter([kind() for kind in kinds]))
+    assert len(reported) == KINDS + 5
     assert len(caplog.records) == KINDS
 
 
-async def test_it_can_be_cancelled() -> None:
+async def test_task_can_be_cancelled() -> None:
     async def turn() -> None:
         await asyncio.sleep(60)
 
@@ -114,7 +114,7 @@ def broken(*_: Any) -> Any:
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_an_exchange_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exchange_continues(caplog: pytest.LogCaptureFixture) -> None:
     exchange = SharedStream(NOWHERE, "key", make=broken, take=None, period=0.0, longest=1, lifetime=1)
     exchange.start()
     await until(lambda: exchange.counts["failures"] > 2)
@@ -123,7 +123,7 @@ async def test_an_exchange_goes_on(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_offers_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offers_continue(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     share = WorkShare(NOWHERE, pool="chat", router="r", mirror=Mirror(64), work=dict)
     monkeypatch.setattr(share.exchange, "start", lambda: None)
     monkeypatch.setattr(share.learned, "exchange", broken)
@@ -134,7 +134,7 @@ async def test_offers_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_hotness_goes_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hotness_continues(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     share = HotnessShare(NOWHERE, pool="chat")
     monkeypatch.setattr(share.exchange.client, "get", broken)
     share.start()
@@ -144,7 +144,7 @@ async def test_hotness_goes_on(caplog: pytest.LogCaptureFixture, monkeypatch: py
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_heartbeats_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_continue(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
     monkeypatch.setattr(sync, "_poll", broken)
     sync.start()
@@ -153,7 +153,7 @@ async def test_heartbeats_go_on(caplog: pytest.LogCaptureFixture, monkeypatch: p
     assert logged(caplog) == 1
 
 
-async def test_a_snapshot_is_tried_again(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_snapshot_is_retried(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage.directory.mirror.sync.read_snapshot", broken)
     sync = DirectorySync(NOWHERE, pool="chat", mirror=Mirror(64))
     known = ReplicaView("chat", "chat-0", LogReader(sync.mirror, 0), Backoff(random.Random(1)))
@@ -166,7 +166,7 @@ async def test_a_snapshot_is_tried_again(caplog: pytest.LogCaptureFixture, monke
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_a_writer_starts_over_after_a_mistake(
+async def test_writer_restarts_after_an_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = DirectoryWriter(NOWHERE, pool="chat", replica="chat-0")

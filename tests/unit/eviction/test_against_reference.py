@@ -1,7 +1,7 @@
 """RLT in both forms, 2Q and TTL against models that keep single blocks in plain sets and lists, and search them.
 
-Every request adds at most one block, so that each block is a run of its own and the models need know of blocks only.
-Requests come one after another; each takes its path into use, makes room for one more block, caches it, and ends.
+Every request adds at most one block, so each block is a run of its own and the models only need blocks. Requests run
+one after another: each takes its path into use, makes room for one more block, caches it, and ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from plumage_bench.baselines.eviction.rlt_code import RltCode
 from plumage_bench.baselines.eviction.twoq import TwoQ
 
 Path = list[int]
-BASE = 64  # a block's number is its path, one digit a level
+BASE = 64  # a block's number is its path, one digit per level
 
 
 def requests(seed: int, count: int) -> Iterator[tuple[Path, float]]:
-    """Paths in a deep, a bushy or a flat tree, each preceded by its own prefixes, with gaps of up to three seconds."""
+    """Paths in a deep, a bushy or a flat tree, each after its own prefixes, with gaps of up to three seconds."""
     rng, now = random.Random(seed), 0.0
     depth, width = rng.choice([(5, 3), (2, 7), (1, 40)])
     for _ in range(count):
@@ -40,8 +40,9 @@ def requests(seed: int, count: int) -> Iterator[tuple[Path, float]]:
 
 
 class Model(ABC):
-    """used, inserted: by cached block, when it was last used and when it was cached. A block's parent is its number
-    without the last digit."""
+    """used, inserted: last use and insertion time by cached block. A block's parent is its number without the last
+    digit.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -62,7 +63,7 @@ class Model(ABC):
             self.added(block)
 
     def leaves(self, held: Path) -> list[int]:
-        """Evictable: cached, not in use, and nobody's parent."""
+        """Evictable blocks: cached, not in use, and without a child."""
         parents = {block // BASE for block in self.used}
         return [block for block in self.used if block not in parents and block not in held]
 
@@ -119,8 +120,9 @@ class SlowTwoQ(Model):
 
 
 class SlowRlt(Model):
-    """KVRouting's Algorithm 1: `marked` is its marking set. Which unmarked leaf goes is the policy's draw; it is told,
-    and objects to any other choice."""
+    """KVRouting's Algorithm 1: `marked` is its marking set. The policy draws which unmarked leaf it evicts. The model
+    follows that draw, and rejects any other choice.
+    """
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -182,7 +184,7 @@ class Pool:
 @pytest.mark.parametrize("name", ["Ttl", "TwoQ"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
-def test_the_same_blocks_stay_cached(name: str, seed: int, capacity: int) -> None:
+def test_same_blocks_stay_cached(name: str, seed: int, capacity: int) -> None:
     model: Model = SlowTtl(capacity) if name == "Ttl" else SlowTwoQ(capacity)
     pool = Pool(capacity, Ttl(SlowTtl.ttl) if name == "Ttl" else TwoQ(capacity))
     for path, now in requests(seed, 80):
@@ -194,7 +196,9 @@ def test_the_same_blocks_stay_cached(name: str, seed: int, capacity: int) -> Non
 @pytest.mark.parametrize("name", ["Rlt", "RltCode"])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
-def test_rlt_has_the_models_marks_and_phases_and_evicts_what_it_allows(name: str, seed: int, capacity: int) -> None:
+def test_rlt_has_the_marks_and_phases_of_the_model_and_evicts_allowed_leaves(
+    name: str, seed: int, capacity: int
+) -> None:
     policy, model = (
         (Rlt(capacity, random.Random(seed)), SlowRlt(capacity))
         if name == "Rlt"
@@ -211,8 +215,8 @@ def test_rlt_has_the_models_marks_and_phases_and_evicts_what_it_allows(name: str
         assert (marked, policy.marked, policy.phase) == (model.marked, len(model.marked), model.phase)
 
 
-def test_the_models_are_driven_where_they_could_fail() -> None:
-    """The requests reach each rule: leaves expire and do not, blocks come back from A1out, phases start by need."""
+def test_requests_reach_the_rules_of_the_models() -> None:
+    """Leaves expire or do not, blocks return from A1out, and phases start by need."""
     ttl, queues, rlt = SlowTtl(12), SlowTwoQ(12), SlowRlt(12)
     policy = Rlt(12, random.Random(1))
     pool, expired, by_age, long_term = Pool(12, policy), 0, 0, 0
@@ -233,8 +237,8 @@ def _marked(policy: Rlt, pool: Pool) -> list[Path]:
     return [run.hashes for run in pool.pool.tree.runs() if run.rank == policy.phase]
 
 
-def test_the_authors_rlt_marks_a_split_but_not_a_whole_match() -> None:
-    """Where the printed form marks [1, 2] and [3, 4] alike."""
+def test_authors_rlt_marks_a_split_but_not_a_whole_match() -> None:
+    """The printed form marks [1, 2] and [3, 4] alike."""
     policy = RltCode(10, random.Random(1))
     pool = Pool(20, policy)
     pool.serve([1, 2, 3, 4], 0.0)
@@ -248,8 +252,8 @@ def test_the_authors_rlt_marks_a_split_but_not_a_whole_match() -> None:
 
 
 @pytest.mark.parametrize(("form", "phases"), [(Rlt, 1), (RltCode, 2)])
-def test_the_authors_rlt_starts_a_phase_when_fewer_are_unmarked_than_must_go(form: type[Rlt], phases: int) -> None:
-    """Six of eight blocks are marked and three must go: two unmarked ones do for a start in the printed form only."""
+def test_authors_rlt_starts_a_phase_when_too_few_blocks_are_unmarked(form: type[Rlt], phases: int) -> None:
+    """Six of eight blocks are marked and three must be evicted. In the printed form two unmarked ones suffice."""
     policy = form(8, random.Random(1))
     pool = Pool(8, policy)
     pool.serve([1, 2], 0.0)

@@ -1,4 +1,4 @@
-"""What the papers claim of eviction, on their own constructions and workloads, small enough for a unit test."""
+"""The papers' claims about eviction, on their own constructions and workloads, in the size of a unit test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_construction_c2_nobody_beats_the_harmonic_number_and_rlt_reaches_it() -
     assert 0.75 < fmean(run.random_lru for run in runs) / harmonic(32) < 1.35
 
 
-def test_rlt_reaches_the_papers_hit_ratio_in_the_worst_order() -> None:
+def test_rlt_reaches_the_hit_ratio_of_the_paper_in_the_worst_order() -> None:
     assert 0.40 <= ratio(lambda seed: gsp_worst_order(seed, 12_500), "Rlt") <= 0.44
     below = gsp_worst_order(1, 11_700)
     assert replay(below, policy_for("Lru", below, 1)).hit_ratio < 0.07, "leaf-LRU, just below the length of the loop"
@@ -58,13 +58,13 @@ def test_hotness_gains_on_shared_prefixes_and_costs_conversations_nothing() -> N
     assert ratio(turns, "Rlt") >= 0.92 * ratio(turns, "Lru")
 
 
-def test_the_same_seed_gives_the_same_evictions() -> None:
+def test_seed_repeats_the_evictions() -> None:
     work = some_of(few_shot(5, "bbh", 0.9))
     for policy in ("Rlt", "Hotness", "HotnessPaper"):
         assert replay(work, policy_for(policy, work, 5)) == replay(work, policy_for(policy, work, 5))
 
 
-def test_a_pool_under_rlt_serves_from_a_full_cache_of_held_blocks() -> None:
+def test_rlt_pool_serves_from_a_full_cache_of_held_blocks() -> None:
     pool = BlockPool(4, make_policy("Rlt", capacity=4, rng=random.Random(1)))
     assert pool.allocate(4, 0.0)
     pool.commit([1, 2, 3, 4], None, 0.0)

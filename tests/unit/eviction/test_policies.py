@@ -1,4 +1,4 @@
-"""Each eviction policy chooses as its definition says, against slow definitions where one can be written down."""
+"""Each eviction policy chooses as its definition says, compared with slow definitions where possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plumage.hotness.record import NodeRecord
 
 
 def slow_leaf_lru(capacity: int, chains: list[list[int]]) -> int:
-    """Misses of leaf-LRU, block by block: of the leaves, the one used longest ago."""
+    """Misses of leaf-LRU, block by block: it evicts the leaf used longest ago."""
     used: dict[int, int] = {}
     parent: dict[int, int | None] = {}
     count = 0
@@ -45,15 +45,16 @@ def slow_leaf_lru(capacity: int, chains: list[list[int]]) -> int:
 
 
 def exact_hotness() -> HotnessPaper:
-    """With a filter so wide that it neither confuses nor drops nodes, and a formula that a node which has begun to
-    go, and has become shorter, keeps its place under."""
+    """A filter so wide that it neither confuses nor drops nodes, and a formula under which a partly evicted node keeps
+    its rank.
+    """
     record = NodeRecord(CuckooFilter(256, random.Random(1), fingerprint_bits=32, aging_interval=7))
     return HotnessPaper(record, "frequency + clock")
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
-def test_lru_evicts_as_the_slow_leaf_lru_does(seed: int, capacity: int) -> None:
+def test_lru_evicts_as_the_slow_leaf_lru(seed: int, capacity: int) -> None:
     chains = paths(seed, 60)
     assert misses(make_policy("Lru", capacity=capacity, rng=random.Random(1)), capacity, chains) == slow_leaf_lru(
         capacity, chains
@@ -63,7 +64,7 @@ def test_lru_evicts_as_the_slow_leaf_lru_does(seed: int, capacity: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
 @pytest.mark.parametrize("name", ["Hotness", "HotnessPaper"])
-def test_the_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
+def test_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
     policy = exact_hotness() if name == "HotnessPaper" else make_policy(name, capacity=capacity, rng=random.Random(1))
     assert isinstance(policy, ScoredPolicy)
     pool = BlockPool(capacity, policy)
@@ -75,7 +76,7 @@ def test_the_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_a_cleared_pool_starts_again(name: str) -> None:
+def test_cleared_pool_starts_again(name: str) -> None:
     pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
     for now, blocks in enumerate(paths(1, 30)):
         serve(pool, blocks, float(now))
@@ -86,7 +87,7 @@ def test_a_cleared_pool_starts_again(name: str) -> None:
         serve(pool, blocks, float(now))
 
 
-def test_rlt_never_evicts_a_marked_leaf_while_an_unmarked_one_is_there() -> None:
+def test_rlt_evicts_no_marked_leaf_while_an_unmarked_one_exists() -> None:
     policy = Rlt(20, random.Random(3))
     pool = BlockPool(20, policy)
     for now, blocks in enumerate(paths(4, 400)):
@@ -109,7 +110,7 @@ def test_rlt_starts_a_phase_when_as_many_blocks_are_marked_as_the_cache_holds() 
     assert [run.hashes for run in pool.tree.leaves if run.rank == policy.phase] == [[4]]
 
 
-def test_rlt_erratum_a_phase_starts_when_all_unmarked_leaves_are_pinned() -> None:
+def test_rlt_erratum_phase_starts_when_all_unmarked_leaves_are_pinned() -> None:
     policy = Rlt(100, random.Random(1))
     pool = BlockPool(3, policy)
     for block in (1, 2, 3):
@@ -121,7 +122,7 @@ def test_rlt_erratum_a_phase_starts_when_all_unmarked_leaves_are_pinned() -> Non
     assert pool.match([1]) == 1
 
 
-def test_rlt_a_phase_that_ends_inside_a_run_counts_the_rest_of_it() -> None:
+def test_rlt_phase_that_ends_inside_a_run_counts_the_rest_of_it() -> None:
     policy = Rlt(10, random.Random(1))
     policy.insert(Run([1, 2, 3, 4, 5, 6, 7], None, 0.0), 0.0)
     policy.insert(Run([11, 12, 13, 14, 15], None, 0.0), 1.0)
@@ -144,7 +145,7 @@ def test_rlt_chooses_uniformly_and_repeats_by_seed() -> None:
     assert first == again
 
 
-def test_ghosts_forget_the_oldest_and_cut_where_notes_change() -> None:
+def test_ghosts_forget_the_oldest_and_split_where_notes_change() -> None:
     ghosts: Ghosts[str] = Ghosts(4)
     ghosts.remember([1, 2], "a")
     ghosts.remember([3, 4, 5], "b")
@@ -156,7 +157,7 @@ def test_ghosts_forget_the_oldest_and_cut_where_notes_change() -> None:
     assert len(ghosts) == 4
 
 
-def test_hotness_keeps_a_shared_prefix_and_lets_private_tails_go() -> None:
+def test_hotness_keeps_a_shared_prefix_and_evicts_private_tails() -> None:
     capacity = 40
     pool = BlockPool(capacity, Hotness(capacity))
     prefixes = [[1000 * group + i for i in range(8)] for group in (1, 2, 3)]
@@ -185,8 +186,8 @@ def test_hotness_frequency_outlives_eviction() -> None:
     assert again.rank == frequency + 1
 
 
-def test_of_runs_used_as_often_hotness_keeps_the_one_whose_uses_lie_closer_together() -> None:
-    """Both come five times and are evicted in between; the steady one is the older of the two when they compete."""
+def test_hotness_prefers_the_run_with_closer_uses_among_equally_used() -> None:
+    """Both are used five times and evicted in between. The steady one is the older of the two when they compete."""
     capacity = 6
     policy = Hotness(capacity, (16.0,))
     pool = BlockPool(capacity, policy)
@@ -213,7 +214,7 @@ def test_of_runs_used_as_often_hotness_keeps_the_one_whose_uses_lie_closer_toget
     assert policy.victim(0.0).hashes == rare
 
 
-def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_committed() -> None:
+def test_remembered_prefix_and_new_tail_are_two_runs_for_any_commit_order() -> None:
     pool = BlockPool(12, make_policy("Hotness", capacity=12, rng=random.Random(1)))
     for now, tail in enumerate((50, 60, 70)):
         serve(pool, [1, 2, 3, 4, tail], float(now))
@@ -233,7 +234,7 @@ def test_a_remembered_prefix_and_its_new_tail_are_two_runs_however_they_are_comm
     assert next(run.rank for blocks, run in runs.items() if blocks[-1] == 4) >= 4
 
 
-def test_hotness_gives_frequency_a_say_among_shared_prefixes_and_none_among_conversations() -> None:
+def test_hotness_weighs_frequency_for_shared_prefixes_and_not_for_conversations() -> None:
     rng = random.Random(3)
     chatty = Hotness(200)
     pool = BlockPool(200, chatty)
@@ -256,7 +257,7 @@ def test_hotness_gives_frequency_a_say_among_shared_prefixes_and_none_among_conv
     assert shared.weight >= 1
 
 
-def test_hotness_paper_ranks_by_the_printed_formula() -> None:
+def test_printed_hotness_ranks_by_its_formula() -> None:
     policy = make_policy("HotnessPaper", capacity=50, rng=random.Random(1), block_tokens=1)
     pool = BlockPool(50, policy)
     serve(pool, [1], 0.0)
@@ -264,7 +265,7 @@ def test_hotness_paper_ranks_by_the_printed_formula() -> None:
     assert policy.victim(1.0).hashes == [11, 12, 13], "1 + 255/3 is less than 1 + 255/1: long nodes first"
 
 
-def test_hotness_paper_takes_other_formulas() -> None:
+def test_printed_hotness_takes_other_formulas() -> None:
     priority = "clock + frequency / length"
     policy = make_policy("HotnessPaper", capacity=50, rng=random.Random(1), priority=priority, block_tokens=1)
     pool = BlockPool(50, policy)
@@ -287,20 +288,20 @@ def test_hotness_paper_takes_other_formulas() -> None:
         ("HotnessPaper", {"fingerprint_bits": "8"}),
     ],
 )
-def test_a_bad_option_is_named(name: str, options: dict[str, object]) -> None:
+def test_wrong_option_is_named(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         make_policy(name, capacity=10, rng=random.Random(1), **options)
 
 
 class Youngest(Lru):
-    """A policy of one's own, which has a capacity and a setting, and draws nothing."""
+    """A policy of a user, with a capacity and a setting, that draws no random numbers."""
 
     def __init__(self, capacity: int, share: float = 0.5) -> None:
         super().__init__()
         self.limit = capacity * share
 
 
-def test_an_import_path_names_a_policy_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_path_names_a_policy_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_eviction", sys.modules[__name__])
     policy = make_policy("own_eviction:Youngest", capacity=10, rng=random.Random(1), share=0.2)
     assert isinstance(policy, Youngest)
@@ -311,7 +312,7 @@ def test_an_import_path_names_a_policy_with_its_options(monkeypatch: pytest.Monk
         make_policy("own_eviction:Youngest", capacity=10, rng=random.Random(1), shares=1.0)
 
 
-def test_an_unknown_policy_is_named_with_those_that_there_are() -> None:
+def test_error_of_an_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(ConfigurationError, match=r"'Mru'; there are: Lru, Rlt, .*, and package\.module:Class"):
         make_policy("Mru", capacity=10, rng=random.Random(1))
     assert policy_options("Mru") == []

@@ -1,4 +1,4 @@
-"""Eviction by hotness, where somebody else has seen more uses than this cache."""
+"""Eviction by hotness where the pool has seen more uses than this cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
 
 
 def hits(policy: Hotness, seed: int) -> int:
-    """Prefixes of eight blocks, asked for by Zipf's law of which this cache sees a few hundred, each with a tail."""
+    """Hits on prefixes of eight blocks by Zipf's law, each with a tail. This cache sees a few hundred requests."""
     rng = random.Random(seed)
     pool, found = BlockPool(CAPACITY, policy), 0
     for now in range(300):
@@ -30,18 +30,18 @@ def hits(policy: Hotness, seed: int) -> int:
     return found
 
 
-def told(scale: float) -> Hotness:
+def pool_prior(scale: float) -> Hotness:
     policy = Hotness(CAPACITY)
     policy.pooled = lambda name: max(1.0, scale / ((name - 1) // 8 + 1)) if name < 10_000 else None
     return policy
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_knows_what_all_ask_for_finds_more(seed: int) -> None:
-    assert hits(told(200.0), seed) > hits(Hotness(CAPACITY), seed)
+def test_pool_wide_hotness_finds_more(seed: int) -> None:
+    assert hits(pool_prior(200.0), seed) > hits(Hotness(CAPACITY), seed)
 
 
-def test_of_two_used_alike_here_what_others_use_stays() -> None:
+def test_prefix_used_elsewhere_stays_among_equally_used() -> None:
     for hot, cold in ((1, 101), (101, 1)):
         policy = Hotness(4, weights=[4.0])
         policy.pooled = {hot: 64.0}.get
@@ -52,12 +52,12 @@ def test_of_two_used_alike_here_what_others_use_stays() -> None:
         assert pool.pin([hot, hot + 1], 3.0) == 2
 
 
-def test_fewer_uses_elsewhere_take_nothing_from_ours() -> None:
+def test_fewer_uses_elsewhere_reduce_nothing() -> None:
     plain, less = Hotness(CAPACITY), Hotness(CAPACITY)
     less.pooled = lambda name: 1.0
     assert hits(plain, 1) == hits(less, 1)
 
 
-def test_a_word_beyond_a_frequencys_eight_bits_counts_as_the_most() -> None:
-    much, most = told(1e9), told(1e12)
+def test_frequency_beyond_eight_bits_counts_as_the_maximum() -> None:
+    much, most = pool_prior(1e9), pool_prior(1e12)
     assert hits(much, 2) == hits(most, 2)

@@ -1,4 +1,4 @@
-"""A shadow cache finds what a real one of its weight would find, and the weight follows the best of them."""
+"""A shadow cache finds what a real one of its weight would find, and the weight follows the best shadow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NARROW = 2.0**-14  # buckets so narrow that each score has its own; a power of t
 
 
 def uses(seed: int, count: int) -> list[int]:
-    """Blocks, a few of them much more often than the rest."""
+    """Uses of blocks, some of them much more often than the rest."""
     rng = random.Random(seed)
     return [int(60 * rng.random() ** 3) for _ in range(count)]
 
 
 def worths(blocks: Sequence[int]) -> list[tuple[int, int, float]]:
-    """Each use as block, time of the use before (-1: the first), and log2 of the frequency up to it."""
+    """Each use as block, time of the previous use (-1: the first), and log2 of the frequency up to it."""
     last: dict[int, int] = {}
     frequency: dict[int, int] = {}
     seen = []
@@ -70,13 +70,13 @@ def slow_hits(blocks: Sequence[int], room: int, weight: float) -> list[bool]:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), room=st.integers(2, 30), weight=st.sampled_from([0.0, 7.31, 41.77, 1000.123]))
-def test_a_shadow_with_narrow_buckets_hits_exactly_where_a_cache_hits(seed: int, room: int, weight: float) -> None:
+def test_shadow_with_narrow_buckets_hits_exactly_where_a_cache_hits(seed: int, room: int, weight: float) -> None:
     blocks = uses(seed, 300)
     assert shadow_hits(blocks, room, weight, NARROW) == slow_hits(blocks, room, weight)
 
 
 @pytest.mark.parametrize("weight", [0.0, 8.0, 64.0])
-def test_a_shadow_with_wide_buckets_hits_nearly_as_often(weight: float) -> None:
+def test_shadow_with_wide_buckets_hits_nearly_as_often(weight: float) -> None:
     blocks, room = uses(5, 20_000), 16
     wide, exact = (sum(hits) for hits in (shadow_hits(blocks, room, weight, 2.0), slow_hits(blocks, room, weight)))
     assert wide == pytest.approx(exact, rel=0.03)
@@ -104,16 +104,16 @@ def test_hotness_without_weight_is_leaf_lru(seed: int, capacity: int) -> None:
     assert hits(Hotness(capacity, (0.0,)), capacity, seed) == hits(Lru(), capacity, seed)
 
 
-def test_the_weight_changes_once_another_shadow_found_more_and_only_then() -> None:
+def test_weight_changes_only_once_another_shadow_has_more_hits() -> None:
     shadows = Shadows(32, (0.0, 4.0), window=8.0)
     shadows.new(40)
     shadows.idle(40, 0.0, 8, 32)
-    shadows.idle(40, 2.0, 32, 32)  # the eight used once must go, under weight 0 any eight of the forty
+    shadows.idle(40, 2.0, 32, 32)  # the eight used once are evicted; under weight 0 any eight of the forty
     assert not shadows.choose(40), "nothing was found yet"
     assert shadows.weight == 0
     shadows.idle(80, 0.0, 0, 32)
     shadows.new(32)
-    shadows.idle(100, 0.0, 32, 32)  # a scan: it washes out the cache without weight
+    shadows.idle(100, 0.0, 32, 32)  # a scan: it empties the cache without weight
     shadows.again(40, 2.0, 32)
     assert not shadows.choose(41), "asked too soon after the last time"
     assert shadows.choose(140)
@@ -121,8 +121,8 @@ def test_the_weight_changes_once_another_shadow_found_more_and_only_then() -> No
     assert not shadows.choose(180)
 
 
-def test_old_hits_fade() -> None:
-    """What was used often pays at first, what was used last pays later, and less than the first did altogether."""
+def test_old_hits_age() -> None:
+    """Frequent blocks hit at first. Later the recent ones hit, but in total less than the first did."""
     shadows = Shadows(32, (0.0, 4.0), window=1.0)
     shadows.new(32)
     shadows.idle(10, 2.0, 32, 32)

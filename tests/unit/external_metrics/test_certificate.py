@@ -1,4 +1,4 @@
-"""How long the certificate of external metrics is good for: of a chain, by its states, on the operator's page."""
+"""The validity of the external-metrics certificate: the end of a chain, its states, and its metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = 1_800_000_000.0
 NAME = "plumage_operator_external_metrics_certificate_expiry_timestamp_seconds"
 
 
-def test_a_chain_ends_with_the_first_of_its_certificates(tmp_path: Path) -> None:
+def test_chain_ends_with_its_first_expiring_certificate(tmp_path: Path) -> None:
     authority = Authority.create("serving")
     ends = []
     for name, days in (("leaf", 20), ("link", 3)):
@@ -31,7 +31,7 @@ def test_a_chain_ends_with_the_first_of_its_certificates(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "text", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"]
 )
-def test_what_can_not_be_read_has_no_end(text: bytes) -> None:
+def test_unreadable_certificate_has_no_end(text: bytes) -> None:
     assert expiry(text) is None
 
 
@@ -50,13 +50,13 @@ def test_states_change_seven_days_before_the_end_and_at_it(left: float, state: C
     assert state_of(END, END - left) is state
 
 
-def test_what_is_said_names_the_time_and_what_to_do() -> None:
+def test_message_has_the_time_and_a_remedy() -> None:
     for state in CertificateState:
         assert "2027-01-15T08:00:00Z" in describe_certificate(state, END)
         assert ("renew" in describe_certificate(state, END)) is (state is not CertificateState.GOOD)
 
 
-def test_an_operator_that_serves_none_has_no_such_metric() -> None:
+def test_operator_without_certificate_has_no_such_metric() -> None:
     metrics = Metrics()
     assert NAME not in metrics.page(pools=0, waiting=0, oldest=0)
     metrics.certificate_expires = END

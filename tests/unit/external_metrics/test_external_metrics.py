@@ -1,4 +1,4 @@
-"""What is offered to scalers that are not ours: figures, selectors, documents."""
+"""The external metrics for other autoscalers: figures, selectors, documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sample(load: PoolLoad, judge: CacheJudge | None = None) -> PoolSample:
     return PoolSample("models", "chat", load, judge)
 
 
-def test_a_miss_ratio_is_told_only_as_far_as_more_cache_would_cure_it() -> None:
+def test_miss_ratio_counts_only_misses_that_more_cache_would_avoid() -> None:
     def cure(measured: float, replicas: int) -> float:
         judge = CacheJudge(KNEE, measured, replicas, 1000.0)
         return current_values(sample(pool([1.0] * replicas), judge), 0.0)["plumage_cache_miss_ratio_curable"]
@@ -32,12 +32,12 @@ def test_a_miss_ratio_is_told_only_as_far_as_more_cache_would_cure_it() -> None:
     assert cure(0.8, 40) == 0.0
 
 
-def test_until_a_ratio_has_settled_that_of_before_foretells_it() -> None:
+def test_unsettled_ratio_is_replaced_by_the_previous_one() -> None:
     judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
     assert current_values(sample(pool([1.0] * 3), judge), 0.0)["plumage_cache_miss_ratio_curable"] == pytest.approx(0.2)
 
 
-def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
+def test_amounts_are_sums_of_the_pool_without_requests_held_back() -> None:
     load = pool([1500.0, 2500.0], ttft=0.9, queue_wait=0.3, held_back=0.1, held=3)
     changes = {"held_back": 500.0, "output_tokens_per_second": 50.0}
     load = replace(load, replicas=tuple(replace(one, **changes) for one in load.replicas))
@@ -50,13 +50,13 @@ def test_amounts_are_the_pools_and_without_what_is_held_back() -> None:
     assert found["plumage_held_requests"] == 3
 
 
-def test_a_part_of_a_sum_is_not_told_nor_what_is_stale() -> None:
+def test_partial_sums_and_stale_figures_are_not_reported() -> None:
     assert "plumage_total_tokens_per_second" not in current_values(sample(pool([1500.0, None])), 0.0)
     judge = CacheJudge(KNEE, 0.4, 2, 1000.0)
     assert current_values(sample(pool([1500.0] * 2, ttft=0.1), judge), 46.0) == {}
 
 
-def test_an_idle_pool_waits_for_nothing() -> None:
+def test_idle_pool_has_no_waiting_time() -> None:
     found = current_values(sample(pool([0.0], arrivals=0, in_flight=0)), 0.0)
     assert found["plumage_queue_wait_seconds"] == 0.0
     assert "plumage_queue_wait_seconds" not in current_values(sample(pool([0.0])), 0.0)
@@ -82,18 +82,18 @@ def test_an_idle_pool_waits_for_nothing() -> None:
         ("inference.plumage.dev/pool=chat", True),
     ],
 )
-def test_selectors(selector: str, selected: bool) -> None:
+def test_selectors_choose_a_pool(selector: str, selected: bool) -> None:
     labels = {"pool": "chat", "tier": "gold", "inference.plumage.dev/pool": "chat"}
     assert parse_selector(selector)(labels) is selected
 
 
 @pytest.mark.parametrize("selector", ["pool=chat=x", "pool in chat", "=chat", "pool>5", "a," * 3000, "pool=ch at"])
-def test_selectors_that_are_none(selector: str) -> None:
+def test_invalid_selectors_are_refused(selector: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_selector(selector)
 
 
-def test_documents() -> None:
+def test_documents_have_the_api_form() -> None:
     listed = resource_list()
     assert {one["name"] for one in listed["resources"]} == set(METRICS)
     document = value_list([sample(pool([0.5]))], "plumage_total_tokens_per_second", parse_selector("pool=chat"), 0.0)
@@ -117,7 +117,7 @@ class KubeClient:
         return {"data": self.data}
 
 
-async def test_who_may_ask() -> None:
+async def test_access_is_checked() -> None:
     data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": '["front-proxy-client"]'}
     proxy = await read_front_proxy(KubeClient(data))
     assert proxy == FrontProxy("PEM", frozenset({"front-proxy-client"}))
@@ -127,12 +127,12 @@ async def test_who_may_ask() -> None:
     assert FrontProxy("PEM").accepts(wrong)
 
 
-async def test_a_cluster_without_aggregation_is_told() -> None:
+async def test_cluster_without_aggregation_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="no aggregation layer"):
         await read_front_proxy(KubeClient({}))
 
 
-async def test_a_document_for_keda() -> None:
+async def test_keda_document_has_the_figures() -> None:
     app = web.Application()
     add_pool_page(app, lambda: [sample(pool([10.0, 30.0], held=2))], clock=lambda: 0.0)
     async with TestClient(TestServer(app)) as client:

@@ -78,19 +78,19 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     server.server_close()
 
 
-def test_the_tokenizer_comes_without_the_weights(hub: type[Hub], tmp_path: Path) -> None:
+def test_tokenizer_is_fetched_without_the_weights(hub: type[Hub], tmp_path: Path) -> None:
     assert main(["--uri=hf://org/model", f"--to={tmp_path}", "--revision=main"]) == 0
     found = {path.name for path in tmp_path.iterdir() if path.is_file()}
     assert found == {"tokenizer.json", "config.json", "chat_template.jinja"}
     assert not [path for path in hub.asked if "safetensors" in path]
 
 
-def test_what_can_not_be_fetched_is_told_to_the_kubelet(
+def test_failed_fetch_writes_the_termination_message(
     hub: type[Hub], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = tmp_path / "termination-log"
-    assert main(["--uri=hf://org/other", f"--to={tmp_path / 'model'}"], told) == 1
-    assert "can't fetch hf://org/other" in told.read_text()
+    termination_log = tmp_path / "termination-log"
+    assert main(["--uri=hf://org/other", f"--to={tmp_path / 'model'}"], termination_log) == 1
+    assert "can't fetch hf://org/other" in termination_log.read_text()
     assert "can't fetch hf://org/other" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The view of caches that a virtual router has: late by the lag, pending at once, copies counted."""
+"""A virtual router's view of caches: delayed by the lag, pending at once, copies counted."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def test_events_are_usable_after_the_lag() -> None:
     assert view.match((11, 12, 99), 1.06) == {2: 2}
 
 
-def test_a_prompt_on_its_way_is_pending_at_once_and_lapses() -> None:
+def test_routed_prompt_is_pending_at_once_and_expires() -> None:
     view = DirectoryView(pending_seconds=10.0)
     view.hold_pending(_CHAIN, 1, 0.0)
     assert view.match(_CHAIN, 0.0) == {1: 3}
     assert view.match(_CHAIN, 10.1) == {}
 
 
-def test_it_is_pending_for_longer_the_longer_it_waits_for_its_turn() -> None:
+def test_pending_time_includes_the_wait_in_the_queue() -> None:
     view = DirectoryView(pending_seconds=10.0)
     view.hold_pending(_CHAIN, 1, 0.0, 30.0)
     assert view.match(_CHAIN, 39.9) == {1: 3}
     assert view.match(_CHAIN, 40.1) == {}
 
 
-def test_a_confirmed_owner_stays_when_the_pending_entry_lapses() -> None:
+def test_confirmed_owner_stays_when_the_pending_entry_expires() -> None:
     view = DirectoryView(lag=0.0, pending_seconds=10.0)
     view.hold_pending(_CHAIN, 1, 0.0)
     _stored(view, 1, _CHAIN, 0.5)
     assert view.match(_CHAIN, 11.0) == {1: 3}
 
 
-def test_a_removed_block_ends_the_prefix() -> None:
+def test_removed_block_ends_the_prefix() -> None:
     view = DirectoryView(lag=0.0)
     _stored(view, 0, _CHAIN, 0.0)
     _stored(view, 3, _CHAIN, 0.0)
@@ -54,7 +54,7 @@ def test_a_removed_block_ends_the_prefix() -> None:
     assert view.match(_CHAIN, 2.0) == {0: 2}
 
 
-def test_a_duplicate_outlives_the_removal_of_one_copy() -> None:
+def test_duplicate_outlives_the_removal_of_one_copy() -> None:
     view = DirectoryView(lag=0.0)
     _stored(view, 0, _CHAIN, 0.0)
     _stored(view, 0, _CHAIN, 0.0)

@@ -1,4 +1,4 @@
-"""A fleet in virtual time: everything is served once, a seed repeats a run, and routing by prefix buys hits."""
+"""A fleet in virtual time: every request is served once, a seed repeats a run, and routing by prefix gains hits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _hits(run: FleetRun) -> float:
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_request_is_served_once_and_all_accounts_close(name: str) -> None:
+def test_every_request_is_served_once_and_no_work_is_left(name: str) -> None:
     run = _run(name)
     assert run.complete
     assert len(run.served) == 24 * 8
@@ -48,17 +48,17 @@ def test_every_request_is_served_once_and_all_accounts_close(name: str) -> None:
         assert len(worker.engine) == 0
 
 
-def test_a_seed_repeats_a_run() -> None:
+def test_seed_repeats_a_run() -> None:
     one, other = _run("Lbgr"), _run("Lbgr")
     assert [served.ticket.slot for served in one.served] == [served.ticket.slot for served in other.served]
     assert [served.finished for served in one.served] == [served.finished for served in other.served]
 
 
-def test_routing_by_prefix_finds_more_in_the_caches_than_round_robin() -> None:
+def test_prefix_routing_has_more_hits_than_round_robin() -> None:
     assert _hits(_run("Lbgr")) > 1.2 * _hits(_run("RoundRobin"))
 
 
-def test_conversations_return_to_where_they_were() -> None:
+def test_conversations_return_to_their_replica() -> None:
     rounds = conversations(MultiturnShape(clients=12, rounds=(3,)), 1)
     run = run_fleet([Ours(_OURS).engine()] * 3, _policy("Lbgr"), ClosedLoop(rounds, 2.0, 1), seed=1)
     assert len(run.served) == 36
@@ -66,13 +66,13 @@ def test_conversations_return_to_where_they_were() -> None:
     assert _hits(run) > 0.9 * (1024 + 2052) / (1024 + 2052 + 3080)
 
 
-def test_an_overloaded_run_stops_when_its_percentile_is_lost() -> None:
+def test_overloaded_run_stops_when_its_percentile_is_lost() -> None:
     run = _run("RoundRobin", rate=2000.0, late_after=0.5)
     assert not run.complete
     assert _run("RoundRobin", rate=1.0, late_after=2.0).complete
 
 
-def test_the_highest_rate_keeps_the_percentile_and_no_more() -> None:
+def test_highest_rate_keeps_the_percentile() -> None:
     scenario = Scenario(_SHAPE, 30.0, workers=2, cache_tokens=9600)
     contender = Contender("least load", "LeastLoad")
     rate = highest_rate(contender, scenario, 1, tolerance=1.05)
@@ -81,7 +81,7 @@ def test_the_highest_rate_keeps_the_percentile_and_no_more() -> None:
     assert kept.ttft_at(0.95) <= 2.0 < beyond.ttft_at(0.95)
 
 
-def test_below_the_floor_no_rate_is_sought() -> None:
+def test_search_stops_at_the_floor() -> None:
     scenario, contender = Scenario(_SHAPE, 30.0, workers=2, cache_tokens=9600), Contender("least load", "LeastLoad")
     rate = highest_rate(contender, scenario, 1)
     floor = 2.0 * rate

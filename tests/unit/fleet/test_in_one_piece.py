@@ -1,4 +1,4 @@
-"""A fleet whose answers come in one piece is routed about as well as one that streams."""
+"""A fleet with unstreamed answers is routed about as well as one that streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _figures(in_one_piece: float) -> Figures:
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_hits_and_times_are_kept(share: float) -> None:
+def test_hits_and_times_are_about_equal(share: float) -> None:
     streams, pieces = _figures(0.0), _figures(share)
     assert pieces.hit_ratio > 0.95 * streams.hit_ratio
     assert pieces.ttft_at(0.5) < 1.5 * streams.ttft_at(0.5)
@@ -26,7 +26,7 @@ def test_hits_and_times_are_kept(share: float) -> None:
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_all_accounts_close(name: str) -> None:
+def test_no_work_is_left(name: str) -> None:
     scenario = Scenario(GspShape(groups=24, queries=8, lengths=(256, 512, 1024)), 40.0, in_one_piece=0.5)
     run = serve(Contender(name, name), scenario, 1)
     for worker in run.workers:

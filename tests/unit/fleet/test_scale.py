@@ -1,6 +1,6 @@
-"""10,000 requests of the multi-turn workload to 30 replicas in virtual time: it is done, and a seed repeats it.
+"""10,000 requests of the multi-turn workload to 30 replicas in virtual time: the run completes, and a seed repeats it.
 
-How long it takes is `plumage bench scale`'s to say; no time is asserted here.
+`plumage bench scale` measures the time; no time is asserted here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ print(digest(serve(OURS, scenario(), 1).served))
 """
 
 
-@pytest.mark.timeout(300)  # half a minute of work where other tests hold the cores
-def test_the_whole_size_has_the_same_outcomes_in_another_process_with_other_hashes() -> None:
-    """Both at once: the machine has two cores. Sets and dicts of other hash seeds have other orders."""
+@pytest.mark.timeout(300)  # half a minute of work where other tests use the cores
+def test_whole_size_has_the_same_outcomes_in_another_process_with_other_hashes() -> None:
+    """Both run at once. Sets and dicts of other hash seeds have other orders."""
     other = str(1 + int(os.environ.get("PYTHONHASHSEED", "0").replace("random", "0")))
     with subprocess.Popen(
         [sys.executable, "-c", _ELSEWHERE],
@@ -48,14 +48,14 @@ def test_the_whole_size_has_the_same_outcomes_in_another_process_with_other_hash
     assert digest(served) == there.strip()
 
 
-def test_a_second_run_in_this_process_repeats_the_first_and_another_seed_does_not() -> None:
+def test_second_run_in_this_process_repeats_the_first_and_another_seed_does_not() -> None:
     small = scenario(REPLICAS, REQUESTS // 10)
     first, again, other = (digest(serve(OURS, small, seed).served) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-def test_the_digest_sees_every_outcome() -> None:
+def test_digest_covers_every_outcome() -> None:
     served = serve(OURS, scenario(3, 60), 1).served
     whole = digest(served)
     served[-1].cached_tokens += 1
@@ -63,12 +63,12 @@ def test_the_digest_sees_every_outcome() -> None:
 
 
 @pytest.mark.parametrize("given", ["0", "-5", "ten", "1e4", "9" * 12])
-def test_a_number_of_requests_that_is_none_is_refused(given: str, tmp_path: Path) -> None:
+def test_invalid_number_of_requests_is_refused(given: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="whole number from 25"):
         run(context(tmp_path, given))
 
 
-def test_so_many_requests_as_asked_for_are_served_and_drawn(tmp_path: Path) -> None:
+def test_requested_number_of_requests_is_served_and_drawn(tmp_path: Path) -> None:
     report = run_benchmark(describe("scale"), run, context(tmp_path, "200"))
     assert report.keys["requests"] == 200
     assert [row[2] for row in report.tables[0].rows] == [200] * 3
@@ -79,7 +79,7 @@ def test_so_many_requests_as_asked_for_are_served_and_drawn(tmp_path: Path) -> N
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_full_run_serves_the_first_seed_twice(tmp_path: Path) -> None:
+def test_full_run_serves_the_first_seed_twice(tmp_path: Path) -> None:
     report = run(context(tmp_path, "100", quick=False))
     assert [one["seed"] for one in report.data["runs"]] == [1, 2, 3, 1]
     assert (report.keys["runs"], report.keys["distinct_outcomes"]) == (4, 1)

@@ -1,4 +1,4 @@
-"""Every setting that `--sweep` runs can be made and served; the tables come of it."""
+"""Every setting that `--sweep` runs can be made and served, and results in tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _prompts_made_once() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda one: f"{one[0]}, {one[1]}: {one[2]}")
-def test_a_setting_is_served(setting: tuple[str, str, str, Scenario]) -> None:
+def test_setting_is_served(setting: tuple[str, str, str, Scenario]) -> None:
     *_, one = setting
     engines = one.engines(OURS.eviction)
     assert len(engines) == one.workers
@@ -76,12 +76,12 @@ def test_settings_of_one_parameter_differ() -> None:
             )  # fmt: skip
 
 
-def test_the_caches_of_the_paper_are_swept_below_its_default() -> None:
+def test_cache_sizes_of_the_paper_are_swept_below_its_default() -> None:
     caches = [one.cache_tokens for _, one in SWEEPS["gsp"]["cache, % of 200k tokens"]]
     assert caches == [100_000, 120_000, 140_000, 160_000, 180_000, 200_000]
 
 
-def test_a_sweep_gives_a_table_a_parameter_and_one_of_decay_intervals(
+def test_sweep_gives_a_table_for_each_parameter_and_one_of_decay_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def here(function: Any, calls: Sequence[tuple[Any, ...]], advance: Any) -> list[Any]:

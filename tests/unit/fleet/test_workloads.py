@@ -52,7 +52,7 @@ def _flat(rounds: Sequence[Sequence[Prompt]]) -> list[Prompt]:
         lambda seed: _flat(agent_sessions(ArticleShape("agents", 60), seed)),
     ],
 )
-def test_a_seed_repeats_and_blocks_are_whole(make: object) -> None:
+def test_seed_repeats_and_blocks_are_whole(make: object) -> None:
     assert callable(make)
     first: list[Prompt] = make(1)
     assert first == make(1)
@@ -61,7 +61,7 @@ def test_a_seed_repeats_and_blocks_are_whole(make: object) -> None:
     assert all(prompt.output_tokens >= 1 for prompt in first)
 
 
-def test_gsp_has_the_papers_shape() -> None:
+def test_gsp_has_the_shape_of_the_paper() -> None:
     prompts = gsp_prompts(GspShape(), 3)
     assert len(prompts) == 4096
     assert Counter(prompt.group for prompt in prompts) == Counter(dict.fromkeys(range(128), 32))
@@ -72,7 +72,7 @@ def test_gsp_has_the_papers_shape() -> None:
     assert _shared(one, stranger) == 0
 
 
-def test_gsps_worst_order_goes_round_the_groups() -> None:
+def test_worst_order_of_gsp_alternates_between_groups() -> None:
     prompts = gsp_prompts(GspShape(groups=7, queries=3, round_robin=True), 3)
     assert [prompt.group for prompt in prompts] == list(range(7)) * 3
 
@@ -83,11 +83,11 @@ def test_rounds_extend_the_conversation() -> None:
     client = next(client for client in rounds if len(client) == 8)
     assert [prompt.tokens for prompt in client] == [1024 * turn + 20 * (turn - 1) for turn in range(1, 9)]
     for before, after in itertools.pairwise(client):
-        said = (*before.blocks, *before.output_blocks)
-        assert tuple(after.blocks[: len(said)]) == said
+        conversation = (*before.blocks, *before.output_blocks)
+        assert tuple(after.blocks[: len(conversation)]) == conversation
 
 
-def test_fewshot_suites_have_the_papers_means() -> None:
+def test_fewshot_suites_have_the_means_of_the_papers() -> None:
     for name, shape in FEWSHOT_SUITES.items():
         prompts = fewshot_prompts(shape, 1)
         subjects = {prompt.group: prompt for prompt in prompts}
@@ -98,7 +98,7 @@ def test_fewshot_suites_have_the_papers_means() -> None:
         )
 
 
-def test_a_zipf_suite_has_a_favourite() -> None:
+def test_zipf_suite_has_a_favourite() -> None:
     prompts = fewshot_prompts(FewshotShape(50, 700, questions=2000, zipf=1.0), 1)
     counts = Counter(prompt.group for prompt in prompts)
     assert counts[0] > 5 * counts[40]
@@ -140,13 +140,13 @@ def test_clients_wait_for_their_answer_and_for_a_place() -> None:
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [("rag", 0.25, 0.7), ("code", 0.8, 1.0), ("summaries", 0.0, 0.1)])
-def test_the_articles_streams_share_as_much_as_their_kind_does(kind: ArticleKind, least: float, most: float) -> None:
+def test_streams_of_the_article_share_as_much_as_their_kind(kind: ArticleKind, least: float, most: float) -> None:
     prompts = article_prompts(ArticleShape(kind), 3)
     assert len(prompts) == 2048
-    assert least < _found_by_an_endless_cache(prompts) < most
+    assert least < _found_by_an_unbounded_cache(prompts) < most
 
 
-def _found_by_an_endless_cache(prompts: Sequence[Prompt]) -> float:
+def _found_by_an_unbounded_cache(prompts: Sequence[Prompt]) -> float:
     seen: set[int] = set()
     found = 0
     for prompt in prompts:
@@ -155,26 +155,26 @@ def _found_by_an_endless_cache(prompts: Sequence[Prompt]) -> float:
     return 16 * found / sum(prompt.tokens for prompt in prompts)
 
 
-def test_an_agents_calls_go_on_from_the_last_and_kinds_share_their_tools() -> None:
+def test_calls_of_an_agent_continue_and_share_the_tools_of_their_kind() -> None:
     sessions = agent_sessions(ArticleShape("agents"), 3)
     assert all(4 <= len(calls) <= 10 for calls in sessions)
     assert 2048 <= sum(map(len, sessions)) < 2058
     for calls in sessions:
         for before, after in itertools.pairwise(calls):
-            said = (*before.blocks, *before.output_blocks)
-            assert tuple(after.blocks[: len(said)]) == said
+            conversation = (*before.blocks, *before.output_blocks)
+            assert tuple(after.blocks[: len(conversation)]) == conversation
             assert after.tokens > before.tokens + before.output_tokens
     assert len({calls[0].blocks[0] for calls in sessions}) == 4
 
 
-def test_the_mix_drifts_from_what_is_shared_to_what_is_not() -> None:
+def test_mix_drifts_from_shared_to_private_prompts() -> None:
     prompts = article_prompts(ArticleShape("mix", 4000), 3)
     first, last = prompts[:1000], prompts[-1000:]
-    assert _found_by_an_endless_cache(first) > 1.3 * _found_by_an_endless_cache(last)
+    assert _found_by_an_unbounded_cache(first) > 1.3 * _found_by_an_unbounded_cache(last)
     assert {24, 64, 4, 150, 200} == {prompt.output_tokens for prompt in prompts}, "all five are in it"
 
 
-def test_so_many_clients_talk_at_once_and_the_next_begin_as_they_end() -> None:
+def test_number_of_concurrent_clients_is_constant() -> None:
     shape = MultiturnShape(clients=10, rounds=(2,))
     source = ClosedLoop(conversations(shape, 1), 2.0, 1, at_once=3)
     talking = [arrival.client for arrival in source.initial()]

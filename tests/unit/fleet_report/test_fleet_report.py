@@ -1,4 +1,4 @@
-"""What operator, routers and agents tell one another: read back as written, and patient with other versions."""
+"""Reports between operator, routers and agents: read back as written, and readable in other versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plumage.fleet_report import (
 from plumage.mrc import ReuseSampler
 
 
-def test_reports_come_back_as_they_were_written() -> None:
+def test_reports_read_back_as_written() -> None:
     router = RouterReport(
         "chat", "r-0", held=3, ttft=HistogramReport([1.0], [2, 3], 4.5), replicas=[ReplicaReport("a")]
     )
@@ -36,7 +36,7 @@ def test_another_minor_version_is_read() -> None:
     assert read_agent_report(b'{"replica": "a", "fieldOfTomorrow": [1]}') == AgentReport("a")
 
 
-def test_a_later_version_is_refused_and_nonsense_too() -> None:
+def test_later_version_and_nonsense_are_refused() -> None:
     with pytest.raises(NewerReportError, match="upgrade"):
         read_agent_report(b'{"replica": "a", "version": 2}')
     for data in (b"", b"[]", b"{}", b'{"replica": 7}'):
@@ -44,18 +44,18 @@ def test_a_later_version_is_refused_and_nonsense_too() -> None:
             read_agent_report(data)
 
 
-def test_quantiles_of_what_came_since_the_last_report() -> None:
+def test_quantiles_cover_the_time_since_the_last_report() -> None:
     first = HistogramReport([0.1, 1.0, 10.0], [8, 8, 8, 8], 0.4)
     second = HistogramReport([0.1, 1.0, 10.0], [8, 18, 18, 18], 5.4)
     fresh = second.since(first)
     assert fresh.count == 10
     assert fresh.quantile(0.5) == pytest.approx(0.55)
-    assert first.since(second) == first  # a process that began anew
+    assert first.since(second) == first  # a restarted process
     assert HistogramReport().quantile(0.9) is None
     assert HistogramReport([1.0], [0, 4], 40.0).quantile(0.9) == 1.0
 
 
-def test_a_curve_of_few_points_says_the_same() -> None:
+def test_curve_of_few_points_is_equivalent() -> None:
     rng, sampler = random.Random(1), ReuseSampler()
     keys = [rng.getrandbits(64) for _ in range(20_000)]
     for _ in range(100_000):

@@ -14,7 +14,7 @@ texts = st.text(max_size=8)
 
 
 @given(data=st.binary(max_size=2000), start=st.integers(0, 2**64 - 1))
-def test_chain_is_its_definition(data: bytes, start: int) -> None:
+def test_chain_follows_its_definition(data: bytes, start: int) -> None:
     expected, previous = [], start
     for i in range(1, len(data) // CHUNK + 1):
         previous = xxh3_64_intdigest(data[CHUNK * (i - 1) : CHUNK * i], seed=previous)
@@ -36,11 +36,11 @@ def test_extend_in_pieces_is_the_chain_of_the_whole(pieces: list[bytes], start: 
 
 
 @given(one=st.tuples(texts, texts, texts), other=st.tuples(texts, texts, texts))
-def test_seeds_differ_when_any_field_does(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+def test_seeds_differ_when_any_field_differs(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
     assert (seed(*one) == seed(*other)) == (one == other)
 
 
-def test_a_difference_in_one_chunk_changes_all_later_hashes() -> None:
+def test_difference_in_one_chunk_changes_all_later_hashes() -> None:
     data = bytearray(4 * CHUNK)
     before = chain(bytes(data), seed("m"))
     data[CHUNK] = 1
@@ -56,7 +56,7 @@ def test_a_difference_in_one_chunk_changes_all_later_hashes() -> None:
     ),
     kept=st.integers(1, 4),
 )
-def test_a_memory_of_strides_changes_no_chain(prompts: list[tuple[list[str], int, int]], kept: int) -> None:
+def test_stored_strides_change_no_chain(prompts: list[tuple[list[str], int, int]], kept: int) -> None:
     memory = ChainMemory(kept)
     for letters, rest, start in prompts:
         data = b"".join(letter.encode() * CHUNK for letter in letters) + b"r" * rest
@@ -64,7 +64,7 @@ def test_a_memory_of_strides_changes_no_chain(prompts: list[tuple[list[str], int
         assert len(memory._young) + len(memory._old) <= 2 * kept
 
 
-def test_a_stride_that_comes_again_is_not_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_stride_is_not_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, data = ChainMemory(), bytes(range(256)) * 20
     first = memory.chain(data, 7)
     hashed: list[int] = []
@@ -73,5 +73,5 @@ def test_a_stride_that_comes_again_is_not_hashed_in_pieces(monkeypatch: pytest.M
     assert hashed == [len(data) % ChainMemory.STRIDE]
 
 
-def test_a_lone_surrogate_in_a_salt_is_hashed() -> None:
+def test_lone_surrogate_in_a_salt_is_hashed() -> None:
     assert seed("m", salt="\ud800") != seed("m", salt="\ud801")

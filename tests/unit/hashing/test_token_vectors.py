@@ -21,7 +21,9 @@ def tokens(values: list[int]) -> array:
 
 @SCHEMES
 @given(one=ids, other=ids, chunk=st.integers(1, 9))
-def test_equal_at_a_level_iff_the_tokens_up_to_it_are(scheme, one: list[int], other: list[int], chunk: int) -> None:
+def test_vectors_are_equal_at_a_level_iff_the_tokens_up_to_it_are(
+    scheme, one: list[int], other: list[int], chunk: int
+) -> None:
     left, right = scheme(tokens(one), chunk), scheme(tokens(other), chunk)
     assert len(left) == -(-len(one) // chunk)
     for level in range(min(len(left), len(right))):
@@ -30,7 +32,7 @@ def test_equal_at_a_level_iff_the_tokens_up_to_it_are(scheme, one: list[int], ot
 
 
 @SCHEMES
-def test_the_partial_last_chunk_counts_only_when_the_tails_are_identical(scheme) -> None:
+def test_partial_last_chunk_counts_only_when_the_tails_are_identical(scheme) -> None:
     longer, shorter = scheme(tokens([1, 2, 3, 4, 5]), 2), scheme(tokens([1, 2, 3, 4]), 2)
     assert longer[:2] == shorter
     assert scheme(tokens([1, 2, 3]), 2)[1] != shorter[1]
@@ -41,23 +43,23 @@ def test_algorithm_1_is_one_running_xxh64() -> None:
     assert incremental(tokens(list(range(10))), 4) == tuple(xxhash.xxh64_intdigest(data[:end]) for end in (16, 32, 40))
 
 
-def test_algorithm_2_chains_the_chunks_own_hashes_from_zero() -> None:
+def test_algorithm_2_chains_hashes_of_chunks_from_zero() -> None:
     data = tokens([5, 6]).tobytes()
     own = xxhash.xxh64_intdigest(data)
     assert chained(tokens([5, 6]), 2) == (xxhash.xxh64_intdigest(bytes(8) + own.to_bytes(8, "little")),)
 
 
-def test_the_two_schemes_give_different_values_so_the_scheme_is_part_of_a_key() -> None:
+def test_two_schemes_give_different_values_so_the_scheme_is_part_of_a_key() -> None:
     assert not set(incremental(tokens([1, 2, 3, 4]), 2)) & set(chained(tokens([1, 2, 3, 4]), 2))
 
 
-def test_an_engines_hashes_are_taken_every_stride_and_lack_the_partial_chunk() -> None:
+def test_engine_hashes_are_taken_every_stride_without_the_partial_chunk() -> None:
     assert strided([10, 11, 12, 13, 14], 2) == (11, 13)
     assert strided([10], 2) == ()
     assert strided([b"a", b"b"], 1) == (b"a", b"b")
 
 
-def test_what_cannot_be_tokens_or_chunks_is_refused() -> None:
+def test_invalid_tokens_or_chunks_are_refused() -> None:
     with pytest.raises(ValueError, match="32-bit ids"):
         incremental(b"abc", 4)
     with pytest.raises(ValueError, match="at least 1 token"):

@@ -1,4 +1,4 @@
-"""The hotness-aware cuckoo filter: exact where it can be, its errata, and its error measured."""
+"""The hotness-aware cuckoo filter: exact where possible, its errata, and its measured error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def filter_of(capacity: int, **options: int) -> CuckooFilter:
 
 @settings(max_examples=50, deadline=None)
 @given(keys=st.lists(st.integers(0, 60), max_size=200), interval=st.integers(1, 20))
-def test_it_counts_as_a_dictionary_does_while_it_is_wide_and_not_full(keys: list[int], interval: int) -> None:
+def test_wide_filter_counts_as_a_dictionary_while_it_is_not_full(keys: list[int], interval: int) -> None:
     table = filter_of(256, fingerprint_bits=32, frequency_bits=16, aging_interval=interval)
     model: dict[int, list[int]] = {}
     for request, key in enumerate(keys, 1):
@@ -39,8 +39,8 @@ def test_it_counts_as_a_dictionary_does_while_it_is_wide_and_not_full(keys: list
     assert len(table) == len(model)
 
 
-def test_erratum_the_two_buckets_of_a_node_differ() -> None:
-    """As printed, b2 = hash(f) xor hash(f) is bucket 0 for every node, and four slots would be all there is."""
+def test_erratum_two_buckets_of_a_node_differ() -> None:
+    """As printed, b2 = hash(f) xor hash(f) is bucket 0 for every node, so four slots would be the whole filter."""
     table = filter_of(4096)
     places = [table._places(key)[1:] for key in range(2000)]
     assert len({second for _, second in places}) > 500
@@ -49,7 +49,7 @@ def test_erratum_the_two_buckets_of_a_node_differ() -> None:
         assert table._other(second, table._places(key)[0]) == first, "from either bucket the other one is found"
 
 
-def test_a_full_counter_stays_full_and_leaves_the_others_alone() -> None:
+def test_full_counter_stays_full_and_changes_no_other() -> None:
     table = filter_of(64, frequency_bits=4, fingerprint_bits=16)
     for key, uses in ((1, 8), (2, 4), (3, 40)):
         for _ in range(uses):
@@ -63,10 +63,10 @@ def test_a_full_counter_stays_full_and_leaves_the_others_alone() -> None:
     uses=st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 3]), st.integers(1, 40)), max_size=40),
     interval=st.integers(1, 50),
 )
-def test_a_keys_heat_depends_on_its_own_uses_and_on_the_time(
+def test_hotness_of_a_key_depends_on_its_own_uses_and_the_time(
     bits: int, uses: list[tuple[int, int]], interval: int
 ) -> None:
-    """With room for all: the same requests, of which another filter sees key 3 alone, leave key 3 the same heat."""
+    """In a filter with enough room, other keys do not change the hotness of key 3."""
     options = {"fingerprint_bits": 32, "frequency_bits": bits, "aging_interval": interval}
     crowded, alone = filter_of(64, **options), filter_of(64, **options)
     for key, times in uses:
@@ -78,7 +78,7 @@ def test_a_keys_heat_depends_on_its_own_uses_and_on_the_time(
         assert crowded.get(3) == alone.get(3)
 
 
-def test_a_warm_prefix_keeps_its_count_beside_one_that_every_request_uses() -> None:
+def test_warm_prefix_keeps_its_count_beside_one_that_every_request_uses() -> None:
     table = filter_of(256, fingerprint_bits=16)
     for request in range(6_000):
         table.tick()
@@ -105,7 +105,7 @@ def test_erratum_frequency_outlives_eviction() -> None:
     assert heat.frequency == 12
 
 
-def test_erratum_a_full_filter_drops_its_coldest_and_takes_the_new_node() -> None:
+def test_erratum_full_filter_drops_its_coldest_and_takes_the_new_node() -> None:
     table = filter_of(64, fingerprint_bits=16, max_moves=16)
     hot = list(range(20))
     for _ in range(5):
@@ -119,7 +119,7 @@ def test_erratum_a_full_filter_drops_its_coldest_and_takes_the_new_node() -> Non
     assert sum((table.get(key) or Heat(0, 0)).frequency == 5 for key in hot) >= 18
 
 
-def test_it_fills_to_ninety_percent_before_it_drops_anything() -> None:
+def test_filter_fills_to_ninety_percent_before_it_drops_anything() -> None:
     table = filter_of(4096, fingerprint_bits=16)
     for key in range(int(table.slots * 0.9)):
         table.touch(key)
@@ -128,7 +128,10 @@ def test_it_fills_to_ninety_percent_before_it_drops_anything() -> None:
 
 @pytest.mark.parametrize(("bits", "low", "high"), [(8, 0.015, 0.045), (12, 0.0005, 0.004), (16, 0.0, 0.0005)])
 def test_measured_false_positive_rate(bits: int, low: float, high: float) -> None:
-    """About 8 / 2^bits in a full table: some 3 % with the paper's eight bits."""
+    """About 8
+
+    2^bits in a full table: some 3 % with the paper's eight bits.
+    """
     table = filter_of(8192, fingerprint_bits=bits)
     for key in range(int(table.slots * 0.95)):
         table.touch(key)
@@ -137,7 +140,7 @@ def test_measured_false_positive_rate(bits: int, low: float, high: float) -> Non
     assert low <= rate <= high
 
 
-def test_memory_is_a_few_bytes_a_node() -> None:
+def test_memory_is_a_few_bytes_per_node() -> None:
     assert filter_of(8192).bytes == 5 * 8192
     assert filter_of(8000, fingerprint_bits=16, frequency_bits=8).bytes == 5 * 8192
     assert filter_of(1).slots == SLOTS
@@ -157,7 +160,7 @@ def test_bad_settings_are_refused(options: dict[str, int]) -> None:
         CuckooFilter(rng=random.Random(1), **options)
 
 
-def test_heat_moves_along_when_a_run_is_split_or_cut() -> None:
+def test_hotness_moves_along_when_a_run_is_split_or_cut() -> None:
     record = NodeRecord(CuckooFilter(256, random.Random(1), fingerprint_bits=32))
     pool = BlockPool(10, Recorded(make_policy("Lru", capacity=10, rng=random.Random(1)), record))
 
@@ -177,7 +180,7 @@ def test_heat_moves_along_when_a_run_is_split_or_cut() -> None:
     assert (record.get(4) or Heat(0, 0)).frequency == 3
 
 
-def test_depths_are_nodes_from_the_root_however_conversations_branch() -> None:
+def test_depths_count_nodes_from_the_root_for_any_branching() -> None:
     record = NodeRecord(CuckooFilter(4096, random.Random(1), fingerprint_bits=32))
     pool = BlockPool(500, Recorded(make_policy("Lru", capacity=500, rng=random.Random(1)), record))
     rng, prompts = random.Random(4), [[1]]
@@ -199,7 +202,7 @@ def test_mixing_spreads_neighbours() -> None:
     assert len(low_bits) > 250
 
 
-def test_the_pool_wide_view_comes_first_and_the_local_one_fills_in() -> None:
+def test_pool_wide_hotness_comes_first_and_the_local_one_fills_in() -> None:
     fleet, local = filter_of(16, fingerprint_bits=16), filter_of(16, fingerprint_bits=16)
     local.touch(1)
     local.touch(2)

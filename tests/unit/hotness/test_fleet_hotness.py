@@ -1,4 +1,4 @@
-"""Pool-wide hotness adds up whatever the order, ages by the pool's requests, stays bounded, and tells no text."""
+"""Pool-wide hotness adds up in any order, ages by the pool's requests, stays bounded, and contains no text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ deltas = st.builds(
 
 
 @given(deltas)
-def test_a_delta_survives_the_wire(delta: HotnessDelta) -> None:
+def test_delta_reads_back_from_the_wire(delta: HotnessDelta) -> None:
     data = delta.to_bytes()
     assert HotnessDelta.from_bytes(data) == delta
     assert len(data) == 13 + 16 * len(delta.uses), "hashes and counts, nothing else"
@@ -49,7 +49,7 @@ def test_frequencies_add_up_in_any_order(received: list[HotnessDelta], rng: rand
 
 @settings(deadline=None)
 @given(st.lists(deltas, max_size=4), st.lists(deltas, max_size=4))
-def test_two_views_merge_into_what_one_would_have_counted(left: list[HotnessDelta], right: list[HotnessDelta]) -> None:
+def test_merged_views_equal_one_that_counted_all(left: list[HotnessDelta], right: list[HotnessDelta]) -> None:
     parts = [FleetHotness(), FleetHotness()]
     whole = FleetHotness()
     for view, received in zip(parts, (left, right), strict=True):
@@ -62,7 +62,7 @@ def test_two_views_merge_into_what_one_would_have_counted(left: list[HotnessDelt
         assert (parts[0].get(key) or Heat(0, 0)).frequency == (whole.get(key) or Heat(0, 0)).frequency
 
 
-def test_the_clock_is_the_pools_requests_not_the_replicas() -> None:
+def test_clock_counts_requests_of_the_pool() -> None:
     view = FleetHotness(max_age=10, aging_interval=100)
     view.add(HotnessDelta(5, {1: (3, 64)}))
     assert view.get(1) == Heat(3, 10)
@@ -74,7 +74,7 @@ def test_the_clock_is_the_pools_requests_not_the_replicas() -> None:
     assert view.get(1) == Heat(4, 10), "a use resets the clock and keeps the frequency"
 
 
-def test_the_hottest_come_first_and_the_coldest_go() -> None:
+def test_hottest_are_first_and_the_coldest_are_dropped() -> None:
     view = FleetHotness(capacity=80)
     for key in range(200):
         view.add(HotnessDelta(1, {key: (1 + key, 64)}))
@@ -86,7 +86,7 @@ def test_the_hottest_come_first_and_the_coldest_go() -> None:
 
 @settings(deadline=None)
 @given(st.lists(deltas, max_size=5))
-def test_a_view_survives_the_wire(received: list[HotnessDelta]) -> None:
+def test_view_reads_back_from_the_wire(received: list[HotnessDelta]) -> None:
     view, copy = FleetHotness(), FleetHotness()
     for delta in received:
         view.add(delta)
@@ -102,7 +102,7 @@ def test_torn_or_foreign_messages_are_refused(data: bytes) -> None:
         FleetHotness().load(data)
 
 
-def test_a_view_that_would_stop_the_clock_is_refused_and_the_old_one_stays() -> None:
+def test_view_that_would_stop_the_clock_is_refused_and_the_old_one_stays() -> None:
     view = FleetHotness()
     view.add(HotnessDelta(5, {7: (3, 64)}))
     good = view.to_bytes()
@@ -120,7 +120,7 @@ def test_no_node_is_younger_than_its_view() -> None:
     assert view.get(7) == Heat(3, 255)
 
 
-def test_a_counter_is_bounded_and_starts_again_after_each_delta() -> None:
+def test_counter_is_bounded_and_restarts_after_each_delta() -> None:
     counter = DeltaCounter(capacity=2)
     counter.request()
     for key in (1, 2, 3, 1):
@@ -129,7 +129,7 @@ def test_a_counter_is_bounded_and_starts_again_after_each_delta() -> None:
     assert counter.take() == HotnessDelta(0)
 
 
-def test_uses_fade_as_the_clock_runs_down_and_are_never_less_than_one_until_they_are_forgotten() -> None:
+def test_uses_age_and_stay_at_least_one_until_they_are_forgotten() -> None:
     view = FleetHotness(max_age=10, aging_interval=1)
     view.add(HotnessDelta(1, {1: (20, 100), 2: (1, 100)}))
     assert [view.aged(key) for key in (1, 2, 3)] == [20, 1, 0]

@@ -52,7 +52,7 @@ def test_products_bind_before_sums_and_both_read_from_the_left(text: str, value:
         "frequency\x00",
     ],
 )
-def test_anything_else_is_refused_with_help(text: str) -> None:
+def test_other_text_is_refused_with_help(text: str) -> None:
     with pytest.raises(ConfigurationError, match="write terms"):
         parse_formula(text)
 
@@ -90,11 +90,11 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 
 
 @given(st.from_regex(PRIORITY, fullmatch=True).filter(lambda text: len(text) <= MAX_CHARACTERS))
-def test_what_a_manifest_may_say_can_be_parsed(text: str) -> None:
+def test_formulas_of_a_manifest_can_be_parsed(text: str) -> None:
     assert math.isfinite(parse_formula(text)(3, 255, 50, 4))
 
 
-def test_a_manifest_and_the_parser_bound_a_formula_alike() -> None:
+def test_manifest_and_parser_have_the_same_bounds() -> None:
     for spec, name in ((HotnessSpec, "priority"), (HostMemorySpec, "priority")):
         longest = max(bound.max_length for bound in spec.model_fields[name].metadata if hasattr(bound, "max_length"))
         assert longest == MAX_CHARACTERS

@@ -1,4 +1,4 @@
-"""Which tokens prove who calls, and what is said of those that do not."""
+"""Which tokens prove the caller, and the errors for others."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def refusal(given: str, now: float = NOW) -> RefusedError:
 
 
 @pytest.mark.parametrize(("key", "algorithm", "kid"), [(RSA, "RS256", "one"), (EC, "ES256", "two")])
-def test_a_good_token_names_its_service_account(key: Any, algorithm: str, kid: str) -> None:
+def test_good_token_names_its_service_account(key: Any, algorithm: str, kid: str) -> None:
     assert caller_of(token(key, algorithm, kid), KEYS, NOW) == SUBJECT
     assert caller_of(token(key, algorithm, kid, aud="plumage"), KEYS, NOW) == SUBJECT
 
 
-def test_clocks_may_differ_by_a_minute_and_an_hour_is_told_with_its_seconds() -> None:
+def test_clocks_may_differ_by_a_minute_and_an_expired_token_reports_its_age() -> None:
     assert caller_of(token(), KEYS, NOW + 600 + LEEWAY - 1) == SUBJECT
     assert caller_of(token(), KEYS, NOW - 5 - LEEWAY + 1) == SUBJECT
     assert "expired 3000 s ago" in str(refusal(token(), NOW + 3600))
@@ -66,13 +66,13 @@ def test_clocks_may_differ_by_a_minute_and_an_hour_is_told_with_its_seconds() ->
         ({"sub": None}, "no service account"),
     ],
 )
-def test_what_a_token_must_say(changes: dict[str, Any], reason: str) -> None:
+def test_required_claims_of_a_token(changes: dict[str, Any], reason: str) -> None:
     refused = refusal(token(**changes))
     assert refused.status == 401
     assert reason in str(refused)
 
 
-def test_signatures_of_others_prove_nothing() -> None:
+def test_foreign_signatures_are_refused() -> None:
     stranger = rsa.generate_private_key(65_537, 2048)
     assert "signature" in str(refusal(token(stranger)))
     assert "does not have" in str(refusal(token(kid="three")))
@@ -80,7 +80,7 @@ def test_signatures_of_others_prove_nothing() -> None:
     assert "signature" in str(refusal(token(EC, "ES256", "one")))  # another kind of key under a known name
 
 
-def test_neither_no_signature_nor_a_secret_made_of_the_public_key_will_do() -> None:
+def test_missing_signature_and_public_key_as_secret_are_refused() -> None:
     unsigned = jwt.encode({"sub": SUBJECT, "aud": "plumage", "exp": NOW + 60}, "", "none", headers={"kid": "one"})
     assert refusal(unsigned).status == 401
     head = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "kid": "one"}).encode()).rstrip(b"=").decode()
@@ -88,7 +88,7 @@ def test_neither_no_signature_nor_a_secret_made_of_the_public_key_will_do() -> N
 
 
 @pytest.mark.parametrize("nonsense", ["", "x", "a.b.c", "é.é.é", "." * 20_000, "A" * 100_000])
-def test_nonsense_is_refused_in_words(nonsense: str) -> None:
+def test_nonsense_is_refused_with_a_message(nonsense: str) -> None:
     with pytest.raises(RefusedError) as refused:
         key_id_of(nonsense)
     assert refused.value.status == 401

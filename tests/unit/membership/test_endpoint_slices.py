@@ -1,4 +1,4 @@
-"""From EndpointSlices, as a cluster writes them, to a pool's members."""
+"""From EndpointSlices, as a cluster writes them, to the replicas of a pool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_conditions(conditions: dict[str, bool], state: MemberState) -> None:
     ]
 
 
-def test_several_slices_are_one_pool_and_a_pod_in_two_of_them_is_one_member() -> None:
+def test_slices_of_a_pool_are_merged_and_a_pod_in_two_of_them_counts_once() -> None:
     moving = [
         one_slice(endpoint("b", "10.0.0.2", serving=True), endpoint("a", "10.0.0.1", serving=True)),
         one_slice(endpoint("b", "10.0.0.2", serving=True, terminating=True), endpoint("c", "10.0.0.3", serving=False)),
@@ -50,7 +50,7 @@ def test_several_slices_are_one_pool_and_a_pod_in_two_of_them_is_one_member() ->
         assert found == {"a": MemberState.READY, "b": MemberState.DRAINING, "c": MemberState.WARMING}
 
 
-def test_both_families_of_a_pod_are_one_member_and_ipv6_alone_is_bracketed() -> None:
+def test_both_families_of_a_pod_are_one_replica_and_ipv6_alone_is_bracketed() -> None:
     six = one_slice(endpoint("a", "fd00::1", serving=True), endpoint("b", "fd00::2", serving=True), family="IPv6")
     four = one_slice(endpoint("a", "10.0.0.1", serving=True))
     for slices in ((six, four), (four, six)):
@@ -59,14 +59,14 @@ def test_both_families_of_a_pod_are_one_member_and_ipv6_alone_is_bracketed() -> 
     assert members_of([six])[0].agent == "http://[fd00::1]:8081"
 
 
-def test_a_cordoned_pod_gets_no_new_request_and_one_that_ends_goes_on_ending() -> None:
+def test_cordoned_pod_gets_no_new_request_and_a_draining_one_stays_draining() -> None:
     slices = [one_slice(endpoint("a", "10.0.0.1", serving=True), endpoint("b", "10.0.0.2", terminating=True))]
     assert [member.state for member in members_of(slices, {"a", "b", "gone"})] == [
         MemberState.CORDONED, MemberState.DRAINING,
     ]  # fmt: skip
 
 
-def test_what_a_slice_may_lack() -> None:
+def test_optional_fields_of_a_slice_may_be_missing() -> None:
     bare: list[dict[str, Any]] = [
         {"addressType": "FQDN", "endpoints": [endpoint("x", "a.example")]},
         {"addressType": "IPv4", "ports": None, "endpoints": None},

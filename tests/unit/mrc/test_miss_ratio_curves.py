@@ -1,4 +1,4 @@
-"""Sampled miss-ratio curves against exact stack distances, counted the slow way."""
+"""Sampled miss-ratio curves against exact stack distances from a slow count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ streams = st.lists(st.integers(0, 40), min_size=1, max_size=200)
 
 
 def lru_hits(keys: Sequence[int], size: int) -> int:
-    """An LRU cache of `size` keys, played through."""
+    """Hits of an LRU cache of `size` keys."""
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for key in keys:
@@ -48,14 +48,14 @@ class TestExactness:
     """While every key fits the sample, nothing is estimated."""
 
     @given(keys=streams)
-    def test_the_curve_is_that_of_lru_caches(self, keys: list[int]) -> None:
+    def test_curve_is_that_of_lru_caches(self, keys: list[int]) -> None:
         curve = curve_of(keys)
         assert curve.rate == 1.0
         for size in range(45):
             assert curve.hit_ratio(size) == pytest.approx(lru_hits(keys, size) / len(keys))
 
     @given(keys=streams, cuts=st.lists(st.integers(0, 200), max_size=5))
-    def test_it_does_not_matter_how_accesses_are_told(self, keys: list[int], cuts: list[int]) -> None:
+    def test_grouping_of_accesses_does_not_matter(self, keys: list[int], cuts: list[int]) -> None:
         one_by_one, in_lots = ReuseSampler(), ReuseSampler()
         for key in keys:
             one_by_one.access(key)
@@ -64,13 +64,13 @@ class TestExactness:
             in_lots.access_all(keys[start:end])
         assert one_by_one.curve() == in_lots.curve()
 
-    def test_distances_of_thousands_are_told_to_within_two_percent(self) -> None:
+    def test_distances_of_thousands_are_within_two_percent(self) -> None:
         keys = list(range(5000)) * 3
         curve = curve_of(keys, samples=8192)
         assert curve.hit_ratio(4900) == 0.0
         assert curve.hit_ratio(5100) == pytest.approx(2 / 3)
 
-    def test_nothing_seen_is_nothing_hit(self) -> None:
+    def test_curve_without_accesses_has_no_hits(self) -> None:
         curve = ReuseSampler().curve()
         assert curve.hit_ratio(0) == curve.hit_ratio(10**6) == 0.0
         assert curve.miss_ratio(10) == 1.0
@@ -82,7 +82,7 @@ class TestSampling:
         samples=st.integers(16, 40),
         largest=st.sampled_from([16, 100, 1 << 20]),
     )
-    def test_the_sample_is_bounded_and_the_curve_is_one(self, keys: list[int], samples: int, largest: int) -> None:
+    def test_sample_is_bounded_and_the_curve_is_monotonic(self, keys: list[int], samples: int, largest: int) -> None:
         sampler = ReuseSampler(samples=samples, largest=largest)
         for key in keys:
             sampler.access(key)
@@ -92,14 +92,14 @@ class TestSampling:
         assert ratios == sorted(ratios)
         assert all(0.0 <= ratio <= 1.0 for ratio in ratios)
 
-    def test_a_lower_rate_that_spares_every_key_does_not_break_the_bound(self) -> None:
+    def test_lower_rate_that_drops_no_key_does_not_break_the_bound(self) -> None:
         sampler = ReuseSampler(16, 16)
         for key in (*range(8), *range(9, 16), 17, 18):
             sampler.access(key)
         assert len(sampler) <= 16
 
     @pytest.mark.parametrize("seed", [1, 2, 3])
-    def test_a_small_sample_tells_the_curve_of_a_large_load(self, seed: int) -> None:
+    def test_small_sample_gives_the_curve_of_a_large_load(self, seed: int) -> None:
         keys = skewed(30_000, 150_000, seed)
         exact, sampled = curve_of(keys, samples=1 << 20), curve_of(keys, samples=2048)
         assert sampled.rate < 0.15
@@ -107,8 +107,10 @@ class TestSampling:
         errors = [abs(exact.hit_ratio(size) - sampled.hit_ratio(size)) for size in sizes]
         assert sum(errors) / len(errors) < 0.015
 
-    def test_a_load_that_never_ends_does_not_blind_it(self) -> None:
-        """The rate stops falling where the largest cache of interest is still told; old keys go instead."""
+    def test_endless_load_keeps_the_resolution(self) -> None:
+        """The rate stops falling where the largest cache of interest is still resolved; old keys
+        are dropped instead.
+        """
         rng = random.Random(7)
         sampler = ReuseSampler(samples=512, largest=4096)
         loop = [rng.getrandbits(64) for _ in range(1000)]
@@ -121,7 +123,7 @@ class TestSampling:
         assert curve.hit_ratio(2500) < 0.05
         assert curve.hit_ratio(3600) == pytest.approx(1 / 3, abs=0.05)
 
-    def test_old_accesses_fade(self) -> None:
+    def test_old_accesses_age(self) -> None:
         sampler = ReuseSampler()
         sampler.access_all(list(range(100)) * 10)
         before = sampler.curve()
@@ -131,7 +133,7 @@ class TestSampling:
         sampler.access_all([7] * 500)
         assert sampler.curve().hit_ratio(1) == pytest.approx(0.499, abs=0.001)
 
-    def test_bounds_that_cannot_work_are_refused(self) -> None:
+    def test_impossible_bounds_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match="at least 16"):
             ReuseSampler(samples=1)
         with pytest.raises(ConfigurationError, match="at least 16"):
@@ -141,20 +143,20 @@ class TestSampling:
 class TestReadingACurve:
     curve = MissRatioCurve([0, 1, 99, 100, 1000], [0.0, 0.1, 0.1, 0.5, 0.6], accesses=10.0)
 
-    def test_between_two_sizes_it_is_straight(self) -> None:
+    def test_curve_is_linear_between_two_sizes(self) -> None:
         assert self.curve.hit_ratio(550) == pytest.approx(0.55)
 
-    def test_beyond_its_end_it_is_level(self) -> None:
+    def test_curve_is_level_beyond_its_end(self) -> None:
         assert self.curve.hit_ratio(5000) == 0.6
 
-    def test_what_more_and_less_cache_would_do(self) -> None:
+    def test_gain_of_more_and_loss_of_less_cache(self) -> None:
         assert self.curve.gain(50, 50) == pytest.approx(0.4)
         assert self.curve.gain(1000, 1000) == 0.0
         assert self.curve.gain(100, -50) == pytest.approx(-0.4)
 
 
 @given(distances=st.lists(st.integers(1, 5000), max_size=50), largest=st.integers(16, 4000))
-def test_a_histogram_loses_no_weight_and_keeps_small_distances_apart(distances: list[int], largest: int) -> None:
+def test_histogram_loses_no_weight_and_keeps_small_distances_apart(distances: list[int], largest: int) -> None:
     histogram = DistanceHistogram(largest)
     for distance in distances:
         histogram.add(distance, 2.0, 1.0)

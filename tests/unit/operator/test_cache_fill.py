@@ -1,5 +1,8 @@
-"""The operator's first lists: an API server that just started refuses them, and a missing right is no passing thing. An
-API server of a few lines refuses so many of them; a real one does it in tests/integration/operator, at times."""
+"""The operator's first lists: an API server that just started refuses them for a while, a missing right fails them for
+good.
+
+A small server refuses a fixed number here. tests/integration/operator has a real one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from plumage_operator.options import Options
 
 
 class Server:
-    """refusals: requests that it says no to before it says yes."""
+    """refusals: requests that it refuses before it answers."""
 
     def __init__(self) -> None:
         self.refusals = 0
@@ -27,8 +30,8 @@ class Server:
     async def answer(self, request: web.Request) -> web.Response:
         if self.refusals:
             self.refusals -= 1
-            told = {"reason": "Forbidden", "message": "User plumage cannot list it"}
-            return web.json_response(told, status=403)
+            status = {"reason": "Forbidden", "message": "User plumage cannot list it"}
+            return web.json_response(status, status=403)
         items = [pool_object()] if request.path.endswith("inferencepools") else []
         return web.json_response({"kind": "List", "metadata": {}, "items": items})
 

@@ -1,4 +1,4 @@
-"""What the children say, held against those who read it: engine, agent and router take their files as they are."""
+"""The children's files against their readers: engine, agent and router accept them unchanged."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ def with_(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return dict(changed)
 
 
-def test_fields_that_a_pool_lets_pass_reach_its_router_and_roll_nothing() -> None:
+def test_unknown_fields_of_a_pool_reach_its_router_and_roll_nothing() -> None:
     changed = with_(SIMULATOR, "router.allowedRequestFields", ["priority", "my_field"])
-    told = json.loads(children(changed)["ConfigMap", "chat-router"]["data"]["router.json"])
-    assert told["allowedRequestFields"] == ["priority", "my_field"]
+    router = json.loads(children(changed)["ConfigMap", "chat-router"]["data"]["router.json"])
+    assert router["allowedRequestFields"] == ["priority", "my_field"]
     assert not rolls(SIMULATOR, changed, "router")
 
 
-def test_engine_agent_and_router_take_their_files(tmp_path: Path) -> None:
+def test_engine_agent_and_router_accept_their_files(tmp_path: Path) -> None:
     made = children()
     files = made["ConfigMap", "chat-engine"]["data"] | made["ConfigMap", "chat-router"]["data"]
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     simulator = SimulatorConfig.read(tmp_path / "engine.json")
     assert (simulator.host, simulator.port, simulator.model) == ("0.0.0.0", 8000, "tiny-chat")
-    told = json.loads(files["agent.json"])
-    (tmp_path / "agent.json").write_text(json.dumps({**told, "replica": "chat-engine-0"}))
+    settings = json.loads(files["agent.json"])
+    (tmp_path / "agent.json").write_text(json.dumps({**settings, "replica": "chat-engine-0"}))
     agent = AgentConfig.read(tmp_path / "agent.json")
     assert str(agent.feather_file) == "/etc/plumage/engine.json", "what changes there it hands to the engine"
     assert agent.directory_url == "redis://chat-directory.default.svc:6379"
@@ -88,7 +88,7 @@ def test_engine_agent_and_router_take_their_files(tmp_path: Path) -> None:
     assert json.loads(files["cordoned.json"]) == {"cordoned": []}
 
 
-def test_the_plugin_takes_its_settings() -> None:
+def test_plugin_accepts_its_settings() -> None:
     data = children(vllm({"hostMemory": {"capacity": "4Gi"}}))["ConfigMap", "chat-engine"]["data"]
     settings = read_settings(None, {"PLUMAGE_VLLM": data["plugin.json"]})
     assert settings is not None
@@ -146,7 +146,7 @@ def test_vllm_requests_a_gpu_by_default(named: dict[str, Any], limits: dict[str,
     assert not any(name.endswith("/gpu") for name in resources["requests"])
 
 
-def test_on_cpus_several_workers_ask_for_no_gpu() -> None:
+def test_cpu_engine_with_several_workers_requests_no_gpu() -> None:
     spec = vllm({"tensorParallelSize": 2, "resources": {"limits": {"nvidia.com/gpu": 0}}})
     assert not any("gpu" in name for part in engine(children(spec))["resources"].values() for name in part)
 
@@ -155,8 +155,8 @@ def test_simulator_requests_no_gpu() -> None:
     assert not any("gpu" in name for part in engine(children())["resources"].values() for name in part)
 
 
-def test_a_limit_of_vllm_without_a_request_is_the_request_too() -> None:
-    """As Kubernetes fills it in: what a model takes only its owner knows."""
+def test_limit_of_vllm_without_a_request_becomes_the_request() -> None:
+    """As Kubernetes fills it in: only the owner knows what a model needs."""
     resources = engine(children(vllm({"resources": {"limits": {"memory": "128Gi"}}})))["resources"]
     assert resources["requests"] == {"cpu": "1"}
     assert resources["limits"]["memory"] == "128Gi"
@@ -172,7 +172,7 @@ def test_shared_memory_of_vllm_counts_as_memory() -> None:
     assert int(plain["limits"]["memory"]) == (2 * 32 + 1) << 30
 
 
-def test_the_host_tier_has_room_in_shared_memory() -> None:
+def test_host_tier_fits_in_shared_memory() -> None:
     volumes = {one["name"]: one for one in pod(children(vllm({"hostMemory": {"capacity": "4Gi"}})))["volumes"]}
     assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
     assert int(volumes["shm"]["emptyDir"]["sizeLimit"]) > 4 << 30
@@ -181,12 +181,12 @@ def test_the_host_tier_has_room_in_shared_memory() -> None:
 
 
 @pytest.mark.parametrize("claim", [None, "kv"])
-def test_a_disk_below_it_lies_on_its_own_volume(claim: str | None) -> None:
+def test_disk_tier_has_its_own_volume(claim: str | None) -> None:
     disk = {"capacity": "100Gi"} | ({} if claim is None else {"claimName": claim})
     made = children(vllm({"hostMemory": {"capacity": "4Gi", "disk": disk}}))
     flags = dict(part.split("=", 1) for part in engine(made)["args"] if "=" in part)
-    told = read_disk(json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"])
-    assert told == DiskOptions(Path("/var/cache/plumage"), 98 << 30)
+    disk = read_disk(json.loads(flags["--kv-transfer-config"])["kv_connector_extra_config"])
+    assert disk == DiskOptions(Path("/var/cache/plumage"), 98 << 30)
     volume = next(one for one in pod(made)["volumes"] if one["name"] == "disk")
     if claim is None:
         assert volume["emptyDir"]["sizeLimit"] == "100Gi"
@@ -204,7 +204,7 @@ def test_a_disk_below_it_lies_on_its_own_volume(claim: str | None) -> None:
          {"image": {"reference": "registry/llama:1", "pullPolicy": "IfNotPresent"}}),
     ],
 )  # fmt: skip
-def test_a_model_on_a_volume_is_mounted_for_engine_agent_and_router(
+def test_model_on_a_volume_is_mounted_for_engine_agent_and_router(
     model: dict[str, Any], path: str, volume: dict[str, Any]
 ) -> None:
     made = children(vllm(model=model))
@@ -216,7 +216,7 @@ def test_a_model_on_a_volume_is_mounted_for_engine_agent_and_router(
     assert {"name": "model", "mountPath": "/models/model", "readOnly": True} in agent["volumeMounts"]
 
 
-def test_volumes_and_mounts_belong_together_everywhere() -> None:
+def test_volumes_and_mounts_match() -> None:
     specs = [SIMULATOR, vllm(), vllm({"hostMemory": {"capacity": "1Gi", "disk": {"capacity": "1Gi"}}}),
              vllm(model={"uri": "builtin://tiny-llama"}),
              vllm(model={"uri": "s3://b/m", "tokenizer": "oci://r/t:1", "adapters": [{"name": "a", "uri": "pvc://c/a"}]}),
@@ -255,7 +255,7 @@ def test_every_pod_keeps_the_restricted_standard() -> None:
                 assert security["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_engine_never_sees_a_token_of_the_api_server() -> None:
+def test_engine_never_has_a_token_of_the_api_server() -> None:
     made = children()
     assert {"identity", "api"}.isdisjoint(one["name"] for one in engine(made)["volumeMounts"])
     agent = pod(made)["initContainers"][-1]
@@ -263,7 +263,7 @@ def test_the_engine_never_sees_a_token_of_the_api_server() -> None:
     assert {"identity", "api"} <= {one["name"] for one in agent["volumeMounts"]}
 
 
-def test_there_is_more_grace_than_the_drain_takes() -> None:
+def test_grace_period_is_longer_than_the_drain() -> None:
     made = children(with_(SIMULATOR, "rollout.drainTimeoutSeconds", 77))
     assert pod(made)["terminationGracePeriodSeconds"] > 77
     hook = engine(made)["lifecycle"]["preStop"]["exec"]["command"]
@@ -305,7 +305,7 @@ def test_live_settings_restart_no_engine(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("path", "value"), [("router.policy", "RoundRobin"), ("router.limits.maxInFlight", 7)])
-def test_policy_and_limits_roll_no_router_either(path: str, value: Any) -> None:
+def test_policy_and_limits_roll_no_router(path: str, value: Any) -> None:
     assert not rolls(SIMULATOR, with_(SIMULATOR, path, value), "router")
 
 
@@ -333,7 +333,7 @@ def test_hostile_values_stay_values() -> None:
     assert json.loads(json.dumps(made["ConfigMap", "chat-engine"]))["data"]
 
 
-def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() -> None:
+def test_network_policies_allow_router_agent_operator_and_monitoring_only() -> None:
     made = children(with_(SIMULATOR, "networkPolicy.monitoringNamespaces", ["prometheus"]))
     metrics = {"protocol": "TCP", "port": ROUTER_METRICS_PORT}
     doors = made["NetworkPolicy", "chat-router"]["spec"]["ingress"]
@@ -341,22 +341,22 @@ def test_network_policies_let_in_router_agent_operator_and_monitoring_alone() ->
     rules = made["NetworkPolicy", "chat-engine"]["spec"]["ingress"]
     assert all(rule["from"] for rule in rules)
     assert made["NetworkPolicy", "chat-directory"]["spec"]["ingress"][0]["ports"] == [{"protocol": "TCP", "port": 6379}]
-    told = json.dumps(rules)
-    assert all(word in told for word in ("prometheus", CONFIG.namespace, "router"))
+    text = json.dumps(rules)
+    assert all(name in text for name in ("prometheus", CONFIG.namespace, "router"))
     (routers,) = [rule for rule in rules if "router" in json.dumps(rule)]
     assert routers["ports"] == [{"protocol": "TCP", "port": 8000}], "no router asks an agent"
     assert not [key for key in children(network_policies=False) if key[0] == "NetworkPolicy"]
 
 
-def test_a_broken_replica_keeps_no_node_from_being_drained() -> None:
-    """A pod that is not ready may go; of those that are, one at a time."""
+def test_broken_replica_does_not_block_a_node_drain() -> None:
+    """A pod that is not ready may be evicted; of the ready ones, one at a time."""
     made = children()
     for part in ("engine", "router"):
         spec = made["PodDisruptionBudget", f"chat-{part}"]["spec"]
         assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
-def test_every_container_has_requests_and_a_limit_of_memory() -> None:
+def test_every_container_has_requests_and_a_memory_limit() -> None:
     fetched = {"model": {"uri": "hf://org/model"}, "engine": {"runtime": "Simulator"}}
     written = vllm(model={"uri": "builtin://tiny-llama"})
     names = set()
@@ -402,10 +402,10 @@ SCHEDULING = {
 
 
 @pytest.mark.parametrize("part", ["engine", "router", "directory"])
-def test_each_part_has_the_same_scheduling_fields(part: str) -> None:
+def test_each_component_has_the_same_scheduling_fields(part: str) -> None:
     spec = with_(SIMULATOR, "directory.managed" if part == "directory" else part, {})
-    told = {**SCHEDULING, **({"runtime": "Simulator"} if part == "engine" else {})}
-    made = children(with_(spec, "directory.managed" if part == "directory" else part, told))
+    component = {**SCHEDULING, **({"runtime": "Simulator"} if part == "engine" else {})}
+    made = children(with_(spec, "directory.managed" if part == "directory" else part, component))
     assert {name: pod(made, part)[name] for name in SCHEDULING} == SCHEDULING
     others = {"engine", "router", "directory"} - {part}
     assert not any("priorityClassName" in pod(made, other) for other in others)

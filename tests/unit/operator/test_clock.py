@@ -8,7 +8,7 @@ from plumage_operator.manager import steady_clock
 
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_a_clock_that_is_set_moves_nothing(jump: float) -> None:
+def test_set_clock_changes_no_monotonic_time(jump: float) -> None:
     wall, monotonic = [1_800_000_000.0], [50.0]
     clock = steady_clock(lambda: wall[0], lambda: monotonic[0])
     assert clock() == wall[0]

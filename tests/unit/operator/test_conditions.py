@@ -1,4 +1,4 @@
-"""What a pool says of itself, for every state that its cluster can be in."""
+"""A pool's conditions for every state of its cluster."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ CAUSES: list[tuple[dict[str, Any], Reason, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "words"), CAUSES, ids=[f"{reason}-{words}" for _, reason, words in CAUSES]
+    ("status", "reason", "message"), CAUSES, ids=[f"{reason}-{message}" for _, reason, message in CAUSES]
 )
-def test_condition_names_cause_and_remedy(status: dict[str, Any], reason: Reason, words: str) -> None:
+def test_condition_names_cause_and_remedy(status: dict[str, Any], reason: Reason, message: str) -> None:
     cause = diagnose([pod_object(**status)], None, [])
     assert cause is not None
     assert cause.reason is reason
-    assert words in cause.message
+    assert message in cause.message
     assert not cause.transient
 
 
 @pytest.mark.parametrize(
-    ("message", "reason", "words"),
+    ("message", "reason", "text"),
     [
         ('MountVolume.SetUp failed for volume "keys" : secret "keys" not found', Reason.MISSING_SECRET, "Secret keys"),
         ('configmap "plan" not found', Reason.MISSING_CONFIG_MAP, "ConfigMap plan"),
@@ -75,17 +75,17 @@ def test_condition_names_cause_and_remedy(status: dict[str, Any], reason: Reason
         ("timed out waiting for the condition", Reason.VOLUME_FAILED, "timed out"),
     ],
 )
-def test_stuck_pods_are_explained_by_events(message: str, reason: Reason, words: str) -> None:
+def test_stuck_pods_are_explained_by_events(message: str, reason: Reason, text: str) -> None:
     pod = pod_object(**waiting("ContainerCreating"))
     assert pods_to_explain(stuck_pods([pod]), 0.0) == ["chat-engine-0"]
     cause = diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedMount", message)])
     assert cause is not None
     assert cause.reason is reason
-    assert words in cause.message
+    assert text in cause.message
 
 
 @pytest.mark.parametrize(
-    ("event", "message", "reason", "words"),
+    ("event", "message", "reason", "text"),
     [
         ("FailedCreatePodSandBox", 'plugin type="calico" failed (add): no IP left', Reason.SANDBOX_FAILED, "network"),
         ("NetworkNotReady", "cni plugin not initialized", Reason.SANDBOX_FAILED, "cni plugin not initialized"),
@@ -93,29 +93,29 @@ def test_stuck_pods_are_explained_by_events(message: str, reason: Reason, words:
         ("FailedPreStartHook", "something else", Reason.CONTAINER_REFUSED, "FailedPreStartHook"),
     ],
 )
-def test_each_event_has_its_reason(event: str, message: str, reason: Reason, words: str) -> None:
+def test_each_event_has_its_reason(event: str, message: str, reason: Reason, text: str) -> None:
     cause = diagnose(
         [pod_object(**waiting("ContainerCreating"))], None, [WarningEvent("chat-engine-0", event, message)]
     )
     assert cause is not None
     assert (cause.reason, cause.transient) == (reason, True)
-    assert words in cause.message
+    assert text in cause.message
     assert ("volume" in cause.message) is (reason is Reason.VOLUME_FAILED)
 
 
 def test_scheduling_event_is_ignored_after_scheduling() -> None:
     """The event stays for an hour."""
     pod = pod_object(**waiting("ContainerCreating"))
-    said = "0/4 nodes are available: 2 Insufficient nvidia.com/gpu."
-    assert diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedScheduling", said)]) is None
+    message = "0/4 nodes are available: 2 Insufficient nvidia.com/gpu."
+    assert diagnose([pod], None, [WarningEvent("chat-engine-0", "FailedScheduling", message)]) is None
 
 
-def test_a_pod_that_merely_starts_has_no_cause() -> None:
+def test_starting_pod_has_no_cause() -> None:
     assert diagnose([pod_object(**waiting("PodInitializing"))], None, []) is None
     assert diagnose([pod_object(**waiting("ContainerCreating"))], None, []) is None
 
 
-def test_the_first_fetch_that_fails_names_the_model() -> None:
+def test_first_failed_fetch_names_the_model() -> None:
     status = {"initContainerStatuses": ended(1, message="401")["containerStatuses"]}
     status["initContainerStatuses"][0]["name"] = "tokenizer"
     cause = diagnose([pod_object(**status)], None, [])
@@ -125,10 +125,10 @@ def test_the_first_fetch_that_fails_names_the_model() -> None:
 
 
 def test_long_traceback_keeps_its_last_line() -> None:
-    said = (
+    traceback = (
         "INFO the engine starts\n" + 60 * '  File "engine.py", line 1, in load\n' + "ValueError: no such quantization"
     )
-    cause = diagnose([pod_object(**ended(1, message=said))], None, [])
+    cause = diagnose([pod_object(**ended(1, message=traceback))], None, [])
     assert cause is not None
     assert "exit code 1: INFO the engine starts" in cause.message
     assert "ValueError: no such quantization (kubectl logs" in cause.message
@@ -168,7 +168,7 @@ def test_refusal_of_an_older_replica_set_is_ignored() -> None:
         assert diagnose([], deployment(present), []) is None
 
 
-def test_a_new_pool_that_cannot_start_names_the_cause_instead_of_a_halted_rollout() -> None:
+def test_new_pool_that_cannot_start_names_the_cause_instead_of_a_halted_rollout() -> None:
     world = World()
     world.do(world.plan())
     deployment = world.objects["Deployment", "chat-engine"]
@@ -181,7 +181,7 @@ def test_a_new_pool_that_cannot_start_names_the_cause_instead_of_a_halted_rollou
     assert (found["status"], found["reason"]) == ("False", "MissingVolumeClaim")
     assert found["message"].startswith("0 of 2 replicas are ready")
     assert "PersistentVolumeClaim models" in found["message"]
-    assert "RolloutHalted" not in {one.reason for one in world.told}
+    assert "RolloutHalted" not in {one.reason for one in world.events}
 
 
 def test_permanent_causes_come_before_transient_ones() -> None:
@@ -194,7 +194,7 @@ def test_permanent_causes_come_before_transient_ones() -> None:
     assert cause.reason is Reason.IMAGE_PULL_FAILED
 
 
-def test_a_new_pool_starts_and_then_serves() -> None:
+def test_new_pool_starts_and_then_serves() -> None:
     world = World()
     world.do(world.plan())
     assert world.reasons()["Ready"] == ("False", "Starting")
@@ -216,7 +216,7 @@ def test_a_new_pool_starts_and_then_serves() -> None:
     assert status["address"] == "http://chat-router.default.svc:8000"
 
 
-def test_a_bad_image_halts_the_rollout_and_the_old_fleet_serves_on() -> None:
+def test_bad_image_halts_the_rollout_and_the_old_replicas_serve_on() -> None:
     world = World()
     world.converge()
     world.pool["spec"]["engine"]["image"] = "nowhere:1"
@@ -233,7 +233,7 @@ def test_a_bad_image_halts_the_rollout_and_the_old_fleet_serves_on() -> None:
     assert (halted["status"], halted["reason"]) == ("False", "RolloutHalted")
     assert "the 2 previous replicas still serve" in halted["message"]
     assert "nowhere" in deployment["spec"]["template"]["spec"]["containers"][0]["image"]
-    assert ("Warning", "RolloutHalted") in [(one.type, one.reason) for one in world.told]
+    assert ("Warning", "RolloutHalted") in [(one.type, one.reason) for one in world.events]
 
 
 def lose(world: World, *names: str, **status: Any) -> None:
@@ -260,31 +260,31 @@ def test_pool_with_three_of_four_replicas_is_ready_and_degraded() -> None:
         assert (
             "3 of 4 replicas are ready. chat-engine-1: container engine was killed" in world.condition(name)["message"]
         )
-    assert ("Warning", "Degraded") in [(one.type, one.reason) for one in world.told]
+    assert ("Warning", "Degraded") in [(one.type, one.reason) for one in world.events]
     assert world.plan() == ()
     world.converge()
     assert world.reasons()["Ready"] == ("True", "Serving")
 
 
-def test_a_replica_that_fails_after_the_rollout_halts_none() -> None:
+def test_replica_that_fails_after_the_rollout_halts_none() -> None:
     world = large()
     lose(world, "chat-engine-1", **ended(1))
     deployment = world.objects["Deployment", "chat-engine"]
     deployment["status"]["conditions"] = [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]
     world.do(world.plan())
-    told = world.condition("Progressing")
-    assert (told["status"], told["reason"]) == ("False", "Degraded")
-    assert told["message"].startswith("3 of 4 replicas are ready, all as the spec says. chat-engine-1: ")
+    progressing = world.condition("Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "Degraded")
+    assert progressing["message"].startswith("3 of 4 replicas are ready, all as the spec says. chat-engine-1: ")
 
 
 def test_restarting_replica_is_no_warning() -> None:
     world = large()
     lose(world, "chat-engine-1", **waiting("PodInitializing"))
-    told = len(world.told)
+    before = len(world.events)
     world.do(world.plan())
     assert world.reasons()["Ready"] == ("True", "Serving")
     assert world.condition("Ready")["message"] == "3 of 4 replicas are ready; the others are starting"
-    assert "Warning" not in [one.type for one in world.told[told:]]
+    assert "Warning" not in [one.type for one in world.events[before:]]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_restarting_replica_is_no_warning() -> None:
         ({"maxUnavailable": "25%"}, "False"),
     ],
 )
-def test_more_than_one_may_be_missing_only_where_the_rollout_says_so(rollout: dict[str, Any], ready: str) -> None:
+def test_rollout_strategy_decides_how_many_may_be_missing(rollout: dict[str, Any], ready: str) -> None:
     world = large(rollout)
     lose(world, "chat-engine-1", "chat-engine-2", **ended(1))
     world.do(world.plan())
@@ -311,8 +311,8 @@ def test_pool_without_its_only_replica_is_not_ready() -> None:
     assert world.reasons()["Ready"] == ("False", "CrashLoop")
 
 
-def test_a_pool_that_never_served_is_ready_once_all_its_replicas_are() -> None:
-    """Who waits for Ready after `kubectl apply` waits for the pool that was asked for."""
+def test_pool_that_never_served_is_ready_once_all_its_replicas_are() -> None:
+    """Waiting for Ready after `kubectl apply` means waiting for the requested pool."""
     world = World(pool_object({**pool_object()["spec"], "replicas": 4}))
     world.do(world.plan())
     world.run_controllers()
@@ -321,7 +321,7 @@ def test_a_pool_that_never_served_is_ready_once_all_its_replicas_are() -> None:
     assert world.reasons()["Ready"] == ("False", "Starting")
 
 
-def test_replicas_that_warm_are_called_so() -> None:
+def test_warming_replicas_are_reported() -> None:
     world = World()
     world.do(world.plan())
     world.run_controllers(ready=False)
@@ -331,7 +331,7 @@ def test_replicas_that_warm_are_called_so() -> None:
     assert world.reasons()["EngineReady"] == ("False", "Warming")
 
 
-def test_a_pool_of_no_replicas_is_as_it_should_be() -> None:
+def test_pool_of_no_replicas_is_ready() -> None:
     world = World(pool_object({**pool_object()["spec"], "replicas": 0}))
     world.converge()
     assert world.reasons()["EngineReady"] == ("True", "ScaledToZero")
@@ -354,7 +354,7 @@ def test_refusal_is_reported_as_condition(refusal: Refusal, reason: str) -> None
     assert world.condition("Ready")["message"] == refusal.message
 
 
-def test_a_spec_that_only_an_older_schema_let_pass_changes_nothing() -> None:
+def test_spec_of_an_older_schema_changes_nothing() -> None:
     world = World()
     world.converge()
     world.pool["spec"]["engine"]["tensorParallelSize"] = 0
@@ -376,7 +376,7 @@ def test_model_without_tokenizer_is_an_invalid_spec() -> None:
     assert not world.objects
 
 
-def test_a_time_changes_only_when_the_status_flips() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     (first,) = set_condition((), Condition(Type.READY, "False", "Starting"), 1, NOW)
     (same,) = set_condition([first], Condition(Type.READY, "False", "Warming"), 2, NOW + 60)
     (other,) = set_condition([same], Condition(Type.READY, "True", "Serving"), 2, NOW + 60)
@@ -399,7 +399,7 @@ def test_small_change_of_the_hit_ratio_is_not_written() -> None:
 
 def test_every_reason_is_camel_case() -> None:
     assert all(reason.value.isalpha() and reason.value[0].isupper() for reason in Reason)
-    assert json.dumps([str(reason) for reason in Reason])  # they go out as plain text
+    assert json.dumps([str(reason) for reason in Reason])  # they are published as plain text
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_every_reason_is_camel_case() -> None:
         ("Simulator", {}, "Valid"),
     ],
 )
-def test_host_tier_that_vllm_would_not_get_is_refused(runtime: str, tier: dict[str, str] | None, reason: str) -> None:
+def test_host_tier_beyond_the_memory_of_vllm_is_refused(runtime: str, tier: dict[str, str] | None, reason: str) -> None:
     engine = {"runtime": runtime, **({} if tier is None else {"hostMemory": tier})}
     uri = "hf://org/name" if runtime == "VLLM" else "builtin://tiny-chat"
     world = World(pool_object({"model": {"uri": uri}, "engine": engine, "replicas": 1}))

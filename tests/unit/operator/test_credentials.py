@@ -1,4 +1,4 @@
-"""A process that trusts an authority of yesterday ends, so that the next one trusts today's."""
+"""A process whose certificate authority changed exits, so that the next one trusts the current authority."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def lives_on(file: str | None) -> bool:
         return True
 
 
-async def test_a_changed_authority_ends_it(tmp_path: Path) -> None:
+async def test_changed_authority_ends_the_process(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text("old")
     trusting = asyncio.create_task(watch_authority(str(file), every=0.01))

@@ -1,4 +1,4 @@
-"""What counts as changed by somebody, and what the API server may add."""
+"""What counts as changed by somebody else, and what the API server may add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
-def test_what_was_applied_is_not_drift(thing: dict[str, Any]) -> None:
+def test_applied_object_is_no_drift(thing: dict[str, Any]) -> None:
     assert drift(thing, copy.deepcopy(thing)) == []
 
 

@@ -1,4 +1,4 @@
-"""The engine's environment: a person's variables beside the operator's own."""
+"""The engine's environment: the user's variables beside the operator's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environments(spec: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def names(spec: dict[str, Any]) -> set[str]:
-    """Those that the operator sets in the engine's container by itself."""
+    """Variables that the operator sets in the engine's container."""
     return {one["name"] for one in environments(spec)[-1]}
 
 
@@ -46,14 +46,14 @@ def with_variable(spec: dict[str, Any], name: str) -> dict[str, Any]:
     ("spec", "name"),
     [(spec, name) for spec in SPECS for name in sorted(names(spec) - {*OWNED_ENV, "VLLM_PLUGINS"})],
 )
-def test_a_persons_variable_takes_the_place_of_a_default(spec: dict[str, Any], name: str) -> None:
+def test_variable_of_the_user_replaces_a_default(spec: dict[str, Any], name: str) -> None:
     made = environments(with_variable(spec, name))
     for environment in made:
         assert len({one["name"] for one in environment}) == len(environment)
     assert {"name": name, "value": "theirs"} in made[-1]
 
 
-def test_what_is_no_default_is_refused() -> None:
+def test_variable_that_is_no_default_is_refused() -> None:
     set_by_us = {name for spec in SPECS for name in names(spec)}
     assert set(OWNED_ENV) <= set_by_us
     for spec in SPECS:

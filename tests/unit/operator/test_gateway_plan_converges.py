@@ -1,4 +1,4 @@
-"""A gateway's plan that is cut short anywhere is made again by the next operator, and ends where it would have."""
+"""An interrupted plan of a gateway is made again by the next operator, and ends in the same state."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CONFIGS = {"one pool": replace(CONFIG, network_policies=False)}
 WAYS: list[tuple[str | None, str]] = [*((None, after) for after in GATEWAYS), *itertools.permutations(GATEWAYS, 2)]
 
 
-def on_the_way(before: str | None, after: str) -> Gateway:
-    """A gateway of that spec, and what there is so far: nothing, or what belongs to the one before."""
+def in_transition(before: str | None, after: str) -> Gateway:
+    """A gateway with that spec and its present objects: none, or those of the previous spec."""
     world = GATEWAYS[after]()
     if before is None:
         return world
@@ -49,7 +49,7 @@ def on_the_way(before: str | None, after: str) -> Gateway:
 
 
 def steps(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
-    """Every action until there is none left, each once it is done."""
+    """Every action until none is left, each after it was performed."""
     for _ in range(10):
         world.run_controllers()
         count = 0
@@ -63,48 +63,50 @@ def steps(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
 
 
 def _look(world: Gateway, config: OperatorConfig) -> Iterator[Action]:
-    """Words are of what there is once the changes are done."""
+    """A status describes the cluster after the changes."""
     yield from plan_gateway_changes(world.seen(), config)
     yield from plan_gateway_status(world.seen(), config, NOW)
 
 
 def shape(world: Gateway) -> dict[str, Any]:
-    """What must be the same whichever way it came about."""
+    """What must be equal for every path to this state."""
     status = {name: value for name, value in world.pool["status"].items() if name != "conditions"}
-    said = {one["type"]: (one["status"], one["reason"], one["message"]) for one in world.pool["status"]["conditions"]}
+    conditions = {
+        one["type"]: (one["status"], one["reason"], one["message"]) for one in world.pool["status"]["conditions"]
+    }
     children = {key: {part: thing[part] for part in thing if part not in ("metadata", "status")} | {
         "labels": thing["metadata"]["labels"], "annotations": thing["metadata"]["annotations"],
     } for key, thing in world.objects.items()}  # fmt: skip
     seen = {name: pod["metadata"]["annotations"][CONFIG_SEEN] for name, pod in world.pods.items()}
-    return {"children": children, "status": status, "said": said, "seen": seen}
+    return {"children": children, "status": status, "conditions": conditions, "seen": seen}
 
 
 @pytest.mark.parametrize(("before", "after"), WAYS)
-def test_a_crash_after_any_action_converges(before: str | None, after: str) -> None:
-    config, whole = CONFIGS.get(after, CONFIG), on_the_way(before, after)
+def test_crash_after_any_action_converges(before: str | None, after: str) -> None:
+    config, whole = CONFIGS.get(after, CONFIG), in_transition(before, after)
     count = len(list(steps(whole, config)))
     for cut in range(1, count):
-        world = on_the_way(before, after)
+        world = in_transition(before, after)
         list(itertools.islice(steps(world, config), cut))
-        world.known.clear()  # the next operator has seen nothing yet
-        told = len(world.told)
+        world.known.clear()  # the next operator has observed nothing yet
+        count = len(world.events)
         world.converge(config)
         assert shape(world) == shape(whole), cut
-        assert {one.reason for one in world.told[told:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
+        assert {one.reason for one in world.events[count:]}.isdisjoint({"ChildRecreated", "ChildRepaired"}), cut
 
 
 @pytest.mark.parametrize("after", GATEWAYS)
-def test_whatever_was_before_it_ends_the_same(after: str) -> None:
+def test_any_previous_state_ends_the_same(after: str) -> None:
     fresh, config = GATEWAYS[after](), CONFIGS.get(after, CONFIG)
     fresh.converge(config)
     for before in [name for name in GATEWAYS if name != after]:
-        world = on_the_way(before, after)
+        world = in_transition(before, after)
         world.converge(config)
         wanted = shape(fresh)
         wanted["status"]["observedGeneration"] = 2
         assert shape(world) == wanted, before
 
 
-def test_a_gateways_actions_of_every_kind_are_cut() -> None:
-    kinds = {type(action) for way in WAYS for action in steps(on_the_way(*way), CONFIGS.get(way[1], CONFIG))}
+def test_actions_of_every_kind_are_interrupted() -> None:
+    kinds = {type(action) for way in WAYS for action in steps(in_transition(*way), CONFIGS.get(way[1], CONFIG))}
     assert kinds == {Annotate, Apply, Delete, EmitEvent, WriteStatus}

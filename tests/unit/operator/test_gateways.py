@@ -1,4 +1,4 @@
-"""A gateway's plan: which pools it serves under which names, its routers, and what is said of both."""
+"""A gateway's plan: the pools that it serves and their names, its routers, and the conditions of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plumage_operator.resources import GatewayContext, build_gateway_children
 from plumage_router.multi_pool.config import load_multi_pool
 
 
-def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> None:
+def test_two_pools_get_one_router_that_reads_its_file(tmp_path: Path) -> None:
     world = Gateway(attached("chat"), attached("code", born=1))
     world.converge()
     assert {kind for kind, name in world.objects if name == "front-gateway"} == {
@@ -50,10 +50,10 @@ def test_two_pools_get_one_router_that_the_router_can_read(tmp_path: Path) -> No
     status = world.pool["status"]
     assert (status["replicas"], status["readyReplicas"], status["pools"]) == (2, 2, ["chat", "code"])
     assert status["addresses"] == ["http://front-gateway.default.svc:8000"]
-    parse_kept(world.pool, "the gateway")  # the status is as the API says
+    parse_kept(world.pool, "the gateway")  # the status has the form of the API
 
 
-def test_names_are_the_gateways_and_of_a_pool_that_no_model_names_its_own() -> None:
+def test_names_come_from_the_gateway_or_from_the_unnamed_pool() -> None:
     adapters = [{"name": "lora", "uri": "hf://a/b"}]
     world = Gateway(
         attached("chat", adapters=adapters),
@@ -66,14 +66,14 @@ def test_names_are_the_gateways_and_of_a_pool_that_no_model_names_its_own() -> N
     assert (chat["name"], chat["aliases"], chat["adapters"]) == ("chat", ["gpt", "gpt-4"], ["lora"])
 
 
-def test_of_two_pools_of_one_name_the_older_serves_and_both_are_named() -> None:
+def test_older_pool_serves_a_shared_name_and_both_are_reported() -> None:
     world = Gateway(attached("young", born=9), attached("old", born=1), models=[model("chat", "young", "old")])
     world.converge()
     assert world.names() == {"old": ["chat"]}
     assert world.reasons()["Accepted"] == ("False", "ModelConflict")
-    told = world.condition("Ready")["message"]
-    assert "pools old and young are both asked for model chat" in told
-    assert "Give young another name or weight 0" in told
+    message = world.condition("Ready")["message"]
+    assert "pools old and young are both asked for model chat" in message
+    assert "Give young another name or weight 0" in message
     assert world.reasons()["RouterReady"] == ("True", "Serving"), "what is served is served"
     world.pool["spec"]["models"][0]["pools"][1]["weight"] = 0
     world.converge()
@@ -82,19 +82,19 @@ def test_of_two_pools_of_one_name_the_older_serves_and_both_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "reason", "words"),
+    ("there", "reason", "text"),
     [
         (False, "PoolMissing", "there is no InferencePool code in this namespace: create it"),
         (True, "PoolNotAttached", "set its spec.router to {gatewayRef: {name: front}}"),
     ],
 )
-def test_unservable_pool_is_reported_and_the_others_are_served(there: bool, reason: str, words: str) -> None:
+def test_unservable_pool_is_reported_and_the_others_are_served(there: bool, reason: str, text: str) -> None:
     world = Gateway(attached("chat"), models=[model("chat", "chat"), model("code", "code")])
     world.strangers = {"code"} if there else set()
     world.converge()
     assert world.names() == {"chat": ["chat"]}
     assert world.reasons()["Ready"] == ("False", reason)
-    assert words in world.condition("Accepted")["message"]
+    assert text in world.condition("Accepted")["message"]
 
 
 def test_gateway_mounts_the_keys_of_its_present_pools() -> None:
@@ -128,7 +128,7 @@ def test_gateway_mounts_the_keys_of_its_present_pools() -> None:
     assert world.names() == {}, "a pool that is being deleted gets nothing new"
 
 
-def test_volumes_of_several_models_lie_beside_each_other_and_roll_the_routers() -> None:
+def test_volumes_of_several_models_are_mounted_apart_and_roll_the_routers() -> None:
     world = Gateway(attached("chat"), models=[model("chat", "chat")])
     world.converge()
     before = world.hash()
@@ -193,7 +193,10 @@ def test_changed_child_is_restored_and_a_refusal_reported() -> None:
     del world.objects["ConfigMap", "front-gateway"]
     world.converge()
     assert world.objects["Service", "front-gateway"]["spec"]["ports"][0]["port"] == 8000
-    assert {told.reason for told in world.told if isinstance(told, EmitEvent)} >= {"ChildRepaired", "ChildRecreated"}
+    assert {event.reason for event in world.events if isinstance(event, EmitEvent)} >= {
+        "ChildRepaired",
+        "ChildRecreated",
+    }
     world.refusals = (Refusal("Service", "front-gateway", "NameTaken", "Service front-gateway exists"),)
     world.do(plan_gateway_status(world.seen(), CONFIG, NOW))
     assert world.reasons()["Accepted"] == ("False", "NameTaken")
@@ -218,7 +221,7 @@ def test_cordoned_replicas_of_each_pool_reach_the_router() -> None:
 
 
 def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: Any) -> World:
-    """A pool behind that gateway, once nothing is left to do for it. spec: what it says besides."""
+    """A converged pool behind that gateway. spec: its other fields."""
     world = World(copy.deepcopy(attached("chat").pool))
     world.pool["spec"] |= spec or {}
     pods = () if gateway is None else tuple(gateway.pods.values())
@@ -229,7 +232,7 @@ def behind(gateway: Gateway | None, spec: dict[str, Any] | None = None, **more: 
     return world
 
 
-def test_a_pool_is_ready_once_its_gateway_serves_it() -> None:
+def test_pool_is_ready_once_its_gateway_serves_it() -> None:
     gateway = Gateway(attached("chat"))
     assert behind(None).reasons()["Ready"] == ("False", "GatewayMissing")
     assert behind(gateway).reasons()["Ready"] == ("False", "NotServed")
@@ -247,7 +250,7 @@ def test_a_pool_is_ready_once_its_gateway_serves_it() -> None:
     assert "address" not in world.pool["status"]
 
 
-def test_engines_and_directory_take_the_gateways_routers() -> None:
+def test_engines_and_directory_allow_the_routers_of_the_gateway() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
     world = behind(gateway)
@@ -260,8 +263,8 @@ def test_engines_and_directory_take_the_gateways_routers() -> None:
     assert routers.items() <= pod["metadata"]["labels"].items(), "and these are their pods' labels"
 
 
-def test_a_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
-    """Neither the agents' settings nor the pods say who routes to them."""
+def test_pool_that_moves_behind_a_gateway_keeps_its_engines() -> None:
+    """Neither the agents' settings nor the pods contain who routes to them."""
     gateway = Gateway(attached("chat"))
     gateway.converge()
     alone = World(attached("chat", gateway=None).pool)
@@ -274,17 +277,17 @@ def test_field_without_effect_is_named_in_accepted() -> None:
     gateway = Gateway(attached("chat"))
     gateway.converge()
     door = {"networkPolicy": {"clientNamespaces": ["apps"]}}
-    for spec, told in ((door, True), ({}, False)):
+    for spec, reported in ((door, True), ({}, False)):
         world = behind(gateway, spec)
         accepted = world.condition("Accepted")
         assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
-        assert accepted["message"].startswith("spec.networkPolicy.clientNamespaces has no effect behind") is told
+        assert accepted["message"].startswith("spec.networkPolicy.clientNamespaces has no effect behind") is reported
     alone = World(pool_object({"model": {"uri": "builtin://tiny-chat"}, "engine": {"runtime": "Simulator"}, **door}))
     alone.converge()
     assert alone.condition("Accepted")["message"] == ""
 
 
-def test_the_autoscaler_asks_the_gateways_routers_about_the_pool() -> None:
+def test_autoscaler_asks_the_routers_of_the_gateway_about_the_pool() -> None:
     made = [{"kind": "ReplicaSet", "name": "front-gateway-5d4f8", "controller": True}]
     labels = {"app.kubernetes.io/component": "gateway"}
     router = {"metadata": {"name": "front-gateway-0", "labels": labels, "ownerReferences": made},
@@ -297,7 +300,7 @@ def test_the_autoscaler_asks_the_gateways_routers_about_the_pool() -> None:
     assert pods_observed(Observed(attached("chat").pool, {})).routers == ()
 
 
-def test_a_gateway_has_a_bound_of_pools() -> None:
+def test_gateway_has_a_bound_of_pools() -> None:
     pools = [attached(f"pool-{index:02d}") for index in range(66)]
     world = Gateway(*pools, models=[model("pool-00", "pool-00")])
     gateway = parse_kept(world.pool, "the gateway")
@@ -314,14 +317,14 @@ def test_a_gateway_has_a_bound_of_pools() -> None:
 
 
 def test_status_of_a_pool_depends_on_its_gateway() -> None:
-    """A pool without a gateway's word is told so at once, before any child is there."""
+    """A pool whose gateway is unknown reports it at once, before any child exists."""
     world = World(attached("chat").pool)
     world.do(plan_status(world.observed(), CONFIG, NOW))
     assert world.reasons()["RouterReady"] == ("False", "GatewayMissing")
 
 
-def test_its_routers_have_resources_and_the_scheduling_fields_of_engines() -> None:
-    told = {
+def test_routers_of_a_gateway_have_resources_and_the_scheduling_fields_of_engines() -> None:
+    fields = {
         "nodeSelector": {"pool": "cpu"},
         "tolerations": [{"key": "dedicated", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
@@ -330,7 +333,7 @@ def test_its_routers_have_resources_and_the_scheduling_fields_of_engines() -> No
     }
     amounts = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
     plain, named = Gateway(attached("chat")), Gateway(attached("chat"))
-    named.pool["spec"] |= {**told, "resources": amounts}
+    named.pool["spec"] |= {**fields, "resources": amounts}
     for world in (plain, named):
         world.converge()
     inside, given = (
@@ -339,5 +342,5 @@ def test_its_routers_have_resources_and_the_scheduling_fields_of_engines() -> No
     (spread,) = inside["topologySpreadConstraints"]
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     assert "memory" in inside["containers"][0]["resources"]["limits"]
-    assert {name: given[name] for name in told} == told
+    assert {name: given[name] for name in fields} == fields
     assert given["containers"][0]["resources"] == amounts

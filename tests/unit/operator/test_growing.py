@@ -1,4 +1,4 @@
-"""Ready while a pool changes its size: what served before is what counts, until more was ready."""
+"""Ready while a pool changes its size: the replicas that served before count, until more were ready."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def serving(replicas: int, rollout: dict[str, Any] | None = None) -> World:
 
 
 def ask_for(world: World, replicas: int) -> None:
-    """As `kubectl scale` does; the operator has changed the Deployment, whose controller has seen nothing yet."""
+    """As `kubectl scale` does: the operator has changed the Deployment, whose controller has observed nothing yet."""
     world.pool["spec"]["replicas"] = replicas
     world.pool["metadata"]["generation"] += 1
     world.do(world.plan())
 
 
 def is_ready(world: World, ready: int, total: int | None = None) -> tuple[str, str]:
-    """What the pool says of itself with so many ready replicas, of all that are wanted if not told otherwise. Every
-    look begins from the status alone, as a new operator's does, and a second one has nothing to add."""
+    """Whether the pool is ready with so many ready replicas, by default of all wanted ones.
+
+    Each reconcile begins from the status alone, as that of a new operator, and a second one changes nothing.
+    """
     deployment = world.objects["Deployment", "chat-engine"]
     there = deployment["spec"]["replicas"] if total is None else total
     seen = {"observedGeneration": deployment["metadata"]["generation"]}
@@ -42,7 +44,7 @@ def is_ready(world: World, ready: int, total: int | None = None) -> tuple[str, s
     return world.reasons()["Ready"]
 
 
-def test_a_pool_that_serves_is_ready_while_it_grows() -> None:
+def test_serving_pool_is_ready_while_it_grows() -> None:
     world = serving(2)
     ask_for(world, 8)
     assert world.reasons()["Ready"] == ("True", "Serving")
@@ -52,8 +54,8 @@ def test_a_pool_that_serves_is_ready_while_it_grows() -> None:
         assert world.condition("Ready")["message"] == f"{ready} of 8 replicas are ready; the others are starting"
     assert is_ready(world, 8) == ("True", "Serving")
     assert world.reasons()["Progressing"] == ("False", "Settled")
-    assert {one.reason for one in world.told if one.reason in ("Starting", "Warming")} == {"Starting"}
-    assert [one.reason for one in world.told].count("Starting") == 1  # when it was made
+    assert {one.reason for one in world.events if one.reason in ("Starting", "Warming")} == {"Starting"}
+    assert [one.reason for one in world.events].count("Starting") == 1  # when it was made
 
 
 def test_growing_pool_that_breaks_is_not_ready() -> None:
@@ -62,7 +64,7 @@ def test_growing_pool_that_breaks_is_not_ready() -> None:
     assert is_ready(world, 3) == ("True", "Serving")
     assert is_ready(world, 2) == ("False", "Starting")
     assert is_ready(world, 3) == ("False", "Starting")
-    assert is_ready(world, 4) == ("True", "Serving")  # the others go on loading
+    assert is_ready(world, 4) == ("True", "Serving")  # the others continue to load
 
 
 def test_loss_of_the_last_replica_is_reported() -> None:
@@ -73,7 +75,7 @@ def test_loss_of_the_last_replica_is_reported() -> None:
     assert is_ready(world, 1) == ("True", "Serving")
 
 
-def test_new_replicas_count_from_when_they_were_ready() -> None:
+def test_new_replicas_count_once_they_were_ready() -> None:
     world = serving(2)
     ask_for(world, 8)
     assert is_ready(world, 7) == ("True", "Serving")
@@ -81,7 +83,7 @@ def test_new_replicas_count_from_when_they_were_ready() -> None:
     assert is_ready(world, 5) == ("False", "Starting")
 
 
-def test_new_replicas_that_cannot_start_degrade_the_pool_and_no_more() -> None:
+def test_new_replicas_that_cannot_start_only_degrade_the_pool() -> None:
     world = serving(2)
     ask_for(world, 4)
     template = world.objects["Deployment", "chat-engine"]["spec"]["template"]
@@ -93,7 +95,7 @@ def test_new_replicas_that_cannot_start_degrade_the_pool_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("wanted", [3, 9])
-def test_a_pool_that_never_served_waits_for_all_whatever_its_size_becomes(wanted: int) -> None:
+def test_pool_that_never_served_waits_for_all_replicas_at_any_size(wanted: int) -> None:
     world = World(pool_object({**pool_object()["spec"], "replicas": 4}))
     world.do(world.plan())
     world.run_controllers()
@@ -124,7 +126,7 @@ def test_pool_that_is_not_ready_may_shrink_to_its_ready_replicas() -> None:
     assert is_ready(world, 2) == ("True", "Serving")
 
 
-def test_a_pool_that_wakes_is_ready_once_all_that_are_wanted_are() -> None:
+def test_waking_pool_is_ready_once_all_wanted_replicas_are() -> None:
     world = serving(3, rollout={"maxUnavailable": 2})
     ask_for(world, 0)
     assert is_ready(world, 0) == ("True", "ScaledToZero")
@@ -142,14 +144,14 @@ def test_rollout_may_take_max_unavailable_replicas(unavailable: int | str, least
     assert is_ready(world, least - 1) == ("False", "Starting")
 
 
-def test_a_rollouts_surge_proves_no_more_than_is_wanted() -> None:
+def test_surge_of_a_rollout_counts_only_up_to_the_wanted_replicas() -> None:
     world = serving(4)
     assert is_ready(world, 5, total=5) == ("True", "Serving")
     assert is_ready(world, 3) == ("True", "Serving")
 
 
-def test_a_quiet_pool_remembers_nothing_of_it() -> None:
-    """Its size says it, so a status of before needs no write, and an older definition knows every field."""
+def test_unchanging_pool_stores_no_proven_replicas() -> None:
+    """Its size implies the number, so an earlier status needs no write, and an older definition knows every field."""
     world = serving(2)
     assert "provenReplicas" not in world.pool["status"]
     ask_for(world, 3)

@@ -1,4 +1,4 @@
-"""A loop that falls silent fails the probe; an API server that is away does not."""
+"""A silent loop fails the probe; an unreachable API server does not."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ async def test_silence_fails_the_probe_and_names_the_loop() -> None:
     heartbeats.beat("queue")
     assert await probe(heartbeats) == (200, "ok")
     time.now = 100
-    status, words = await probe(heartbeats)
+    status, text = await probe(heartbeats)
     assert status == 503
-    assert "event loop: no heartbeat for 100 s" in words
-    assert "queue" not in words
+    assert "event loop: no heartbeat for 100 s" in text
+    assert "queue" not in text
 
 
 async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
-    """What is silent after so many looks, each a minute after the other."""
+    """Silent loops after so many checks, one a minute."""
     time = Time()
     heartbeats = Heartbeats(time)
     heartbeats.expect(HEARTBEAT, 240)
@@ -78,19 +78,19 @@ async def looks(cluster: Cluster, store: Store, count: int) -> list[str]:
 )
 async def test_silent_watch_is_found_frozen(kind: str, plural: str) -> None:
     cluster, store = Cluster(plural), Store()
-    store.put(pool(4, kind))  # the watch told version 4, and then no more
+    store.put(pool(4, kind))  # the watch reported version 4, and then nothing
     assert await looks(cluster, store, 3) == []
-    (words,) = await looks(cluster, store, 8)
-    assert words.startswith("watches: no heartbeat")
+    (text,) = await looks(cluster, store, 8)
+    assert text.startswith("watches: no heartbeat")
 
 
-async def test_a_watch_that_keeps_up_lives() -> None:
+async def test_current_watch_is_alive() -> None:
     cluster, store = Cluster(), Store()
     store.put(pool(5))
     assert await looks(cluster, store, 8) == []
 
 
-async def test_a_watch_that_is_merely_late_lives() -> None:
+async def test_late_watch_is_alive() -> None:
     cluster, store = Cluster(), Store()
     time = Time()
     heartbeats = Heartbeats(time)
@@ -104,14 +104,14 @@ async def test_a_watch_that_is_merely_late_lives() -> None:
     assert heartbeats.stale() == []
 
 
-async def test_an_api_server_that_is_away_proves_nothing_against_the_watch() -> None:
+async def test_unreachable_api_server_does_not_fail_the_watch() -> None:
     cluster, store = Cluster(), Store()
     cluster.away = True
     assert await looks(cluster, store, 8) == []
 
 
 class Looks:
-    """A thousand pools, twelve workers, and the operator's pulse: all in virtual time."""
+    """A thousand pools, twelve workers, and the operator's pulse, all in virtual time."""
 
     def __init__(self) -> None:
         self.time = Time()
@@ -123,7 +123,7 @@ class Looks:
             self.queue.add(pool)
 
     async def second(self, seconds: float, workers: int = 12) -> None:
-        """seconds: that one look takes."""
+        """seconds: duration of one reconcile."""
         for ends, pool in [look for look in self.working if look[0] <= self.time.now]:
             self.working.remove((ends, pool))
             self.queue.done(pool)
@@ -133,7 +133,7 @@ class Looks:
         self.progress.beat()
 
 
-async def test_a_queue_that_is_long_and_worked_off_lives() -> None:
+async def test_long_queue_that_shrinks_is_alive() -> None:
     looks = Looks()
     while looks.queue.waiting:
         await looks.second(4.3)
@@ -148,11 +148,11 @@ async def test_queue_without_progress_fails_the_probe() -> None:
     assert looks.heartbeats.stale() == []
     for _ in range(20):
         await looks.second(4.3, workers=0)
-    (words,) = looks.heartbeats.stale()
-    assert words.startswith("queue: no heartbeat")
+    (text,) = looks.heartbeats.stale()
+    assert text.startswith("queue: no heartbeat")
 
 
-async def test_a_queue_of_which_nothing_is_due_lives() -> None:
+async def test_queue_with_nothing_due_is_alive() -> None:
     looks = Looks()
     while looks.queue.waiting or looks.working:
         await looks.second(1)

@@ -1,4 +1,4 @@
-"""The list of kinds that are made on request is the chart's, and says of a pool what its children are."""
+"""The operator and the chart list the same optional kinds, and a pool's optional children follow its spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPECS: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_each_has_a_switch_and_each_switch_a_kind() -> None:
+def test_each_kind_has_a_switch_and_each_switch_a_kind() -> None:
     switches = yaml.safe_load(VALUES.read_text())["integrations"]
     assert {one.switch for one in INTEGRATIONS} == set(switches)
     for one in INTEGRATIONS:
@@ -34,7 +34,7 @@ def test_each_has_a_switch_and_each_switch_a_kind() -> None:
 
 
 @pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda one: one.kind)
-def test_a_pool_asks_for_what_it_gets(integration: Integration) -> None:
+def test_pool_asks_for_the_kinds_of_its_children(integration: Integration) -> None:
     answers = set()
     for spec in SPECS:
         pool = read_pool(pool_object({**BASE, **spec}))

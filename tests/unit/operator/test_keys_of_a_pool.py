@@ -1,4 +1,4 @@
-"""The Secret with a pool's own keys: when it is made, that it is never read, and who mounts it."""
+"""The Secret with a pool's own keys: when it is made, who mounts it, and that it is never read."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ WAITING = {
 
 
 def deployments(spec: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The pods of each part."""
+    """The pods of each component."""
     made = build_children(PoolContext(read_pool(pool_object(spec)), CONFIG, 2))
     return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in made if one["kind"] == "Deployment"}
 
 
 def mounting(pod: dict[str, Any]) -> set[str]:
-    """The containers that have the keys."""
+    """The containers that mount the keys."""
     containers = [*pod.get("initContainers", ()), *pod["containers"]]
     mounted = {one["name"]: [mount["name"] for mount in one.get("volumeMounts", ())] for one in containers}
     return {name for name, mounts in mounted.items() if "keys-of-pool" in mounts}
 
 
-def test_it_is_made_before_the_pods_and_when_they_wait_for_it() -> None:
+def test_secret_is_made_before_the_pods_and_again_when_they_wait_for_it() -> None:
     world = World()
     (action,) = plan_key_secret(world.observed(), CONFIG)
     assert isinstance(action, CreateSecret)
@@ -71,11 +71,11 @@ def test_it_is_made_before_the_pods_and_when_they_wait_for_it() -> None:
     ],
     ids=["of ones own", "paused", "deleted", "wrong"],
 )
-def test_none_is_made(spec: dict[str, Any] | None, metadata: dict[str, Any]) -> None:
+def test_no_secret_is_made_without_need(spec: dict[str, Any] | None, metadata: dict[str, Any]) -> None:
     assert plan_key_secret(World(pool_object(spec, **metadata)).observed(), CONFIG) == ()
 
 
-def test_engines_agents_and_routers_mount_it_and_the_directory_does_not() -> None:
+def test_engines_agents_and_routers_mount_the_secret_and_the_directory_does_not() -> None:
     pods = deployments()
     assert {name: mounting(pod) for name, pod in pods.items()} == {
         "chat-engine": {"agent", "engine"}, "chat-router": {"router"}, "chat-directory": set(),
@@ -94,7 +94,7 @@ def test_vllm_has_its_key_from_the_environment_and_no_salt() -> None:
     assert "--api-key" not in str([*engine["command"], *engine["args"]])
 
 
-def test_ones_own_is_mounted_instead() -> None:
+def test_secret_of_the_user_is_mounted_instead() -> None:
     pods = deployments({**VLLM, "keysRef": {"name": "mine"}})
     assert NAME not in str(pods)
     assert {"name": "mine", "key": "engine-key"} in [
@@ -104,7 +104,7 @@ def test_ones_own_is_mounted_instead() -> None:
 
 @dataclass
 class _Server:
-    """An API server that keeps Secrets, and answers the rest with what it was sent."""
+    """An API server that stores Secrets, and echoes other objects."""
 
     secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -148,14 +148,14 @@ async def test_key_secret_is_random_and_never_overwritten(performer: Performer, 
     assert server.secrets[NAME]["stringData"] != first
 
 
-async def test_another_conflict_is_tried_again(performer: Performer, server: _Server) -> None:
+async def test_other_conflict_is_retried(performer: Performer, server: _Server) -> None:
     server.secrets[NAME] = {}
     server.conflict = "Conflict"
     with pytest.raises(ConflictError):
         await performer.perform(pool_object(), plan_key_secret(World().observed(), CONFIG))
 
 
-async def test_pods_that_wait_long_cost_a_request_in_ten_seconds(server: _Server) -> None:
+async def test_pods_that_wait_long_cost_one_request_in_ten_seconds(server: _Server) -> None:
     now = NOW
     async with answered_by(server.answer) as api:
         store, queue = Store(), WorkQueue[Key](lambda: 0.0, lambda: 1.0)

@@ -1,4 +1,4 @@
-"""Who of several operators is the active one, whatever the clocks say."""
+"""Which of several operators is the leader, with any clocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Leases:
         self.away = False
         self.conflicts = 0
         self.hangs: set[str] = set()
-        self.answering: Callable[[str], None] = lambda _: None  # called when an answer is on its way
+        self.answering: Callable[[str], None] = lambda _: None  # called while an answer is on its way
 
     async def request(self, method: str, path: str, *, body: dict | None = None) -> dict:
         if method in self.hangs:
@@ -82,11 +82,11 @@ def elector(leases: Leases, identity: str, time: Time) -> LeaderElector:
         (ObservedLease("other", "t", 99 - DURATION), True),
     ],
 )
-def test_a_lease_is_free_ours_or_left(seen: ObservedLease | None, free: bool) -> None:
+def test_lease_is_free_own_or_foreign(seen: ObservedLease | None, free: bool) -> None:
     assert can_acquire(seen, "me", 100) is free
 
 
-async def test_the_second_waits_until_the_first_renews_no_more() -> None:
+async def test_second_operator_waits_until_the_first_stops_renewing() -> None:
     leases, time = Leases(), Time()
     first, second = elector(leases, "first", time), elector(leases, "second", time)
     await first.acquire()
@@ -99,7 +99,7 @@ async def test_the_second_waits_until_the_first_renews_no_more() -> None:
         await first.hold()
 
 
-async def test_a_clock_that_is_an_hour_off_steals_nothing() -> None:
+async def test_clock_an_hour_off_steals_no_lease() -> None:
     leases, time = Leases(), Time()
     await elector(leases, "first", time).acquire()
     leases.lease["spec"]["renewTime"] = "1999-01-01T00:00:00.000000Z"
@@ -107,7 +107,7 @@ async def test_a_clock_that_is_an_hour_off_steals_nothing() -> None:
     assert not await second._try()
 
 
-async def test_a_released_lease_is_taken_at_once() -> None:
+async def test_released_lease_is_taken_at_once() -> None:
     leases, time = Leases(), Time()
     first = elector(leases, "first", time)
     await first.acquire()
@@ -118,7 +118,7 @@ async def test_a_released_lease_is_taken_at_once() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_a_release_without_an_answer_keeps_no_operator_from_ending(
+async def test_unanswered_release_does_not_block_the_exit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     monkeypatch.setattr(lease_module, "RELEASE_TIMEOUT", 0.1)
@@ -173,7 +173,7 @@ async def test_acquire_retries_without_an_answer(monkeypatch: pytest.MonkeyPatch
     assert tries == 3
 
 
-async def test_a_renewal_counts_from_when_it_was_sent() -> None:
+async def test_renewal_counts_from_its_sending() -> None:
     leases, time = Leases(), Time()
     first, second = elector(leases, "first", time), elector(leases, "second", time)
     await first.acquire()
@@ -193,12 +193,12 @@ async def test_a_renewal_counts_from_when_it_was_sent() -> None:
     assert not await second._try()  # sees it, and counts from here
 
 
-async def test_holding_on_does_not_count_as_a_renewal() -> None:
+async def test_waiting_does_not_count_as_a_renewal() -> None:
     leases, time = Leases(), Time()
     first = elector(leases, "first", time)
     await first.acquire()
     begun, leases.away = time.now, True
-    time.now += DEADLINE - RETRY  # what is listed first takes so long
+    time.now += DEADLINE - RETRY  # the first list takes so long
     with pytest.raises(LeaseLostError):
         await first.hold()
     assert time.now - begun < DURATION
@@ -208,7 +208,7 @@ async def test_holder_renews_after_its_own_unacknowledged_write() -> None:
     leases, time = Leases(), Time()
     first = elector(leases, "first", time)
     await first.acquire()
-    leases.conflicts = 1  # an answer was lost, and what it answered was written after the next look
+    leases.conflicts = 1  # an answer was lost, and its write arrived after the next read
 
     def stop(method: str) -> None:
         if method == "PUT":

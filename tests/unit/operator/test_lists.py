@@ -1,4 +1,4 @@
-"""Long lists come page by page, and of metadata only what is asked for."""
+"""Long lists are read page by page, and of metadata only the needed fields are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plumage_operator.kube.errors import GoneError, UnavailableError
 
 
 class Lists:
-    """An API server with five Services in pages of two. expired: its later pages are no more."""
+    """An API server with five Services in pages of two. expired: its later pages do not exist any more."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
@@ -67,7 +67,7 @@ async def test_all_pages_are_read_one_at_a_time(api: KubeClient, lists: Lists) -
     assert all(query["limit"] and query["labelSelector"] == "pool" for query in lists.asked)
 
 
-async def test_of_versions_no_more_is_kept_than_a_name_and_a_number(api: KubeClient) -> None:
+async def test_versions_keep_only_names_and_numbers(api: KubeClient) -> None:
     found = await api.list_versions("v1", "services", "default", "")
     assert found[4] == {"metadata": {"name": "s4", "namespace": "default", "resourceVersion": "4"}}
     assert len(found) == 5
@@ -78,13 +78,13 @@ async def test_list_of_no_objects_is_empty(api: KubeClient) -> None:
     assert [page async for page in api.list_pages("v1", "pods", None, "")] == [[]]
 
 
-async def test_an_unknown_kind_is_an_empty_list_and_has_no_versions(api: KubeClient) -> None:
+async def test_unknown_kind_is_an_empty_list_without_versions(api: KubeClient) -> None:
     assert [page async for page in api.list_pages("v1", "unknowns", None, "")] == []
     with pytest.raises(GoneError):
         await api.list_versions("v1", "unknowns", None, "")
 
 
-async def test_a_list_that_took_too_long_may_be_asked_for_again(api: KubeClient, lists: Lists) -> None:
+async def test_expired_list_may_be_requested_again(api: KubeClient, lists: Lists) -> None:
     lists.expired = True
     with pytest.raises(UnavailableError):
         await api.list_versions("v1", "services", None, "")

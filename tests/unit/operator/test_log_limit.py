@@ -1,4 +1,4 @@
-"""Repeated log lines: one a cause and interval, and how many there were."""
+"""Repeated log lines: one per cause and interval, with their number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumage_operator.observability.logs import OneLinePerCause, cause
 
 
 class Log:
-    """A logger of its own with the filter, and a clock that a test moves."""
+    """A separate logger with the filter, and a clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -84,7 +84,7 @@ def test_suppressed_lines_are_reported_at_the_end_of_the_process(log: Log) -> No
     assert log.lines() == ["pool 0", "pool 2 (1 more like it within 30 s)"]
 
 
-def test_flush_writes_nothing_where_nothing_was_held_back(log: Log) -> None:
+def test_flush_writes_nothing_where_nothing_was_suppressed(log: Log) -> None:
     log.ours.warning("once", extra=cause("away"))
     log.now = 31.0
     log.limit.flush()

@@ -1,4 +1,4 @@
-"""The loss of a node: what the pods on it look like to an API server, and what the pool says of it."""
+"""The loss of a node: its pods as the API server has them, and the conditions of the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTAINERS = [{"name": "engine", "image": "engine:1", "ready": True, "state": {"
 
 
 def on_lost_node(component: str = "engine", **spec: Any) -> dict[str, Any]:
-    """As the node lifecycle controller leaves it: Ready is False, all else as the kubelet wrote it last."""
+    """As the node lifecycle controller leaves it: Ready is False, everything else as the kubelet wrote it last."""
     conditions = [
         {"type": "PodScheduled", "status": "True"},
         {"type": "ContainersReady", "status": "True"},
@@ -88,7 +88,7 @@ def test_permanent_cause_keeps_its_reason_and_names_the_lost_node() -> None:
     assert "node-2 stopped reporting" in cause.message
 
 
-def test_container_that_a_restarted_kubelet_can_not_find_is_no_crash() -> None:
+def test_container_that_a_restarted_kubelet_cannot_find_is_no_crash() -> None:
     ended = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}}
     statuses = [{"name": "engine", "ready": False, "state": ended, "restartCount": 0}]
     cause = diagnose([pod_object(containerStatuses=statuses)], None, [])
@@ -96,18 +96,18 @@ def test_container_that_a_restarted_kubelet_can_not_find_is_no_crash() -> None:
     assert (cause.reason, cause.transient) == (Reason.NODE_LOST, True)
 
 
-def test_pool_that_loses_a_node_warns_and_says_it_is_degraded() -> None:
+def test_pool_that_loses_a_node_warns_and_is_degraded() -> None:
     world = World()
     world.converge()
     lose_node_of(world, "chat-engine-0")
-    world.told.clear()
+    world.events.clear()
     say(world)
     assert world.reasons()["Ready"] == ("True", "Degraded")
     assert world.reasons()["EngineReady"] == ("True", "Degraded")
-    (ready,) = [event for event in world.told if event.reason == "Degraded"]
+    (ready,) = [event for event in world.events if event.reason == "Degraded"]
     assert ready.type == "Warning"
     assert "its node node-2 stopped reporting" in ready.message
-    assert not [event for event in world.told if "warm" in event.message]
+    assert not [event for event in world.events if "warm" in event.message]
 
 
 def test_pool_that_loses_its_only_replica_is_not_ready_for_a_lost_node() -> None:
@@ -115,18 +115,18 @@ def test_pool_that_loses_its_only_replica_is_not_ready_for_a_lost_node() -> None
     world = World(pool_object(spec))
     world.converge()
     lose_node_of(world, "chat-engine-0")
-    world.told.clear()
+    world.events.clear()
     say(world)
     assert world.reasons()["Ready"] == ("False", "NodeLost")
-    assert EmitEvent("Warning", "NodeLost", world.condition("Ready")["message"]) in world.told
+    assert EmitEvent("Warning", "NodeLost", world.condition("Ready")["message"]) in world.events
 
 
 def test_pool_that_loses_a_router_with_its_node_warns_and_serves() -> None:
     world = World()
     world.converge()
     lose_node_of(world, "chat-router-0")
-    world.told.clear()
+    world.events.clear()
     say(world)
     assert world.reasons()["Ready"] == ("True", "Degraded")
     assert world.reasons()["RouterReady"] == ("True", "Degraded")
-    assert [event.type for event in world.told if event.reason == "Degraded"] == ["Warning"]
+    assert [event.type for event in world.events if event.reason == "Degraded"] == ["Warning"]

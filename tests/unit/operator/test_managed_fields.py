@@ -1,4 +1,4 @@
-"""What we created counts as applied before we first apply it, and nobody else's fields are touched."""
+"""The fields of a created object count as applied before its first apply, and fields of others stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_applied_fields_are_left_alone() -> None:
     assert as_applied([]) is None
 
 
-def test_both_entries_of_ours_become_one_that_has_the_fields_of_both() -> None:
+def test_two_entries_of_ours_are_merged() -> None:
     created = {**REPLICAS, "f:metadata": {"f:labels": {"f:part": {}}, "f:annotations": {}}}
     found = as_applied([entry("plumage", "Apply", LABEL), entry("plumage", "Update", created)])
     labels = {"f:labels": {"f:pool": {}, "f:part": {}}, "f:annotations": {}}

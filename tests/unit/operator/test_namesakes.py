@@ -1,4 +1,4 @@
-"""A pool that is made anew, while what its deleted namesake had is there until it is collected."""
+"""A pool that is recreated while children of its deleted namesake still exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made_anew(spec: dict[str, Any], **metadata: Any) -> World:
     world = World(pool_object(AUTOSCALED))
     world.scaling = ScalingDecision(7, "True", "ScaledUp", "7 are needed")
     world.converge()
-    world.told.clear()
+    world.events.clear()
     world.scaling, world.pool = None, pool_object(spec, uid="another-uid", **metadata)
     world.do(action for action in world.plan() if isinstance(action, WriteStatus | EmitEvent))  # children are refused
     return world
@@ -34,7 +34,7 @@ def collect(world: World) -> None:
 
 
 @pytest.mark.parametrize("annotations", [{}, {PAUSE: "true"}], ids=["going", "paused"])
-def test_it_begins_with_its_own_size(annotations: dict[str, str]) -> None:
+def test_recreated_pool_begins_with_its_own_size(annotations: dict[str, str]) -> None:
     world = made_anew(AUTOSCALED, annotations=annotations)
     assert world.pool["status"]["desiredReplicas"] == 1
     world.pool["metadata"]["annotations"] = {}
@@ -51,4 +51,4 @@ def test_replicas_of_an_earlier_pool_do_not_count() -> None:
         "EngineReady": ("False", "Starting"),
         "RouterReady": ("False", "Starting"),
     }
-    assert "Serving" not in [one.reason for one in world.told]
+    assert "Serving" not in [one.reason for one in world.events]

@@ -1,4 +1,4 @@
-"""A paused pool is judged by the size that it has, and still takes people's word on a replica."""
+"""A paused pool is judged by its present size, and still follows cordons."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ BASE: dict[str, Any] = {"model": {"uri": "builtin://tiny-chat"}, "engine": {"run
 AUTOSCALED = {**BASE, "autoscaling": {"minReplicas": 2, "maxReplicas": 9}}
 
 
-def word(replicas: int, before: int = 2) -> ScalingDecision:
-    told = f"{before} → {replicas} replicas: TotalTokensPerSecond wants {replicas}."
-    fields = {"autoscaling": {"wantedReplicas": replicas, "decision": told}}
-    return ScalingDecision(replicas, "True", "ScaledUp", told, fields=fields)
+def decision(replicas: int, before: int = 2) -> ScalingDecision:
+    message = f"{before} → {replicas} replicas: TotalTokensPerSecond wants {replicas}."
+    fields = {"autoscaling": {"wantedReplicas": replicas, "decision": message}}
+    return ScalingDecision(replicas, "True", "ScaledUp", message, fields=fields)
 
 
 def paused(spec: dict[str, Any]) -> World:
-    """A pool that serves with two replicas, and was paused then."""
+    """A pool that was paused while it served with two replicas."""
     world = World(pool_object(spec))
     world.converge()
     world.pool["metadata"]["annotations"] = {PAUSE: "true"}
     world.converge()
-    world.told.clear()
+    world.events.clear()
     return world
 
 
@@ -36,42 +36,42 @@ def go_on(world: World) -> None:
     world.converge()
 
 
-def test_paused_pool_reports_the_autoscalers_decision_without_events() -> None:
+def test_paused_pool_reports_the_scaling_decision_without_events() -> None:
     world = paused(AUTOSCALED)
-    world.scaling = word(7)
+    world.scaling = decision(7)
     world.converge()
     assert world.reasons()["Ready"] == ("True", "Serving")
     assert world.reasons()["Progressing"] == ("False", "Settled")
     assert world.reasons()["Scaling"] == ("False", "Paused")
     assert "2 → 7" in world.condition("Scaling")["message"]
     assert world.pool["status"]["desiredReplicas"] == 2
-    assert world.told == []
+    assert world.events == []
     go_on(world)
     assert world.reasons()["Scaling"] == ("True", "ScaledUp")
     assert world.pool["status"]["desiredReplicas"] == 7
-    assert [one.message for one in world.told if one.reason == "ScaledUp"] == [word(7).message]
+    assert [one.message for one in world.events if one.reason == "ScaledUp"] == [decision(7).message]
 
 
 def test_manual_size_of_a_paused_pool_emits_no_autoscaler_event() -> None:
     world = paused(AUTOSCALED)
-    world.scaling = word(7)
+    world.scaling = decision(7)
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 5
     world.converge()
     assert world.pool["status"]["desiredReplicas"] == 5
-    assert {one.reason for one in world.told} <= {"Resizing", "Settled", "RollingOut"}
+    assert {one.reason for one in world.events} <= {"Resizing", "Settled", "RollingOut"}
 
 
 def test_autoscaled_size_before_the_pause_emits_an_event() -> None:
     world = World(pool_object(AUTOSCALED))
     world.converge()
-    world.scaling = word(7)
+    world.scaling = decision(7)
     world.do(action for action in world.plan() if isinstance(action, Apply))
     world.pool["metadata"]["annotations"] = {PAUSE: "true"}
     world.converge()
-    assert [one.message for one in world.told if one.reason == "ScaledUp"] == [word(7).message]
+    assert [one.message for one in world.events if one.reason == "ScaledUp"] == [decision(7).message]
 
 
-def test_a_size_that_people_ask_for_waits_too() -> None:
+def test_requested_size_waits_for_the_end_of_the_pause() -> None:
     world = paused({**BASE, "replicas": 2})
     world.pool["spec"]["replicas"] = 5
     world.pool["metadata"]["generation"] = 2
@@ -84,14 +84,14 @@ def test_a_size_that_people_ask_for_waits_too() -> None:
 
 def test_new_operator_keeps_the_size_of_a_resumed_pool() -> None:
     world = paused(AUTOSCALED)
-    world.scaling = word(7)
+    world.scaling = decision(7)
     world.converge()
     world.scaling = None
     go_on(world)
     assert world.pool["status"]["desiredReplicas"] == 2
 
 
-def test_one_that_was_paused_before_it_was_made_waits_for_its_replicas() -> None:
+def test_pool_made_paused_waits_for_its_replicas() -> None:
     world = World(pool_object({**BASE, "replicas": 2}, annotations={PAUSE: "true"}))
     world.converge()
     assert world.objects == {}
@@ -100,11 +100,11 @@ def test_one_that_was_paused_before_it_was_made_waits_for_its_replicas() -> None
 
 
 def cordons(world: World) -> list[str]:
-    told: list[str] = json.loads(world.objects["ConfigMap", "chat-router"]["data"]["cordoned.json"])["cordoned"]
-    return told
+    names: list[str] = json.loads(world.objects["ConfigMap", "chat-router"]["data"]["cordoned.json"])["cordoned"]
+    return names
 
 
-def test_a_cordon_reaches_its_routers_and_nothing_else_does() -> None:
+def test_cordon_of_a_paused_pool_reaches_its_routers_and_nothing_else() -> None:
     world = paused({**BASE, "replicas": 2})
     settings = world.objects["ConfigMap", "chat-router"]["data"]["router.json"]
     world.pool["spec"] |= {"replicas": 3, "router": {"policy": "RoundRobin"}}

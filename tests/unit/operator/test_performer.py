@@ -1,5 +1,8 @@
-"""What a child costs in requests, and that nobody's object is taken over: an API server of a few lines counts them.
-What a real one makes of the same calls, tests/integration/operator sees."""
+"""The number of requests per child, and that no object of another owner is taken over. A small API server counts the
+requests.
+
+tests/integration/operator covers the same calls on a real one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ OURS = {"manager": "plumage", "operation": "Update", "fieldsType": "FieldsV1", "
 
 
 class Server:
-    """objects: by path. asked: what was asked, in its order, by method and content."""
+    """objects: by path. asked: the requests in order, by method and content."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -80,7 +83,7 @@ async def performer(server: Server) -> AsyncIterator[Performer]:
 
 
 def creation() -> tuple[dict[str, Any], list[Apply]]:
-    """A pool, and all that makes it."""
+    """A pool, and the actions that create its children."""
     world = World()
     return world.pool, [action for action in plan_changes(world.observed(), CONFIG) if isinstance(action, Apply)]
 
@@ -90,14 +93,16 @@ def resource_path(apply: Apply) -> str:
     return f"/api/v1/namespaces/default/serviceaccounts/{apply.child['metadata']['name']}"
 
 
-async def test_a_new_pool_is_one_request_a_child(server: Server, performer: Performer) -> None:
+async def test_new_pool_takes_one_request_per_child(server: Server, performer: Performer) -> None:
     pool, actions = creation()
     assert await performer.perform(pool, actions) == ()
     assert server.asked == ["POST"] * 17
     assert len(server.objects) == 17
 
 
-async def test_a_child_that_changes_is_handed_over_once_and_then_applied(server: Server, performer: Performer) -> None:
+async def test_changed_child_takes_over_its_fields_once_and_is_then_applied(
+    server: Server, performer: Performer
+) -> None:
     pool, (first, *_) = creation()
     await performer.perform(pool, [first])
     again = Apply(first.child, known=True)
@@ -107,9 +112,7 @@ async def test_a_child_that_changes_is_handed_over_once_and_then_applied(server:
     assert server.asked[4:] == ["GET", "apply-patch"]
 
 
-async def test_one_that_is_there_after_all_is_applied_if_it_is_the_pools_own(
-    server: Server, performer: Performer
-) -> None:
+async def test_existing_child_is_applied_if_the_pool_owns_it(server: Server, performer: Performer) -> None:
     pool, (first, *_) = creation()
     await performer.perform(pool, [first])
     await performer.perform(pool, [first])
@@ -133,7 +136,7 @@ async def test_child_deleted_without_an_event_is_created_again(server: Server, p
     assert server.asked == ["GET", "POST"]
 
 
-async def test_a_conflict_about_something_else_is_tried_again_later(server: Server, performer: Performer) -> None:
+async def test_other_conflict_is_retried_later(server: Server, performer: Performer) -> None:
     pool, (first, *_) = creation()
     server.quota = True
     with pytest.raises(ConflictError):
@@ -142,7 +145,7 @@ async def test_a_conflict_about_something_else_is_tried_again_later(server: Serv
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_binding_of_another_role_is_recreated(server: Server, performer: Performer, known: bool) -> None:
-    """The chart's `rbac.routerRole` changed, and the API server lets no binding be changed."""
+    """The chart's `rbac.routerRole` changed, and the API server allows no change of a binding."""
     pool, actions = creation()
     (binding,) = [one for one in actions if one.child["kind"] == "RoleBinding"]
     await performer.perform(pool, [binding])
@@ -161,9 +164,7 @@ async def test_binding_of_another_role_is_recreated(server: Server, performer: P
     assert "DELETE" not in server.asked
 
 
-async def test_a_binding_stays_where_the_one_in_its_place_would_be_refused(
-    server: Server, performer: Performer
-) -> None:
+async def test_binding_stays_if_its_replacement_would_be_refused(server: Server, performer: Performer) -> None:
     pool, actions = creation()
     (binding,) = [one for one in actions if one.child["kind"] == "RoleBinding"]
     await performer.perform(pool, [binding])

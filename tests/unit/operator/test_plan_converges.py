@@ -1,4 +1,4 @@
-"""A plan that is cut short anywhere is made again, and ends where it would have ended."""
+"""An interrupted plan is made again, and ends in the same state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def settled(spec: dict[str, Any]) -> World:
 
 
 def shape(world: World) -> dict[str, Any]:
-    """What must be the same whichever way it came about."""
+    """What must be equal for every path to this state."""
     return {
         f"{kind}/{name}": {part: thing[part] for part in thing if part not in ("metadata", "status")}
         for (kind, name), thing in world.objects.items()
@@ -65,7 +65,7 @@ def test_converged_pool_gets_no_action(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_crash_after_any_action_converges(spec: dict[str, Any]) -> None:
+def test_crash_after_any_action_converges(spec: dict[str, Any]) -> None:
     whole = shape(settled(spec))
     count = len(World(pool_object(spec)).plan())
     for cut in range(count):
@@ -81,9 +81,7 @@ def test_a_crash_after_any_action_converges(spec: dict[str, Any]) -> None:
     st.sampled_from(sorted(SPECS)),
     st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=6),
 )
-def test_crashes_on_the_way_from_one_spec_to_another_converge(
-    before: str, after: str, cuts: list[tuple[int, bool]]
-) -> None:
+def test_crashes_between_two_specs_converge(before: str, after: str, cuts: list[tuple[int, bool]]) -> None:
     world = World(pool_object(SPECS[before]))
     world.do(world.plan()[: cuts[0][0]] if cuts else world.plan())
     world.pool["spec"] = copy.deepcopy(SPECS[after])
@@ -94,14 +92,14 @@ def test_crashes_on_the_way_from_one_spec_to_another_converge(
             world.run_controllers()
     world.converge()
     reached, wanted = shape(world), shape(settled(SPECS[after]))
-    if "autoscaling" in SPECS[after]:  # it begins with the replicas there are
+    if "autoscaling" in SPECS[after]:  # it begins with the present replicas
         reached["Deployment/chat-engine"]["spec"].pop("replicas")
         wanted["Deployment/chat-engine"]["spec"].pop("replicas")
     assert reached == wanted
     assert all(one["observedGeneration"] == 2 for one in world.pool["status"]["conditions"])
 
 
-def test_children_are_the_pools_own_and_labelled() -> None:
+def test_children_are_owned_by_the_pool_and_labelled() -> None:
     world = settled(SPECS["simulator"])
     for thing in world.objects.values():
         (owner,) = thing["metadata"]["ownerReferences"]
@@ -112,11 +110,11 @@ def test_children_are_the_pools_own_and_labelled() -> None:
 def test_deleted_child_is_recreated_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-router"]
-    made, told = world.plan()
-    assert isinstance(told, EmitEvent)
-    assert told.reason == "ChildRecreated"
+    made, events = world.plan()
+    assert isinstance(events, EmitEvent)
+    assert events.reason == "ChildRecreated"
     assert isinstance(made, Apply)
-    assert not made.known  # what is there now may be somebody else's
+    assert not made.known  # the present object may be somebody else's
     world.converge()
     assert ("Service", "chat-router") in world.objects
 
@@ -131,11 +129,11 @@ def test_child_of_a_newer_operator_is_created_without_an_event() -> None:
 def test_changed_child_is_restored_with_an_event() -> None:
     world = settled(SPECS["simulator"])
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
-    made, told = world.plan()
-    assert isinstance(told, EmitEvent)
-    assert (told.type, told.reason) == ("Warning", "ChildRepaired")
-    assert "Deployment chat-engine" in told.message
-    assert "spec.replicas" in told.message
+    made, events = world.plan()
+    assert isinstance(events, EmitEvent)
+    assert (events.type, events.reason) == ("Warning", "ChildRepaired")
+    assert "Deployment chat-engine" in events.message
+    assert "spec.replicas" in events.message
     assert isinstance(made, Apply)
 
 
@@ -148,7 +146,7 @@ def test_fields_of_other_managers_are_left_alone() -> None:
     assert world.plan() == ()
 
 
-def test_a_child_without_its_owner_is_looked_at_before_it_is_taken_back() -> None:
+def test_child_without_its_owner_is_checked_before_it_is_adopted() -> None:
     world = settled(SPECS["simulator"])
     del world.objects["Service", "chat-engine"]["metadata"]["ownerReferences"]
     (made,) = world.plan()
@@ -166,7 +164,7 @@ def test_unwanted_child_is_deleted_by_uid() -> None:
     assert {action.name for action in gone} == {"chat-directory"}
 
 
-def test_others_objects_under_our_label_are_not_deleted() -> None:
+def test_objects_of_others_with_our_label_are_not_deleted() -> None:
     world = settled(SPECS["simulator"])
     labels = {"inference.plumage.dev/pool": "chat"}
     world.objects["ConfigMap", "theirs"] = {"kind": "ConfigMap", "metadata": {"name": "theirs", "labels": labels}}
@@ -180,7 +178,7 @@ def test_deleted_pool_is_left_to_the_garbage_collector() -> None:
     assert world.plan() == ()
 
 
-def test_a_paused_pool_is_changed_in_nothing_and_says_so() -> None:
+def test_paused_pool_is_unchanged_and_reports_the_pause() -> None:
     world = settled(SPECS["simulator"])
     world.pool["metadata"]["annotations"] = {"inference.plumage.dev/paused": "true"}
     world.objects["Deployment", "chat-engine"]["spec"]["replicas"] = 7
@@ -208,7 +206,7 @@ def test_cordon_reaches_the_routers_and_restarts_nothing() -> None:
     }
 
 
-def test_the_coldest_are_marked_before_the_deployment_shrinks() -> None:
+def test_coldest_replicas_are_marked_before_the_deployment_shrinks() -> None:
     world = settled(SPECS["simulator"])
     world.pool["spec"] = {**SPECS["simulator"], "autoscaling": {"maxReplicas": 3}}
     del world.pool["spec"]["replicas"]
@@ -229,11 +227,11 @@ def test_last_scaling_decision_holds_without_a_new_one() -> None:
     world = World(pool_object({**spec, "autoscaling": {"minReplicas": 1, "maxReplicas": 5}}))
     world.converge()
     assert world.reasons()["Scaling"] == ("Unknown", "AutoscalerUnknown")
-    said = {"wantedReplicas": 4, "decision": "4 are needed", "lastScaleTime": "2027-01-01T00:00:00Z"}
-    fields = {"autoscaling": said, "hitRatioPercent": 50}
+    autoscaling = {"wantedReplicas": 4, "decision": "4 are needed", "lastScaleTime": "2027-01-01T00:00:00Z"}
+    fields = {"autoscaling": autoscaling, "hitRatioPercent": 50}
     world.scaling = ScalingDecision(4, "True", "ScaledUp", "4 are needed", fields=fields)
     world.converge()
-    world.scaling = None  # a new operator has not asked anybody yet
+    world.scaling = None  # a new operator has not polled yet
     assert world.plan(now=NOW + 60) == (), "and writes nothing for it"
     assert {name: world.pool["status"][name] for name in fields} == fields
     assert world.pool["status"]["desiredReplicas"] == 4
@@ -255,13 +253,13 @@ def test_decision_without_a_written_status_is_kept(decided: int) -> None:
 
 
 def test_changed_monitor_labels_emit_no_event() -> None:
-    """They are the spec's own change, not somebody's."""
+    """They are a change of the spec itself."""
     world = settled({**SPECS["simulator"], "monitoring": {"enabled": True, "labels": {"release": "a"}}})
-    count, monitor = len(world.told), ("PodMonitor", "chat-router")
+    count, monitor = len(world.events), ("PodMonitor", "chat-router")
     for labels in ({"release": "a", "team": "shop"}, {"team": "shop"}, {}):
         world.pool["spec"]["monitoring"]["labels"] = labels
         world.pool["metadata"]["generation"] += 1
         world.converge()
         found = world.objects[monitor]["metadata"]["labels"]
         assert {key: value for key, value in found.items() if key in ("release", "team")} == labels
-    assert [one.reason for one in world.told[count:]] == []
+    assert [one.reason for one in world.events[count:]] == []

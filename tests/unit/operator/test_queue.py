@@ -1,4 +1,4 @@
-"""The queue: each key once at a time, later where it failed, earlier where that was asked."""
+"""The queue: each key once at a time, later after a failure, earlier on request."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ async def queue(clock: Clock) -> WorkQueue[str]:
 
 
 async def ready(queue: WorkQueue[str]) -> str | None:
-    """What is due now."""
+    """The keys that are due now."""
     try:
         return await asyncio.wait_for(queue.take(), 0.05)
     except TimeoutError:
         return None
 
 
-async def test_a_key_waits_once(queue: WorkQueue[str]) -> None:
+async def test_key_waits_once(queue: WorkQueue[str]) -> None:
     for _ in range(3):
         queue.add("a")
     assert (await ready(queue), await ready(queue)) == ("a", None)
 
 
-async def test_a_key_that_is_looked_at_is_looked_at_again_afterwards(queue: WorkQueue[str]) -> None:
+async def test_key_added_during_its_reconcile_is_reconciled_again(queue: WorkQueue[str]) -> None:
     queue.add("a")
     assert await ready(queue) == "a"
     queue.add("a")
@@ -50,7 +50,7 @@ async def test_a_key_that_is_looked_at_is_looked_at_again_afterwards(queue: Work
     assert await ready(queue) == "a"
 
 
-async def test_the_earlier_time_counts(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_earlier_time_counts(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a", 60)
     queue.add("a", 5)
     queue.add("a", 30)
@@ -62,7 +62,7 @@ async def test_the_earlier_time_counts(queue: WorkQueue[str], clock: Clock) -> N
     assert await ready(queue) is None
 
 
-async def test_failures_wait_twice_as_long_each_time_up_to_a_minute(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_backoff_doubles_up_to_a_minute(queue: WorkQueue[str], clock: Clock) -> None:
     waits = []
     queue.add("a")
     for _ in range(10):
@@ -75,7 +75,7 @@ async def test_failures_wait_twice_as_long_each_time_up_to_a_minute(queue: WorkQ
     queue.forget("a")
 
 
-async def test_a_success_forgets_the_failures(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_success_resets_the_backoff(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a")
     for _ in range(3):
         await ready(queue)
@@ -89,7 +89,7 @@ async def test_a_success_forgets_the_failures(queue: WorkQueue[str], clock: Cloc
     assert queue.overdue == -0.5
 
 
-async def test_a_servers_wish_to_wait_is_kept(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_retry_after_of_a_server_is_kept(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a")
     assert await ready(queue) == "a"
     queue.done("a", failed=True, after=30)
@@ -101,12 +101,12 @@ async def test_a_servers_wish_to_wait_is_kept(queue: WorkQueue[str], clock: Cloc
 
 async def test_change_during_a_failed_reconcile_skips_the_backoff(queue: WorkQueue[str], clock: Clock) -> None:
     queue.add("a")
-    for _ in range(8):  # a minute's wait by now
+    for _ in range(8):  # a back-off of a minute by now
         await ready(queue)
         queue.done("a", failed=True)
         clock.now += -queue.overdue
     await ready(queue)
-    queue.add("a", 0.25)  # somebody mended it
+    queue.add("a", 0.25)  # somebody fixed it
     queue.done("a", failed=True)
     assert queue.overdue == -0.25
     clock.now += 0.25
@@ -123,7 +123,7 @@ async def test_retry_after_applies_to_changes_meanwhile(queue: WorkQueue[str], c
     assert queue.overdue == -30
 
 
-async def test_how_long_the_next_is_overdue(queue: WorkQueue[str], clock: Clock) -> None:
+async def test_overdue_time_of_the_next_key(queue: WorkQueue[str], clock: Clock) -> None:
     assert queue.oldest == 0
     queue.add("a")
     clock.now = 7

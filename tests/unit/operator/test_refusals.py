@@ -1,5 +1,7 @@
-"""What the API server will not do is tried again, counted and said once, a status too: an API server of a few lines
-refuses it. Which children's refusals stand in the status, tests/integration/operator sees."""
+"""Refused writes are retried, counted and logged once, those of a status too. A small API server refuses them.
+
+tests/integration/operator covers which children's refusals appear in the status.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +37,20 @@ POOL_KEY, GATEWAY_KEY = ("InferencePool", "default", "chat"), ("InferenceGateway
 
 
 class Server:
-    """refused: a part of the paths that it says no to. says: how. events: what was asked for them, by method and
-    reason."""
+    """refused: a part of the refused paths. refusal: its message. events: the events that it received, by method and
+    reason.
+    """
 
     def __init__(self) -> None:
         self.refused = "/status"
-        self.says = "User plumage cannot {} it"
+        self.refusal = "User plumage cannot {} it"
         self.versions = 10
         self.events: list[tuple[str, str]] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.refused and self.refused in request.path:
-            told = {"reason": "Forbidden", "message": self.says.format(request.method.lower())}
-            return web.json_response(told, status=403)
+            status = {"reason": "Forbidden", "message": self.refusal.format(request.method.lower())}
+            return web.json_response(status, status=403)
         if request.method == "GET":
             return web.json_response({"reason": "NotFound"}, status=404)
         body = await request.json()
@@ -100,13 +103,13 @@ async def test_refused_status_is_retried_counted_and_logged_once(
     caplog.set_level(logging.WARNING)
     for _ in range(2):
         assert await reconciler.reconcile(key) == 30
-    said = "{} {}/{}: ChildRefused: the API server refuses {} status: User plumage cannot patch it".format(*key, key[0])
-    assert caplog.messages == [said]
+    line = "{} {}/{}: ChildRefused: the API server refuses {} status: User plumage cannot patch it".format(*key, key[0])
+    assert caplog.messages == [line]
     assert metrics.refusals == {key[0]: 2}
     assert f'plumage_operator_refusals_total{{kind="{key[0]}"}} 2' in metrics.page(pools=1, waiting=0, oldest=0)
     server.refused = ""
     assert await reconciler.reconcile(key) != 30
-    assert caplog.messages == [said]
+    assert caplog.messages == [line]
 
 
 @pytest.mark.parametrize(("key", "thing"), [(POOL_KEY, pool_object()), (GATEWAY_KEY, GATEWAY)])
@@ -119,7 +122,7 @@ async def test_events_of_a_refused_status_are_emitted_once(
     assert {method for method, _ in first} == {"POST"}
     await reconciler.reconcile(key)
     assert server.events == first
-    store.put(changed(thing, 5, spec={"replicas": "many"}))  # nothing that can be read
+    store.put(changed(thing, 5, spec={"replicas": "many"}))  # nothing readable
     for _ in range(2):
         await reconciler.reconcile(key)
     assert server.events[len(first) :] == [("POST", "InvalidSpec")], "what happened meanwhile"
@@ -157,7 +160,7 @@ async def test_event_of_a_child_is_written_only_if_the_child_was(server: Server,
         Apply(child, known=False),
         EmitEvent("Normal", "ChildRecreated", "Service chat-router was deleted and is created again", key_of(child)),
     ]
-    server.refused, server.says = "/services", "unable to create new content because it is being terminated"
+    server.refused, server.refusal = "/services", "unable to create new content because it is being terminated"
     (refusal,) = await performer.perform(pool_object(), actions)
     assert refusal.reason == "NamespaceTerminating"
     assert server.events == []
@@ -166,14 +169,14 @@ async def test_event_of_a_child_is_written_only_if_the_child_was(server: Server,
     assert server.events == [("POST", "ChildRecreated")]
 
 
-async def test_event_in_a_namespace_that_ends_is_dropped_without_a_line(
+async def test_event_in_a_terminating_namespace_is_dropped_without_a_line(
     server: Server, performer: Performer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    server.refused, server.says = "/events", "unable to create new content because it is being terminated"
+    server.refused, server.refusal = "/events", "unable to create new content because it is being terminated"
     await performer.perform(pool_object(), [EmitEvent("Normal", "RollingOut", "0 of 1")])
     assert caplog.messages == []
-    server.says = "no right"
+    server.refusal = "no right"
     await performer.perform(pool_object(), [EmitEvent("Normal", "RollingOut", "0 of 1")])
     assert ["the event could not be written: RollingOut" in message for message in caplog.messages] == [True]
 
@@ -185,15 +188,15 @@ NO_RIGHT = (
 """As an API server says it: tests/integration/operator sees one do so."""
 
 
-async def refusal_of(kind: str, server: Server, performer: Performer, said: str) -> str:
-    """What is told of a child of that kind."""
+async def refusal_of(kind: str, server: Server, performer: Performer, message: str) -> str:
+    """What is reported of a child of that kind."""
     api_version, plural = KINDS[kind]
-    server.refused, server.says = f"/{plural}", said.format(plural, api_version.split("/")[0])
+    server.refused, server.refusal = f"/{plural}", message.format(plural, api_version.split("/")[0])
     metadata = {"name": "chat-router", "namespace": "default"}
     apply = Apply({"apiVersion": api_version, "kind": kind, "metadata": metadata}, known=False)
     (refusal,) = await performer.perform(pool_object(), [apply])
     assert refusal.reason == "ChildRefused"
-    assert server.says in refusal.message
+    assert server.refusal in refusal.message
     return refusal.message
 
 
@@ -202,9 +205,9 @@ async def test_missing_optional_right_names_its_switch(switch: str, server: Serv
     assert yaml.safe_load(VALUES.read_text())["integrations"][switch] is False, "so that people meet it"
     group, version, plural = INTEGRATIONS[switch]
     kind = next(kind for kind, where in KINDS.items() if where == (f"{group}/{version}", plural))
-    told = await refusal_of(kind, server, performer, NO_RIGHT)
-    assert f"helm upgrade with integrations.{switch}=true" in told
-    assert "and delete the object that was made for it" in told
+    reported = await refusal_of(kind, server, performer, NO_RIGHT)
+    assert f"helm upgrade with integrations.{switch}=true" in reported
+    assert "and delete the object that was made for it" in reported
     policy = 'admission webhook "policy.example" denied the request: no {0} here'
     assert "integrations" not in await refusal_of(kind, server, performer, policy)
 
@@ -213,8 +216,8 @@ async def test_missing_optional_right_names_its_switch(switch: str, server: Serv
 async def test_unwanted_child_without_the_delete_right_is_reported(
     integration: integrations.Integration, server: Server, performer: Performer
 ) -> None:
-    """As where somebody's own role lets the operator see them and no more: to drop the field would do nothing."""
-    server.refused, server.says = f"/{integration.plural}", NO_RIGHT.replace("create", "delete").format("a", "b")
+    """Somebody's own role may let the operator only read them. Removing the field would then change nothing."""
+    server.refused, server.refusal = f"/{integration.plural}", NO_RIGHT.replace("create", "delete").format("a", "b")
     (refusal,) = await performer.perform(pool_object(), [Delete(integration.kind, "chat-router", "uid")])
     assert "The pool no longer asks for it: delete it, or give" in refusal.message
     assert f"helm upgrade with integrations.{integration.switch}=true" in refusal.message

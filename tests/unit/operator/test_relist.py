@@ -1,4 +1,4 @@
-"""What went while nobody watched is found, and what is there stays."""
+"""Objects deleted without a watch event are found, and present ones stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def thing(kind: str, name: str, version: int, pool: str = "chat") -> dict[str, A
 
 
 class Cluster:
-    """An API server. meanwhile: what happens while it answers."""
+    """An API server. meanwhile: called while it answers."""
 
     def __init__(self, *things: dict[str, Any], meanwhile: Callable[[], object] = lambda: None) -> None:
         self.things = things

@@ -1,4 +1,4 @@
-"""Every remedy names fields that exist, and fields of the component that has the trouble."""
+"""Every remedy names existing fields of the component in question."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gateway() -> GatewayContext:
 
 
 def containers() -> list[tuple[str, str]]:
-    """Each component and container that pods of pools and gateways have."""
+    """Each component and container in pods of pools and gateways."""
     children = [
         child for uri in ("hf://org/name", "builtin://tiny-llama") for child in build_children(pool(uri, "VLLM"), ())
     ]
@@ -64,7 +64,7 @@ def containers() -> list[tuple[str, str]]:
 
 
 def troubles(container: str) -> dict[str, dict[str, Any]]:
-    """A pod's status, for each cause that a container can have, and for those of the whole pod."""
+    """A pod's status for each cause that a container can have, and for those of the whole pod."""
 
     def waiting(reason: str) -> dict[str, Any]:
         state = {"waiting": {"reason": reason, "message": "words"}}
@@ -106,7 +106,7 @@ def messages(component: str, container: str) -> dict[str, str]:
 
 
 def has_field(model: type[BaseModel], path: str) -> bool:
-    """Whether the dotted path leads to a field; below a mapping any key is right."""
+    """Whether the dotted path leads to a field. Below a mapping any key is valid."""
     held: Any = model
     for part in path.split("."):
         if not (isinstance(held, type) and issubclass(held, BaseModel)):
@@ -120,7 +120,7 @@ def has_field(model: type[BaseModel], path: str) -> bool:
     return True
 
 
-def test_has_field_knows_what_exists() -> None:
+def test_has_field_finds_existing_fields_only() -> None:
     assert has_field(InferencePool, "spec.engine.resources.limits.memory")
     assert not has_field(InferencePool, "spec.engine.resources.limit.memory")
     assert not has_field(InferencePool, "spec.router.imagePullSecret")
@@ -149,7 +149,7 @@ def test_all_components_are_walked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "container", "trouble", "words"),
+    ("component", "container", "trouble", "text"),
     [
         ("engine", "engine", "OOMKilled", "Raise spec.engine.resources.limits.memory"),
         ("router", "router", "OOMKilled", "Raise spec.router.resources.limits.memory"),
@@ -170,8 +170,8 @@ def test_all_components_are_walked() -> None:
         ("router", "router", "Unschedulable", "spec.router.resources"),
     ],
 )
-def test_remedy_names_the_field(component: str, container: str, trouble: str, words: str) -> None:
-    assert words in messages(component, container)[trouble]
+def test_remedy_names_the_field(component: str, container: str, trouble: str, text: str) -> None:
+    assert text in messages(component, container)[trouble]
 
 
 def test_start_timeout_is_named_for_engines_only() -> None:

@@ -1,4 +1,4 @@
-"""What a container asks for: what is named, and defaults that never contradict it."""
+"""A container's resources: the named ones, and defaults that never contradict them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_missing_resources_have_defaults() -> None:
     }
 
 
-def test_a_default_request_is_at_most_the_limit_that_is_named() -> None:
-    told = with_defaults(resources({}, {"cpu": "10m", "memory": "100Mi"}), DEFAULTS)
-    assert told["requests"] == {"cpu": "10m", "memory": "100Mi"}
+def test_default_request_is_at_most_the_named_limit() -> None:
+    completed = with_defaults(resources({}, {"cpu": "10m", "memory": "100Mi"}), DEFAULTS)
+    assert completed["requests"] == {"cpu": "10m", "memory": "100Mi"}
 
 
-def test_the_default_limit_is_at_least_the_request_that_is_named() -> None:
+def test_default_limit_is_at_least_the_named_request() -> None:
     assert with_defaults(resources({"memory": "3Gi"}, {}), DEFAULTS)["limits"] == {"memory": "3Gi"}
 
 
@@ -41,12 +41,12 @@ def test_the_default_limit_is_at_least_the_request_that_is_named() -> None:
     ("body", "memory", "memory_limit"),
     [(None, "256Mi", "1Gi"), ("64Mi", "256Mi", "1Gi"), ("100Mi", "400Mi", "1Gi"), ("1Gi", "4Gi", "4Gi")],
 )
-def test_a_router_has_room_for_the_bodies_that_it_may_hold(body: str | None, memory: str, memory_limit: str) -> None:
+def test_router_has_memory_for_the_bodies_that_it_may_hold(body: str | None, memory: str, memory_limit: str) -> None:
     limits = RouterLimits.model_validate({} if body is None else {"bodyMemory": body})
-    told = router_defaults(limits)
-    assert Quantity(told.memory) == Quantity(memory)
-    assert Quantity(told.memory_limit) == Quantity(memory_limit)
-    assert 4 * body_memory(limits, Resources()) <= Quantity(told.memory).value
+    defaults = router_defaults(limits)
+    assert Quantity(defaults.memory) == Quantity(memory)
+    assert Quantity(defaults.memory_limit) == Quantity(memory_limit)
+    assert 4 * body_memory(limits, Resources()) <= Quantity(defaults.memory).value
 
 
 @given(requests=parts, limits=parts)
@@ -54,8 +54,8 @@ def test_no_request_is_above_its_limit(requests: dict[str, str], limits: dict[st
     named = {
         name: one for name, one in requests.items() if Quantity(one).value <= Quantity(limits.get(name, one)).value
     }
-    told = with_defaults(resources(named, limits), DEFAULTS)
-    assert named.items() <= told["requests"].items()
-    assert limits.items() <= told["limits"].items()
-    for name, limit in told["limits"].items():
-        assert Quantity(told["requests"].get(name, "0")).value <= Quantity(limit).value
+    completed = with_defaults(resources(named, limits), DEFAULTS)
+    assert named.items() <= completed["requests"].items()
+    assert limits.items() <= completed["limits"].items()
+    for name, limit in completed["limits"].items():
+        assert Quantity(completed["requests"].get(name, "0")).value <= Quantity(limit).value

@@ -1,4 +1,4 @@
-"""The operator's picture of its cluster: never an older version over a newer one, nothing that nobody reads."""
+"""The operator's cache of its cluster: no older version replaces a newer one, and unread fields are dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def versioned(thing: dict[str, Any], version: int) -> dict[str, Any]:
     return {**thing, "metadata": {**thing["metadata"], "resourceVersion": str(version)}}
 
 
-def test_put_returns_the_pool_of_a_change_only() -> None:
+def test_put_returns_the_pool_only_for_a_change() -> None:
     store = Store()
     assert store.put(versioned(pool_object(), 5)) == POOL
     assert store.put(versioned(pool_object(), 5)) is None
@@ -27,7 +27,7 @@ def test_put_returns_the_pool_of_a_change_only() -> None:
     assert store.pools() == [POOL]
 
 
-def test_an_answer_that_overtook_the_watch_is_kept() -> None:
+def test_answer_that_overtook_the_watch_is_kept() -> None:
     store = Store()
     newer = versioned(pool_object(generation=2), 9)
     store.put(newer)
@@ -63,7 +63,7 @@ def test_deleted_objects_are_removed() -> None:
     assert observed.pods == ()
     store.remove(pool_object())
     assert store.observe(POOL) is None
-    assert store.put(pool_object()) == POOL  # one of the same name may come
+    assert store.put(pool_object()) == POOL  # one of the same name may follow
 
 
 def labelled(pod: dict[str, Any], pool: str | None, version: int) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_lost_children_are_kept_while_their_owner_exists() -> None:
     assert lost() == frozenset(), "it went with its pool"
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["its end was not told", "its end was told"])
+@pytest.mark.parametrize("again", [False, True], ids=["its deletion was not reported", "its deletion was reported"])
 def test_lost_children_of_an_earlier_pool_are_dropped(again: bool) -> None:
     store = Store()
     owner = {"uid": "pool-uid", "controller": True}
@@ -175,7 +175,7 @@ def test_isolated_router_leaves_its_gateway() -> None:
     assert gateway.own.pods == ()
 
 
-def test_the_late_end_of_an_object_does_not_take_the_one_that_was_made_since() -> None:
+def test_late_deletion_does_not_remove_the_recreated_object() -> None:
     store = Store()
     store.put(pool_object())
     store.put(versioned(pod_object(), 5))
@@ -186,7 +186,7 @@ def test_the_late_end_of_an_object_does_not_take_the_one_that_was_made_since() -
     assert pods_of(store, POOL) == []
 
 
-def test_a_pool_and_the_gateway_that_it_refers_to_know_one_another() -> None:
+def test_pool_and_its_gateway_find_each_other() -> None:
     store = Store()
     behind = {**pool_object(), "spec": {"router": {"gatewayRef": {"name": "front"}}}}
     store.put(behind)

@@ -1,4 +1,4 @@
-"""A look that can find nothing new to do is seen as one; whatever may give something to do is not."""
+"""A reconcile without anything new is recognized, and every relevant change is not taken for one."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_statuses_do_not_change_the_fingerprint(settled: World) -> None:
     assert plan_changes(settled.observed(), CONFIG) == ()
 
 
-def test_pods_that_come_and_go_change_nothing(settled: World) -> None:
+def test_pods_that_come_and_go_do_not_change_the_fingerprint(settled: World) -> None:
     labels = {"inference.plumage.dev/pool": "chat", "app.kubernetes.io/component": "engine"}
     pods = tuple({"kind": "Pod", "metadata": {"name": f"new-{number}", "labels": labels}} for number in range(3))
     assert fingerprint_of(settled.observed(pods=pods)) == fingerprint_of(settled.observed(pods=()))
     assert plan_changes(settled.observed(pods=pods), CONFIG) == ()
 
 
-def test_a_pod_that_is_to_be_given_a_cost_is_seen(settled: World) -> None:
-    word = ScalingDecision(3, "True", "AtTarget", "as it was", deletion_costs={"late": 3})
+def test_pod_that_needs_a_deletion_cost_changes_the_fingerprint(settled: World) -> None:
+    decision = ScalingDecision(3, "True", "AtTarget", "as it was", deletion_costs={"late": 3})
     late = {"kind": "Pod", "metadata": {"name": "late", "labels": {"app.kubernetes.io/component": "engine"}}}
-    there, away = settled.observed(pods=(late,), scaling=word), settled.observed(pods=(), scaling=word)
+    there, away = settled.observed(pods=(late,), scaling=decision), settled.observed(pods=(), scaling=decision)
     assert fingerprint_of(there) != fingerprint_of(away)
 
 
@@ -85,7 +85,7 @@ def test_relevant_changes_change_the_fingerprint(settled: World, change: Callabl
     assert fingerprint_of(settled.observed()) != before
 
 
-def test_a_pause_and_its_end_change_it(settled: World) -> None:
+def test_pause_and_its_end_change_the_fingerprint(settled: World) -> None:
     _edited(settled)
     settled.pool["metadata"]["annotations"] = {PAUSE: "true"}
     paused = fingerprint_of(settled.observed())
@@ -109,16 +109,21 @@ def test_pod_annotations_change_the_fingerprint(settled: World, annotation: str)
 
 
 def test_scaling_decision_changes_the_fingerprint(settled: World) -> None:
-    word = ScalingDecision(3, "True", "AtTarget", "as it was")
+    decision = ScalingDecision(3, "True", "AtTarget", "as it was")
     marks = {
         fingerprint_of(settled.observed(scaling=scaling))
-        for scaling in (None, word, replace(word, desired=4), replace(word, deletion_costs={"chat-engine-1": 3}))
+        for scaling in (
+            None,
+            decision,
+            replace(decision, desired=4),
+            replace(decision, deletion_costs={"chat-engine-1": 3}),
+        )
     }
     assert len(marks) == 4
-    assert fingerprint_of(settled.observed(scaling=replace(word, message="other words"))) in marks
+    assert fingerprint_of(settled.observed(scaling=replace(decision, message="other words"))) in marks
 
 
-def test_a_key_is_known_from_nothing_done_until_something_is() -> None:
+def test_key_is_unchanged_between_two_actions() -> None:
     unchanged, key = UnchangedPools(), ("default", "chat")
     assert not unchanged.is_unchanged(key, 1)
     unchanged.record(key, 1, unchanged=True)

@@ -1,4 +1,4 @@
-"""Why pods don't start, asked of the cluster's events: few lists, and no look that fails for want of one."""
+"""Why pods do not start, from the cluster's events: few lists, and no reconcile fails without them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ POOL = {
 
 
 def event(pod: str, reason: str, at: int, **more: Any) -> dict[str, Any]:
-    told = {"reason": reason, "message": f"{reason} of {pod}", "lastTimestamp": timestamp(at)}
-    return {"metadata": {"name": f"{pod}.{at}"}, "involvedObject": {"name": pod}, **told, **more}
+    fields = {"reason": reason, "message": f"{reason} of {pod}", "lastTimestamp": timestamp(at)}
+    return {"metadata": {"name": f"{pod}.{at}"}, "involvedObject": {"name": pod}, **fields, **more}
 
 
 class Server:
@@ -64,7 +64,7 @@ def reasons(warnings: Iterable[Any]) -> list[tuple[str, str]]:
     return [(one.name, one.reason) for one in warnings]
 
 
-async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: KubeClient) -> None:
+async def test_pools_of_a_namespace_share_a_list(server: Server, api: KubeClient) -> None:
     now = [0.0]
     warnings = WarningEvents(api, lambda: now[0], lambda _namespace, pod: pod.startswith("chat"))
     server.events = [event(f"chat-{number}", "FailedMount", number) for number in range(5)]
@@ -74,12 +74,12 @@ async def test_all_pools_of_a_namespace_share_a_list(server: Server, api: KubeCl
     assert {one["fieldSelector"] for one in server.asked} == {"involvedObject.kind=Pod,type=Warning"}
     now[0] = 6.0
     await warnings.list_for("team", ["chat-0"])
-    assert len(server.asked) == 6, "what is seconds old is asked anew"
+    assert len(server.asked) == 6, "a list is requested again after seconds"
     await warnings.list_for("other", ["chat-0"])
     assert len(server.asked) == 9, "another namespace's are its own"
 
 
-async def test_a_list_that_takes_long_serves_from_when_it_is_there(server: Server, api: KubeClient) -> None:
+async def test_slow_list_serves_once_it_arrives(server: Server, api: KubeClient) -> None:
     now = [0.0]
     warnings = WarningEvents(api, lambda: now[0], lambda _namespace, _pod: True)
     server.events = [event("chat-0", "FailedMount", 1)]
@@ -105,7 +105,7 @@ async def test_list_for_returns_the_newest_three_events_of_our_pods(server: Serv
 
 
 @pytest.mark.parametrize("status", [403, 504])
-async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
+async def test_unavailable_events_fail_nothing_and_are_requested_seldom(
     server: Server, api: KubeClient, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     server.status, now = status, [0.0]
@@ -117,14 +117,14 @@ async def test_events_that_can_not_be_had_fail_nothing_and_are_asked_for_seldom(
     now[0] = 30.0
     await warnings.list_for("team", ["chat-0"])
     assert len(server.asked) == 2
-    said = EmitEvent("Normal", "Settled", "all is well")
-    await EventRecorder(api, lambda: 0.0, "one").record(POOL, said)
+    event = EmitEvent("Normal", "Settled", "all is well")
+    await EventRecorder(api, lambda: 0.0, "one").record(POOL, event)
     assert "list the events of team" in caplog.text
     assert "team/chat: the event could not be written: Settled" in caplog.text
 
 
 @pytest.mark.parametrize(("age", "late"), [(1.0, False), (4.9, False), (5.0, True), (3600.0, True), (-3600.0, True)])
-def test_a_pod_that_was_placed_just_now_merely_starts(age: float, late: bool) -> None:
+def test_pod_placed_just_now_is_starting(age: float, late: bool) -> None:
     """Below 0 this clock is behind the cluster's."""
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(1_790_000_000)}
     pod = {"kind": "Pod", "metadata": {"name": "chat-0"}, "status": {"conditions": [placed]}}

@@ -1,4 +1,4 @@
-"""What a watch tells: who is looked at because of it."""
+"""Which pools and gateways are reconciled after a watch event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT, OTHER, FRONT = (
 
 
 class Watch:
-    """asked: who was to be looked at since the last call."""
+    """asked: the keys to reconcile since the last call."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -29,7 +29,7 @@ class Watch:
         self.asked: set[Key] = set()
         self.queue.add = lambda key, after=0.0: self.asked.add(key)  # type: ignore[method-assign]
 
-    def tell(self, thing: dict[str, Any], *, gone: bool = False) -> set[Key]:
+    def apply(self, thing: dict[str, Any], *, gone: bool = False) -> set[Key]:
         self.asked.clear()
         apply_event(self.store, self.queue, thing, gone=gone)
         return set(self.asked)
@@ -40,8 +40,8 @@ def watch() -> Watch:
     """A pool that refers to a gateway."""
     watch = Watch()
     spec = {"router": {"gatewayRef": {"name": "front"}}}
-    watch.tell({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
-    assert watch.tell(pool_object(spec)) == {CHAT, FRONT}
+    watch.apply({"kind": "InferenceGateway", "metadata": {"namespace": "default", "name": "front"}})
+    assert watch.apply(pool_object(spec)) == {CHAT, FRONT}
     return watch
 
 
@@ -51,26 +51,26 @@ def pod(pool: str | None, version: int) -> dict[str, Any]:
     return made
 
 
-def test_a_pod_concerns_its_pool_and_the_gateway_that_serves_it(watch: Watch) -> None:
-    assert watch.tell(pod("chat", 1)) == {CHAT, FRONT}
-    assert watch.tell(pod("chat", 1)) == set(), "no news"
-    assert watch.tell(pod("chat", 2), gone=True) == {CHAT, FRONT}
+def test_pod_event_reconciles_its_pool_and_gateway(watch: Watch) -> None:
+    assert watch.apply(pod("chat", 1)) == {CHAT, FRONT}
+    assert watch.apply(pod("chat", 1)) == set(), "no change"
+    assert watch.apply(pod("chat", 2), gone=True) == {CHAT, FRONT}
 
 
-def test_a_pod_that_leaves_its_pool_concerns_it(watch: Watch) -> None:
-    watch.tell(pod("chat", 1))
-    assert watch.tell(pod("other", 2)) == {CHAT, FRONT, OTHER}
-    assert watch.tell(pod(None, 3)) == {OTHER}
-    assert watch.tell(pod(None, 4), gone=True) == set()
+def test_pod_that_leaves_its_pool_reconciles_it(watch: Watch) -> None:
+    watch.apply(pod("chat", 1))
+    assert watch.apply(pod("other", 2)) == {CHAT, FRONT, OTHER}
+    assert watch.apply(pod(None, 3)) == {OTHER}
+    assert watch.apply(pod(None, 4), gone=True) == set()
 
 
-def test_a_child_concerns_the_pool_alone(watch: Watch) -> None:
+def test_child_event_reconciles_the_pool_alone(watch: Watch) -> None:
     service = {"kind": "Service", "metadata": {"namespace": "default", "name": "s", "labels": {POOL_LABEL: "chat"}}}
-    assert watch.tell(service) == {CHAT}
+    assert watch.apply(service) == {CHAT}
 
 
-def test_a_router_that_leaves_its_gateway_concerns_it(watch: Watch) -> None:
+def test_router_that_leaves_its_gateway_reconciles_it(watch: Watch) -> None:
     router = pod(None, 1)
     router["metadata"]["labels"] = gateway_labels_of("front")
-    assert watch.tell(router) == {FRONT}
-    assert watch.tell(pod(None, 2)) == {FRONT}
+    assert watch.apply(router) == {FRONT}
+    assert watch.apply(pod(None, 2)) == {FRONT}

@@ -1,4 +1,4 @@
-"""What somebody adds to an object of a pool: taken out where it says who reaches whom, left where others may add."""
+"""Additions to a pool's objects: removed where they open network access, kept where others may add."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROUTE, MONITOR = ("HTTPRoute", "chat-router"), ("PodMonitor", "chat-engine")
 def settled() -> World:
     world = World(pool_object(EXPOSED))
     world.converge()
-    world.told.clear()
+    world.events.clear()
     return world
 
 
@@ -110,10 +110,10 @@ def test_added_fields_are_reported_and_removed(key: tuple[str, str], edit: Edit,
     world = settled()
     before = copy.deepcopy(world.objects[key])
     edit(world.objects[key])
-    made, said = world.plan()
-    assert isinstance(said, EmitEvent)
-    assert (said.type, said.reason) == ("Warning", "ChildRepaired")
-    assert said.message == f"{key[0]} {key[1]} was changed ({path}) and is restored"
+    made, events = world.plan()
+    assert isinstance(events, EmitEvent)
+    assert (events.type, events.reason) == ("Warning", "ChildRepaired")
+    assert events.message == f"{key[0]} {key[1]} was changed ({path}) and is restored"
     assert isinstance(made, Apply)
     world.converge()
     after = world.objects[key]
@@ -129,12 +129,12 @@ def test_allowed_additions_are_left_alone(key: tuple[str, str], edit: Edit) -> N
     assert world.plan() == ()
 
 
-def test_a_halt_in_a_paused_pool_is_left_and_named_as_the_cause() -> None:
+def test_halted_rollout_in_a_paused_pool_is_left_and_reported() -> None:
     world = settled()
     world.pool["metadata"]["annotations"] = {PAUSE: "true"}
     deployment = world.objects[ENGINE]
     deployment["spec"]["paused"] = True
-    deployment["status"]["updatedReplicas"] = 1  # a rollout was on its way
+    deployment["status"]["updatedReplicas"] = 1  # during a rollout
     world.do(world.plan())
     assert deployment["spec"]["paused"]
     assert world.reasons()["Progressing"] == ("True", "RollingOut")

@@ -1,4 +1,4 @@
-"""Which changes end a gateway's routers, one after the other, and which they take up as they run."""
+"""Which changes restart a gateway's routers, and which the running routers take over."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def served(spec: dict[str, Any], name: str) -> ServedPool:
 
 
 def template(spec: dict[str, Any], *pools: dict[str, Any]) -> Any:
-    """Of the routers' pods: another one is a rollout."""
+    """The pod template of the routers: a change is a rollout."""
     models = [{"name": "chat", "pools": [{"poolRef": {"name": "pool-0"}}]}]
     thing = {**pool_object({"models": models, **spec}, name="front"), "kind": "InferenceGateway"}
     gateway = parse_kept(thing, "the gateway")
@@ -43,7 +43,7 @@ def template(spec: dict[str, Any], *pools: dict[str, Any]) -> Any:
         {"replicas": 3},
     ],
 )
-def test_ports_bounds_and_replicas_roll_nothing(spec: dict[str, Any]) -> None:
+def test_ports_bounds_and_replicas_roll_no_router(spec: dict[str, Any]) -> None:
     assert template(spec, POOL) == template({}, POOL)
 
 
@@ -63,12 +63,12 @@ def test_keys_roll_the_routers() -> None:
     ],
     ids=["the same", "another engine", "less patient", "more patient", "of a claim", "another Secret"],
 )
-def test_a_changed_pool_rolls_them_where_their_pods_need_something_for_it(pool: dict[str, Any], rolls: bool) -> None:
+def test_changed_pool_rolls_the_routers_only_if_their_pods_change(pool: dict[str, Any], rolls: bool) -> None:
     assert (template({}, POOL, pool) != template({}, POOL, POOL)) is rolls
 
 
-def test_a_pool_that_comes_rolls_them_since_they_mount_its_keys() -> None:
-    """The volume is optional: a pool whose Secret is missing keeps nobody from the other pools."""
+def test_new_pool_rolls_the_routers_because_they_mount_its_keys() -> None:
+    """The volume is optional: the missing Secret of one pool does not affect the others."""
     alone, both = template({}, POOL), template({}, POOL, POOL)
     volumes = [volume for volume in both["spec"]["volumes"] if volume not in alone["spec"]["volumes"]]
     assert [(one["name"], one["secret"]["optional"]) for one in volumes] == [("keys-of-pool-pool-1", True)]

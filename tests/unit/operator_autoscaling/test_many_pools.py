@@ -1,4 +1,4 @@
-"""A thousand pools are looked at, and not all of them are held in memory at once."""
+"""A thousand pools are polled, but only a few of them are in memory at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POOLS = [("default", f"chat-{number}") for number in range(300)]
 
 
 class Pods:
-    """All that a client could reach: each takes a while to answer."""
+    """All pods that a client could reach. Each takes a while to answer."""
 
     def __init__(self) -> None:
         self.held = self.most = self.looks = 0
@@ -34,7 +34,7 @@ class Pods:
         return False
 
 
-async def test_only_so_many_pools_are_looked_at_at_once() -> None:
+async def test_number_of_concurrent_polls_is_bounded() -> None:
     pods = Pods()
     client: Any = pods
     await AutoscalingLoop(client, lambda: POOLS, pods.observe, lambda _: None, clock=lambda: 1_000.0).round()

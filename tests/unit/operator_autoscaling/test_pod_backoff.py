@@ -1,4 +1,4 @@
-"""Who does not answer is left alone for a while: from when it failed, and not whoever gets its address."""
+"""A silent pod is left alone for a while after its failure, but a new pod with its address is not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_waits_grow_from_the_failure_on() -> None:
+def test_waits_grow_after_each_failure() -> None:
     backoff, waits = PodBackoff(), []
     now = 0.0
     for _ in range(6):
-        now += 40.0  # the round it failed in was a long one
+        now += 40.0  # the round in which it failed was a long one
         backoff.failed(now)
         waits.append(backoff.until - now)
     assert waits == [11.0, 26.0, 56.0, LONGEST - 4, LONGEST - 4, LONGEST - 4]
@@ -29,7 +29,7 @@ def test_waits_grow_from_the_failure_on() -> None:
     assert not backoff.succeeded()
 
 
-async def test_a_round_that_takes_long_counts_the_wait_from_the_failure(world: World, tmp_path: Path) -> None:
+async def test_long_round_counts_the_wait_from_the_failure(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         report(world, 0)
         world.reports["127.0.0.2"], world.slow = 503, 40.0
@@ -39,7 +39,7 @@ async def test_a_round_that_takes_long_counts_the_wait_from_the_failure(world: W
         assert len(world.asked) == 3 + 2, "the one that failed just now is left alone"
 
 
-async def test_a_new_pod_of_an_old_address_is_asked_at_once(world: World, tmp_path: Path) -> None:
+async def test_new_pod_with_an_old_address_is_polled_at_once(world: World, tmp_path: Path) -> None:
     async with running(world, tmp_path) as loop:
         report(world, 0)
         world.reports["127.0.0.2"] = 503

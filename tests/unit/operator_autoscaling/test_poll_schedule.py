@@ -1,5 +1,6 @@
-"""A pool that a HorizontalPodAutoscaler or KEDA scales: its figures are there whenever they are asked for, and its pods
-are left alone by a loop that nobody asks."""
+"""A pool that a HorizontalPodAutoscaler or KEDA scales: its figures are fresh whenever they are requested, and nothing
+polls its pods where nobody requests them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def offered(world: World, loop: AutoscalingLoop) -> TestClient[Any, Any]:
 
 
 async def passes(world: World, loop: AutoscalingLoop, seconds: int) -> int:
-    """Time goes by, a round every two seconds as in the operator; how many looks there were."""
+    """Lets time pass, with a round every two seconds as in the operator. Returns the number of polls."""
     before = len(world.asked)
     for _ in range(seconds // 2):
         world.now += 2
@@ -54,7 +55,7 @@ async def test_repeated_requests_keep_metrics_fresh(world: World, tmp_path: Path
             assert "totalTokensPerSecond" in await asks(client)
 
 
-async def test_a_pool_at_zero_that_is_asked_about_wakes_as_soon(world: World, tmp_path: Path) -> None:
+async def test_requested_pool_at_zero_wakes_as_soon(world: World, tmp_path: Path) -> None:
     world.replicas = 0
     async with running(world, tmp_path) as loop, offered(world, loop) as client:
         assert await passes(world, loop, 60) <= 2
@@ -70,7 +71,7 @@ async def test_one_scrape_is_forgotten(world: World, tmp_path: Path) -> None:
         assert await passes(world, loop, 600) <= 11
 
 
-def test_only_the_pool_that_was_asked_about_is_looked_at_more_often() -> None:
+def test_only_the_requested_pool_is_polled_more_often() -> None:
     schedule = PollSchedule()
     for pool in (CHAT, OTHER):
         schedule.start(pool, 0.0)

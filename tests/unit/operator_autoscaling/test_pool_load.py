@@ -15,17 +15,17 @@ LATER = START + 1000
 
 
 def load_of(pods: list[Any], agents: dict[str, list[Any]], routers: dict[str, list[Any]]) -> Any:
-    """Reports of each, 15 s apart, the last of all seen at 100."""
+    """Two reports of each, 15 s apart, the last one seen at 100."""
     reports = PodReports()
-    for told, into in ((agents, reports.agents), (routers, reports.routers)):
-        for name, several in told.items():
+    for report, into in ((agents, reports.agents), (routers, reports.routers)):
+        for name, several in report.items():
             window = into.setdefault(name, ReportWindow())  # type: ignore[attr-defined]
             for place, one in enumerate(reversed(several)):
                 window.reports.appendleft((100.0 - 15 * place, one))
     return pool_load(pods_of_pool("chat", pods), reports, len(agents))
 
 
-def test_a_pool_that_works() -> None:
+def test_working_pool() -> None:
     pods = [pod("e0"), pod("e1"), pod("r0", "router"), pod("r1", "router")]
     load = load_of(
         pods,
@@ -51,7 +51,7 @@ def test_a_pool_that_works() -> None:
     assert (load.cache, load.curve.hit_ratio(4000)) == (1000, 0.8)
 
 
-def test_the_figures_of_some_routers_are_not_the_pools() -> None:
+def test_figures_of_some_routers_are_not_those_of_the_pool() -> None:
     pods = [pod("e0"), pod("r0", "router"), pod("r1", "router")]
     load = load_of(pods, {}, {"r0": [router(LATER), router(LATER + 15)]})
     assert load.seen is None
@@ -61,12 +61,12 @@ def test_the_figures_of_some_routers_are_not_the_pools() -> None:
 
 
 def test_waiting_time_is_split_by_reason() -> None:
-    """Three of four that wait are held back on purpose: so is three quarters of the time."""
-    told = [
+    """Three of four waiting requests are held back on purpose, so three quarters of the time are."""
+    reports_of_agents = [
         agent("e0", LATER, queue_wait=waits(0, 0), waiting_held_back=3, waiting_for_capacity=1),
         agent("e0", LATER + 15, queue_wait=waits(0, 100), waiting_held_back=3, waiting_for_capacity=1),
     ]
-    load = load_of([pod("e0")], {"e0": told}, {})
+    load = load_of([pod("e0")], {"e0": reports_of_agents}, {})
     assert load.queue_wait == pytest.approx(0.955)
     assert load.held_back == pytest.approx(0.75 * 0.955)
 
@@ -92,18 +92,18 @@ def test_waiting_time_is_split_by_reason() -> None:
     ],
     ids=["new", "warms", "no node", "crashed", "no image", "crashed and warms again", "ready"],
 )
-def test_warming_replicas(made: Any, reports: list[Any], warming: bool) -> None:
+def test_warming_replicas_are_counted(made: Any, reports: list[Any], warming: bool) -> None:
     load = load_of([made], {"e0": reports}, {})
     assert bool(load.warming) is warming
 
 
-def test_pods_on_their_way_out_are_none() -> None:
+def test_terminating_pods_do_not_count() -> None:
     leaving = pod("e1")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert [one.id for one in load_of([pod("e0"), leaving], {}, {}).replicas] == ["e0"]
 
 
-def test_heat_comes_from_agents() -> None:
+def test_hotness_comes_from_agents() -> None:
     reports = PodReports()
     for name, hotness in (("e0", 50.0), ("e1", 7.0)):
         reports.agents[name] = ReportWindow()
@@ -116,7 +116,7 @@ def test_heat_comes_from_agents() -> None:
     ]
 
 
-def test_an_address_of_version_six_is_written_in_brackets() -> None:
+def test_ipv6_address_is_written_in_brackets() -> None:
     [engine] = pods_of_pool("chat", [pod("e0", address="fd00::7")]).engines
     assert engine.url == "http://[fd00::7]:8081/v1/plumage/stats"
 
@@ -134,7 +134,7 @@ def test_an_address_of_version_six_is_written_in_brackets() -> None:
     ids=str,
 )
 def test_pod_with_only_the_labels_is_not_polled(owners: list[dict[str, Any]]) -> None:
-    """It would be handed the operator's token."""
+    """It would receive the operator's token."""
     stranger = pod("stranger")
     stranger["metadata"]["ownerReferences"] = owners
     assert [one.name for one in pods_of_pool("chat", [stranger, pod("e0")]).engines] == ["e0"]

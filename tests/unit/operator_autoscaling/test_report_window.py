@@ -1,4 +1,4 @@
-"""Counters become rates over the last minute, whatever the clocks and lives of the processes."""
+"""Counters become rates over the last minute, for any clocks and restarts of the processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tokens(window: ReportWindow[AgentReport]) -> float | None:
     return window.gained(lambda one: one.output_tokens)
 
 
-def test_one_report_has_no_rate() -> None:
+def test_single_report_has_no_rate() -> None:
     window = ReportWindow[AgentReport]()
     assert tokens(window) is None
     window.add(report(HOUR, 500), 0.0)
@@ -27,7 +27,7 @@ def test_one_report_has_no_rate() -> None:
     assert window.histogram(lambda one: one.queue_wait) is None
 
 
-def test_a_rate_is_of_the_last_minute() -> None:
+def test_rate_covers_the_last_minute() -> None:
     window = ReportWindow[AgentReport]()
     for look in range(20):
         window.add(report(HOUR + 15 * look, 150 * look), 15.0 * look)
@@ -35,14 +35,14 @@ def test_a_rate_is_of_the_last_minute() -> None:
     assert window.gained(lambda one: one.output_tokens, back=1) == 150
 
 
-def test_looks_that_are_seldom_still_tell() -> None:
+def test_infrequent_polls_still_have_a_rate() -> None:
     window = ReportWindow[AgentReport]()
     for look in range(3):
         window.add(report(HOUR + 90 * look, 900 * look), 90.0 * look)
     assert (tokens(window), window.seconds) == (900, 90.0)
 
 
-def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
+def test_clock_an_hour_off_changes_nothing() -> None:
     window = ReportWindow[AgentReport]()
     window.add(report(5 * HOUR, 0), 0.0)
     window.add(report(5 * HOUR + 15, 150), 15.0)
@@ -50,7 +50,7 @@ def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_clock_that_is_set_by_an_hour_between_two_looks_changes_no_rate(jump: float) -> None:
+def test_clock_set_between_two_polls_changes_no_rate(jump: float) -> None:
     window = ReportWindow[AgentReport]()
     window.add(report(5 * HOUR, 0), 0.0)
     window.add(report(5 * HOUR + jump + 15, 150), 15.0)
@@ -64,14 +64,14 @@ def test_restarted_process_counts_from_its_start() -> None:
     assert (tokens(window), window.seconds) == (50, 5.0)
 
 
-def test_counters_that_fall_are_no_negative_rate() -> None:
+def test_falling_counters_have_no_negative_rate() -> None:
     window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 90), 0.0)
     window.add(report(HOUR + 15, 30), 15.0)
     assert tokens(window) == 0.0
 
 
-def test_percentiles_are_of_the_window() -> None:
+def test_percentiles_cover_the_window() -> None:
     window = ReportWindow[AgentReport]()
     window.add(report(HOUR, 0, waits=(1000, 0)), 0.0)
     window.add(report(HOUR + 15, 0, waits=(1000, 10)), 15.0)

@@ -1,4 +1,4 @@
-"""A plan acts on the autoscaler's word: the Deployment's size, costs before it, an event with the numbers."""
+"""A plan applies a scaling decision: the Deployment's size, deletion costs before it, and an event with the numbers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def engines(actions: tuple[Action, ...]) -> Any:
     return child["spec"]["replicas"]
 
 
-def test_a_decision_becomes_a_deployments_size_a_status_and_one_event() -> None:
+def test_decision_sets_the_size_the_status_and_one_event() -> None:
     grown = seen(2, word(2, 5, "ScaledUp"))
     assert engines(plan_changes(grown, CONFIG)) == 5
-    words = plan_status(grown, CONFIG, START)
-    assert EmitEvent("Normal", "ScaledUp", "2 → 5 replicas: because.") in words
-    [status] = [one.status for one in words if isinstance(one, WriteStatus)]
+    actions = plan_status(grown, CONFIG, START)
+    assert EmitEvent("Normal", "ScaledUp", "2 → 5 replicas: because.") in actions
+    [status] = [one.status for one in actions if isinstance(one, WriteStatus)]
     assert (status["desiredReplicas"], status["hitRatioPercent"]) == (5, 50)
     assert status["autoscaling"]["decision"] == "2 → 5 replicas: because."
-    told = seen(5, word(2, 5, "ScaledUp"))
+    observed = seen(5, word(2, 5, "ScaledUp"))
     assert not [
-        one for one in plan_status(told, CONFIG, START) if isinstance(one, EmitEvent) and one.reason == "ScaledUp"
+        one for one in plan_status(observed, CONFIG, START) if isinstance(one, EmitEvent) and one.reason == "ScaledUp"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Options are held against what a constructor takes; what the constructor itself gets wrong is not hidden."""
+"""Options are checked against a constructor's parameters; errors inside the constructor are not hidden."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def function(rng: object, *, name: str = "", weights: Sequence[float] = ()) -> N
     pass
 
 
-def test_what_is_taken_passes() -> None:
+def test_valid_options_pass() -> None:
     check_options("it", Settings, {"rate": 2, "count": None})
     check_options("it", function, {"name": "a", "weights": (1.0, 2.0)}, given=("rng",))
     check_options("it", Nothing, {})
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "told"),
+    ("make", "options", "message"),
     [
         (Settings, {"rat": 1.0, "cound": 2}, "it has no option cound, rat; its options: rate, count"),
         (Nothing, {"rate": 1.0}, "it has no option rate; it has none"),
@@ -45,12 +45,12 @@ def test_what_is_taken_passes() -> None:
         (function, {"weights": [1.0, None]}, "it, option weights: Expected `float`, got `null`"),
     ],
 )
-def test_what_is_not_is_named(make: type, options: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{told}"):
+def test_invalid_options_are_named(make: type, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
         check_options("it", make, options, given=("rng",))
 
 
-def test_a_mistake_in_a_constructor_is_no_mistake_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_constructor_is_no_error_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: QLearning, rng: object, *, alpha: float = 1.0) -> None:
         raise TypeError("a mistake of ours")
 

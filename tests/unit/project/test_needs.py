@@ -1,4 +1,6 @@
-"""A test that can't run is skipped loudly, and in CI it fails: never does it pass, or end in an error about a file."""
+"""A test that cannot run is skipped with a reason, and fails in CI. It never passes, and never ends in an error about a
+file.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ NEEDS_A_SERVER = [
 ]
 
 
-def test_skipped_with_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skip_names_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="needs a lathe: buy one"):
         missing("a lathe", "buy one")
 
 
-def test_failed_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_need_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     with pytest.raises(pytest.fail.Exception, match="needs a lathe: buy one"):
         missing("a lathe", "buy one")
@@ -37,7 +39,7 @@ def test_packages_are_imported_or_named(monkeypatch: pytest.MonkeyPatch) -> None
         module("no_such_package.part")
 
 
-def test_more_open_files_than_any_machine_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_open_files_beyond_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
     with pytest.raises(pytest.skip.Exception, match="this machine allows 4,096: raise the hard limit"):
@@ -55,23 +57,23 @@ def without_a_server(tmp_path: Path, ci: str, *files: str) -> str:
     ).stdout
 
 
-def test_without_a_directory_server(tmp_path: Path) -> None:
+def test_missing_directory_server_skips(tmp_path: Path) -> None:
     skipped = without_a_server(tmp_path, "", *NEEDS_A_SERVER)
     assert "needs a directory server: no directory server on this machine: install redis-server" in skipped
     assert "skipped" in skipped.splitlines()[-1]
     assert not {"failed", "passed", "error"} & set(skipped.splitlines()[-1].split())
 
 
-def test_without_a_directory_server_in_ci(tmp_path: Path) -> None:
+def test_missing_directory_server_fails_in_ci(tmp_path: Path) -> None:
     failed = without_a_server(tmp_path, "1", NEEDS_A_SERVER[0])
     assert "(in CI nothing is skipped)" in failed
     assert "1 error" in failed.splitlines()[-1]
 
 
-def test_every_test_of_whole_processes_says_that_it_needs_a_server() -> None:
+def test_every_test_of_whole_processes_declares_its_need_of_a_server() -> None:
     for path in (ROOT / "tests" / "e2e").glob("test_*.py"):
         assert "pytest.mark.redis" in path.read_text(), path.name
 
 
-def test_ci_says_that_it_is_ci() -> None:
+def test_ci_sets_its_variable() -> None:
     assert "export CI=1" in (ROOT / ".ci" / "run").read_text()

@@ -1,4 +1,4 @@
-"""What `make setup` says before it does anything."""
+"""The checks of `make setup` before it changes anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ esac
 
 
 @pytest.mark.parametrize("variable", [{}, {"PYTHON": "python3"}], ids=["by default", "chosen"])
-def test_an_old_python_is_refused_with_what_to_do(tmp_path: Path, variable: dict[str, str]) -> None:
+def test_old_python_is_refused_with_a_remedy(tmp_path: Path, variable: dict[str, str]) -> None:
     done = setup(tmp_path, OLD, **variable)
     assert done.returncode == 1
     assert "Plumage needs Python 3.11 or newer; 'python3' is Python 3.10.14." in done.stderr
@@ -46,15 +46,15 @@ def test_an_old_python_is_refused_with_what_to_do(tmp_path: Path, variable: dict
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_a_missing_python_is_named(tmp_path: Path) -> None:
+def test_missing_python_is_reported(tmp_path: Path) -> None:
     done = setup(tmp_path, OLD, PYTHON="python3.99")
     assert done.returncode == 1
     assert "'python3.99' is" in done.stderr
     assert "missing" in done.stderr
 
 
-def test_the_question_asked_of_a_python_is_the_right_one(tmp_path: Path) -> None:
-    """An interpreter that answers truly, as 3.10 and as 3.11, with the very words of the script."""
+def test_version_check_of_a_python_is_right(tmp_path: Path) -> None:
+    """An interpreter that answers as 3.10 and as 3.11 evaluates the script's own expression."""
     real = shutil.which("python3")
     lying = f'#!/bin/sh\n[ "$1" = -c ] || exit 98\nshift\nexec {real} -c "import sys; sys.version_info = VERSION; $1"\n'
     for folder, version, status in (("a", "(3, 10, 14)", 1), ("b", "(3, 11, 0)", 98), ("c", "(4, 0, 0)", 98)):

@@ -1,4 +1,4 @@
-"""What `make setup-vllm` says before it does anything, and what `make test` does where it failed."""
+"""The checks of `make setup-vllm` before it changes anything, and what `make test` does after a failed set-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK = 'echo "Filesystem 1024-blocks Used Available Capacity Mounted"; echo "/de
 def run(
     folder: Path, script: Path, *words: str, programs: dict[str, str], **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """A script in an empty folder, with these programs before all others on the PATH. CI: only where it is given."""
+    """A script in an empty folder, with these programs first on the PATH. CI is set only where it is given."""
     found = folder / "bin"
     found.mkdir()
     for name, text in programs.items():
@@ -32,7 +32,7 @@ def run(
     return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_another_platform_is_told_what_that_means(tmp_path: Path) -> None:
+def test_other_platform_is_reported_with_its_consequence(tmp_path: Path) -> None:
     other = {"uname": 'case "$1" in -s) echo Darwin ;; -m) echo arm64 ;; esac'}
     done = run(tmp_path, SCRIPT, programs=other)
     assert done.returncode == 1
@@ -45,8 +45,8 @@ def test_another_platform_is_told_what_that_means(tmp_path: Path) -> None:
     ("version", "fits"),
     [("(3, 10, 9)", False), ("(3, 11, 0)", True), ("(3, 14, 9)", True), ("(3, 15, 0)", False)],
 )
-def test_a_python_that_vllm_is_not_built_for_is_refused(tmp_path: Path, version: str, fits: bool) -> None:
-    """An interpreter that answers truly as this version, and does nothing else."""
+def test_python_without_a_vllm_build_is_refused(tmp_path: Path, version: str, fits: bool) -> None:
+    """An interpreter that answers as this version and does nothing else."""
     real = shutil.which("python3")
     lying = f'[ "$1" = -c ] || {{ echo "Python {version}"; exit 98; }}\nshift\n'
     lying += f'exec {real} -c "import sys; sys.version_info = {version}; $1"'
@@ -56,7 +56,7 @@ def test_a_python_that_vllm_is_not_built_for_is_refused(tmp_path: Path, version:
     assert ("could not create .venv-vllm" in done.stderr) == fits
 
 
-def test_a_full_disk_is_seen_before_anything_is_installed(tmp_path: Path) -> None:
+def test_full_disk_is_found_before_the_installation(tmp_path: Path) -> None:
     done = run(tmp_path, SCRIPT, programs={"uname": LINUX, "df": DISK.format(3 * 2**20)})
     assert done.returncode == 1
     assert "about 4 GB of disk are needed here, and 3 GB are free" in done.stderr
@@ -64,7 +64,7 @@ def test_a_full_disk_is_seen_before_anything_is_installed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("more", [{}, {"CI": "1"}], ids=["here", "in CI"])
-def test_what_can_not_be_set_up_is_skipped_loudly(tmp_path: Path, more: dict[str, str]) -> None:
+def test_failed_set_up_is_skipped_with_a_reason(tmp_path: Path, more: dict[str, str]) -> None:
     programs = {"make": "echo 'the disk is full' >&2; echo 'make: *** [setup-vllm] Error 1' >&2; exit 2"}
     (tmp_path / "work" / "tests" / "vllm" / "fleet").mkdir(parents=True)
     (tmp_path / "work").rename(tmp_path / "kept")
@@ -78,8 +78,8 @@ def test_what_can_not_be_set_up_is_skipped_loudly(tmp_path: Path, more: dict[str
     assert ("in CI nothing is skipped" in done.stdout) == bool(more)
 
 
-@pytest.mark.parametrize(("words", "python"), [("tests/vllm/x -q", "vllm"), ("tests/unit -q", "dev")])
-def test_named_tests_run_where_they_belong(tmp_path: Path, words: str, python: str) -> None:
+@pytest.mark.parametrize(("arguments", "python"), [("tests/vllm/x -q", "vllm"), ("tests/unit -q", "dev")])
+def test_named_tests_run_in_their_environment(tmp_path: Path, arguments: str, python: str) -> None:
     for name in ("vllm", "dev"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "python").write_text(f'#!/bin/sh\necho {name}: "$@"\n')
@@ -87,8 +87,8 @@ def test_named_tests_run_where_they_belong(tmp_path: Path, words: str, python: s
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "bin").symlink_to(tmp_path / "vllm")
     more = {"BIN": str(tmp_path / "dev"), "VLLM_VENV": str(tmp_path / "venv")}
-    done = run(tmp_path, ROOT / "scripts" / "test.sh", *words.split(), programs={"make": "exit 0"}, **more)
-    assert done.stdout == f"{python}: -m pytest {words}\n"
+    done = run(tmp_path, ROOT / "scripts" / "test.sh", *arguments.split(), programs={"make": "exit 0"}, **more)
+    assert done.stdout == f"{python}: -m pytest {arguments}\n"
 
 
 PIP = 'case "$*" in *"+cpu"*) exit 1 ;; *"torch=="*) echo "$@" >>"$LOG"; exit 1 ;; *) exit 0 ;; esac'
@@ -97,7 +97,7 @@ PYTHON = 'case "$*" in *"-m venv"*) mkdir -p .venv-vllm/bin; cp "$0" .venv-vllm/
 
 @pytest.mark.parametrize("torch", ["cpu", "any"])
 def test_pytorch_with_cuda_is_announced_with_its_size_and_can_be_refused(tmp_path: Path, torch: str) -> None:
-    """The CPU build can't be reached: pip answers so, and what else it is asked for is written down."""
+    """The CPU build cannot be reached: pip says so, and its other calls are recorded."""
     python = PYTHON.format(PIP.replace("$LOG", str(tmp_path / "asked")))
     script = tmp_path / "kept" / "scripts" / "setup-vllm.sh"
     script.parent.mkdir(parents=True)

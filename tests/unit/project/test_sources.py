@@ -1,4 +1,4 @@
-"""Policies that are not ours tell where they come from, so that a reader can hold the source beside them."""
+"""Policies from elsewhere name their source, so that a reader can compare them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ THEIRS = {
 
 
 @pytest.mark.parametrize(("module", "source"), THEIRS.items())
-def test_a_policy_that_is_not_ours_names_its_source(module: str, source: str) -> None:
-    told = importlib.import_module(module).__doc__ or ""
-    assert source in " ".join(told.split())
+def test_policy_from_elsewhere_names_its_source(module: str, source: str) -> None:
+    documentation = importlib.import_module(module).__doc__ or ""
+    assert source in " ".join(documentation.split())

@@ -1,4 +1,4 @@
-"""The wheel holds the product, whole, and nothing of the lab."""
+"""The wheel contains the whole product, and nothing of the lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["t
 PACKAGES: list[str] = CONFIG["targets"]["wheel"]["packages"]
 
 
-def test_the_configuration_names_the_products_packages_only() -> None:
+def test_configuration_names_packages_of_the_product_only() -> None:
     assert set(CONFIG["targets"]["wheel"]) == {"packages"}, "nothing else puts files into the wheel"
     assert {Path(package).name for package in PACKAGES} == {
         "plumage", "plumage_router", "plumage_engine", "plumage_operator", "plumage_cli",
@@ -27,7 +27,7 @@ def test_the_configuration_names_the_products_packages_only() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What is in a wheel that is built of this tree."""
+    """The files of a wheel that is built from this tree."""
     if find_spec("hatchling") is None:
         missing("the package hatchling", "pip install 'plumage-llm[dev]'")
     folder = tmp_path_factory.mktemp("wheel")

@@ -1,4 +1,4 @@
-"""What a client may send to a renderer, what it gets back, and what it can't do."""
+"""What a client may send to a renderer, what it gets back, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rendered(template: str, **body: Any) -> str:
     return renderer(template).render_text({"messages": [HELLO], **body})
 
 
-def test_the_built_in_model_renders_chatml() -> None:
+def test_built_in_model_renders_chatml() -> None:
     chat = ChatRenderer.from_folder(ModelFolder.load(resolve("builtin://tiny-chat")), clock=datetime.now)
     body = {"messages": [{"role": "system", "content": "S"}, HELLO]}
     expected = "<|bos|><|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -34,22 +34,22 @@ def test_the_built_in_model_renders_chatml() -> None:
 class TestRawCompletions:
     chat = ChatRenderer.from_folder(ModelFolder.load(resolve("builtin://tiny-chat")), clock=datetime.now)
 
-    def test_text_gets_the_beginning_of_sequence(self) -> None:
+    def test_text_starts_with_the_beginning_of_sequence(self) -> None:
         assert self.chat.render_completion("Ünder") == "<|bos|>Ünder".encode()
 
-    def test_unless_the_client_does_not_want_it(self) -> None:
+    def test_client_may_disable_the_special_token(self) -> None:
         assert self.chat.render_completion("x", add_special_tokens=False) == b"x"
 
-    def test_token_ids_become_the_bytes_they_stand_for(self) -> None:
+    def test_token_ids_become_their_bytes(self) -> None:
         tokenizers = module("tokenizers")
         tokenizer = tokenizers.Tokenizer.from_file(str(resolve("builtin://tiny-chat") / "tokenizer.json"))
         text = "def f():\n    return 'naïve 日本 🙂'"
         assert self.chat.render_completion(tokenizer.encode(text).ids) == f"<|bos|>{text}".encode()
 
-    def test_a_lone_surrogate_is_no_crash(self) -> None:
+    def test_lone_surrogate_is_no_crash(self) -> None:
         assert self.chat.render_completion("\ud800") == b"<|bos|>\xed\xa0\x80"
 
-    def test_ids_of_a_tokenizer_that_cannot_be_undone_have_no_bytes(self) -> None:
+    def test_ids_of_an_irreversible_tokenizer_have_no_bytes(self) -> None:
         assert renderer(CHATML).render_completion([1, 2, 3]) == b""
 
 
@@ -62,50 +62,50 @@ class TestWhatTheTemplateSees:
             ({"reasoning": None, "reasoning_content": "old"}, "old"),
         ],
     )
-    def test_an_older_name_of_the_reasoning_is_read_where_the_newer_one_is_absent(
+    def test_older_name_of_the_reasoning_is_read_where_the_newer_one_is_absent(
         self, fields: dict[str, Any], seen: str
     ) -> None:
         messages = [HELLO, {"role": "assistant", "content": "x", **fields}]
         text = renderer("{{ messages[1].reasoning }} {{ messages[1].reasoning_content }}")
         assert text.render_text({"messages": messages}) == f"{seen} {seen}"
 
-    def test_the_clock_is_the_one_given(self) -> None:
+    def test_clock_is_the_given_one(self) -> None:
         assert rendered("{{ strftime_now('%d %b %Y') }}") == "01 May 2030"
 
-    def test_settings_of_the_engine_yield_to_those_of_the_client(self) -> None:
+    def test_settings_of_the_client_win_over_those_of_the_engine(self) -> None:
         chat = ChatRenderer("{{ a }}{{ b }}", clock=datetime.now, defaults={"a": 1, "b": 2})
         assert chat.render_text({"messages": [HELLO], "chat_template_kwargs": {"b": 3}}) == "13"
 
-    def test_an_effort_switches_thinking(self) -> None:
+    def test_effort_switches_thinking(self) -> None:
         template = "{{ reasoning_effort }} {{ enable_thinking }}"
         assert rendered(template, reasoning_effort="none") == "none False"
         assert rendered(template, reasoning_effort="low") == "low True"
         assert rendered(template, reasoning_effort="low", chat_template_kwargs={"enable_thinking": 0}) == "low 0"
 
-    def test_a_template_of_its_own_for_tools(self) -> None:
+    def test_template_for_tools_is_used(self) -> None:
         chat = ChatRenderer({"default": "plain", "tool_use": "tools"}, clock=datetime.now)
         tools = [{"type": "function", "function": {"name": "f"}}]
         assert chat.render_text({"messages": [HELLO]}) == "plain"
         assert chat.render_text({"messages": [HELLO], "tools": tools}) == "tools"
 
-    def test_developers_are_systems_where_the_template_knows_none(self) -> None:
+    def test_developer_message_becomes_a_system_message_where_the_template_needs_it(self) -> None:
         messages = [HELLO, {"role": "developer", "content": "be kind"}, {"role": "system", "content": "be brief"}]
         assert rendered(CHATML, messages=messages) == "<system>be kind\n\nbe brief<user>hello<a>"
         assert rendered("{# 'developer' #}" + CHATML, messages=messages[1:2]) == "<developer>be kind<a>"
 
-    def test_a_call_has_its_keys_in_the_order_of_the_api(self) -> None:
+    def test_tool_call_keys_have_the_order_of_the_api(self) -> None:
         call = {"type": "function", "index": 0, "function": {"name": "f", "arguments": '{"x": 1}'}, "id": "1"}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         printed = rendered("{{ messages[0].tool_calls | tojson }}", messages=[message])
         assert printed == '[{"id": "1", "function": {"arguments": {"x": 1}, "name": "f"}, "type": "function"}]'
 
     @pytest.mark.parametrize("arguments", ["", None, "{", "[1]", "4", "null"])
-    def test_arguments_that_are_no_object_are_an_empty_one(self, arguments: str | None) -> None:
+    def test_arguments_that_are_no_object_become_an_empty_one(self, arguments: str | None) -> None:
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
         message = {"role": "assistant", "tool_calls": [call]}
         assert rendered("{{ messages[0].tool_calls[0].function.arguments }}", messages=[message]) == "{}"
 
-    def test_json_is_kept_apart_by_type_and_options(self) -> None:
+    def test_json_cache_separates_types_and_options(self) -> None:
         template = "{{ x | tojson }} {{ x | tojson(indent=1) }} {{ x | tojson(ensure_ascii=true) }}"
         chat = renderer(template)
 
@@ -148,15 +148,15 @@ class TestRefusals:
         with pytest.raises(TemplateError, match="chat_template_kwargs"):
             rendered(CHATML, chat_template_kwargs={name: "x"})
 
-    def test_a_model_without_a_template(self) -> None:
+    def test_model_without_a_template(self) -> None:
         with pytest.raises(TemplateError, match="/v1/completions"):
             ChatRenderer(None, clock=datetime.now).render_chat({"messages": [HELLO]})
 
-    def test_the_end_of_a_prompt_asked_for_twice(self) -> None:
+    def test_contradicting_ends_of_a_prompt(self) -> None:
         with pytest.raises(TemplateError, match="add_generation_prompt"):
             rendered(CHATML, continue_final_message=True)
 
-    def test_nesting_that_python_cannot_follow(self) -> None:
+    def test_nesting_beyond_the_recursion_limit(self) -> None:
         deep: Any = []
         for _ in range(100_000):
             deep = [deep]
@@ -167,7 +167,7 @@ class TestRefusals:
         with pytest.raises(TemplateError):
             rendered(CHATML, messages=[{"role": "assistant", "tool_calls": [call]}])
 
-    def test_a_template_that_is_no_jinja(self) -> None:
+    def test_invalid_jinja_template(self) -> None:
         with pytest.raises(ConfigurationError, match="line 2"):
             renderer("ok\n{% for %}")
 
@@ -186,16 +186,16 @@ class TestTheSandbox:
             "{{ dict(f='{0.__class__.__mro__}'.format).f(1) }}",
         ],
     )  # fmt: skip
-    def test_templates_reach_nothing_but_their_data(self, attack: str) -> None:
+    def test_templates_reach_only_their_data(self, attack: str) -> None:
         with pytest.raises(TemplateError):
             rendered(attack)
 
-    def test_what_clients_send_is_text_not_template(self) -> None:
+    def test_client_text_is_never_a_template(self) -> None:
         evil = "{{ 7 * 7 }}{% raise %}{# x #}"
         messages = [{"role": "user", "content": evil}] * 20
         assert rendered(CHATML, messages=messages) == f"<user>{evil}" * 20 + "<a>"
 
-    def test_the_body_is_left_as_it_was(self) -> None:
+    def test_body_is_not_changed(self) -> None:
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
         body = {"messages": [HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}] * 10}
         before = repr(body)
@@ -204,56 +204,56 @@ class TestTheSandbox:
 
 
 class TestLimits:
-    def test_more_messages_than_may_be_rendered(self) -> None:
+    def test_more_messages_than_the_limit(self) -> None:
         with pytest.raises(RenderLimitError, match="at most 5"):
             renderer(CHATML, messages=5).render_text({"messages": [HELLO] * 6})
 
     @pytest.mark.parametrize("remembered", [2, 1000])
-    def test_a_prompt_larger_than_may_be_rendered(self, remembered: int) -> None:
+    def test_prompt_larger_than_the_limit(self, remembered: int) -> None:
         with pytest.raises(RenderLimitError):
             renderer(CHATML, chars=100, remembered=remembered).render_text({"messages": [HELLO] * 20})
 
-    def test_a_template_that_multiplies_what_it_gets_stops_at_the_limit(self) -> None:
+    def test_template_that_multiplies_its_input_stops_at_the_limit(self) -> None:
         template = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
         with pytest.raises(RenderLimitError):
             renderer(template, chars=10_000).render_text({"messages": [HELLO] * 1000})
 
-    def test_a_raw_prompt_larger_than_may_be_read(self) -> None:
+    def test_raw_prompt_larger_than_the_limit(self) -> None:
         with pytest.raises(RenderLimitError):
             renderer(CHATML, chars=100).render_completion("x" * 101)
 
 
 class TestMemory:
-    def test_a_conversation_that_goes_on_is_not_rendered_from_its_start(self) -> None:
+    def test_continued_conversation_is_not_rendered_from_its_start(self) -> None:
         chat = renderer("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", remembered=2)
-        said = [{"role": "user", "content": f"turn {n}"} for n in range(20)]
-        chat.render_text({"messages": said})
+        messages = [{"role": "user", "content": f"turn {n}"} for n in range(20)]
+        chat.render_text({"messages": messages})
         assert len(chat._templates["default"].transcripts) == 1
-        known = chat._templates["default"].transcripts.find([*said, HELLO])
+        known = chat._templates["default"].transcripts.find([*messages, HELLO])
         assert known is not None
         assert known.common == 20
 
-    def test_what_is_kept_stays_within_its_bound(self) -> None:
+    def test_cache_stays_within_its_bound(self) -> None:
         chat = renderer(CHATML, cache_bytes=200_000, remembered=2)
         transcripts = chat._templates["default"].transcripts
         for number in range(200):
-            said = [{"role": "user", "content": f"{number} {turn}"} for turn in range(20)]
-            chat.render_text({"messages": said})
+            messages = [{"role": "user", "content": f"{number} {turn}"} for turn in range(20)]
+            chat.render_text({"messages": messages})
             assert transcripts.bytes <= 200_000
         assert 1 <= len(transcripts) < 20
 
-    def test_one_conversation_cannot_take_all_of_it(self) -> None:
+    def test_one_conversation_cannot_fill_the_cache(self) -> None:
         chat = renderer(CHATML, cache_bytes=100_000, remembered=2)
         chat.render_text({"messages": [{"role": "user", "content": "x" * 10_000}] * 20})
         assert len(chat._templates["default"].transcripts) == 0
 
-    def test_a_template_with_nothing_to_reuse_is_left_alone_for_a_while(self) -> None:
+    def test_template_without_reuse_is_left_alone_for_a_while(self) -> None:
         template = "{% set n = messages | length %}{% for m in messages %}{{ n }}{{ m.content }}{% endfor %}"
         chat = renderer(template, remembered=2, relearned=1)
-        said = [HELLO] * 4
+        messages = [HELLO] * 4
         for _ in range(40):
-            said = [*said, HELLO]
-            chat.render_text({"messages": said})
+            messages = [*messages, HELLO]
+            chat.render_text({"messages": messages})
         incremental = chat._templates["default"]._incremental
         assert incremental is not None
         assert not incremental.pays()
@@ -273,14 +273,14 @@ EVERYTHING = "{{ [tools, documents, add_generation_prompt, reasoning_effort, ena
     ],
     ids=lambda asked: next(iter(asked)),
 )
-def test_no_field_that_shapes_the_prompt_is_taken_for_the_usual(asked: dict[str, Any]) -> None:
+def test_cache_key_covers_every_field_that_shapes_the_prompt(asked: dict[str, Any]) -> None:
     same, body = renderer(EVERYTHING), {"messages": [{"role": "user", "content": "x"}]}
     usual = same.render_chat(body)
     assert same.render_chat({**body, **asked}) != usual
     assert same.render_chat({**body, "temperature": 0.5}) == usual
 
 
-def test_absent_fields_do_not_take_each_others_place() -> None:
+def test_absent_fields_do_not_replace_each_other() -> None:
     fields = (
         "{% for m in messages %}{{ m.colour is defined }} {{ m.size is defined }} {% endfor %}{{ messages[0].a.b }}"
     )

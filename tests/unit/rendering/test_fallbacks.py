@@ -1,4 +1,4 @@
-"""What goes wrong when the beginning of a conversation is reused costs time only, and does not stay unseen."""
+"""Errors in the reuse of a conversation's beginning cost only time, and are counted and logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _renderer(template: str, **limits: int) -> ChatRenderer:
     return ChatRenderer(template, clock=lambda: datetime(2030, 5, 1, 12), limits=Limits(outlined=0, **limits))
 
 
-def test_a_mistake_is_counted_and_its_first_of_each_type_logged(
+def test_error_is_counted_and_the_first_of_each_type_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renderer = _renderer(CHATML)
@@ -39,13 +39,13 @@ def test_a_mistake_is_counted_and_its_first_of_each_type_logged(
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_a_template_that_needs_a_real_list_is_one_of_them() -> None:
+def test_template_that_needs_a_real_list_counts_as_an_error() -> None:
     renderer = _renderer(LISTING)
     assert renderer.render_text({"messages": LONG}).endswith('"content": "text 29"}]')
     assert renderer.fallbacks.counts.total() == 1
 
 
-def test_what_the_plain_template_refuses_too_is_none() -> None:
+def test_refusal_of_the_plain_template_is_no_error() -> None:
     renderer = _renderer(REFUSING)
     with pytest.raises(TemplateError, match="no"):
         renderer.render_text({"messages": LONG})

@@ -14,7 +14,7 @@ from plumage.rendering import ModelFolder
 
 
 def folder(path: Path, **files: Any) -> Path:
-    """Files by their name with `_` for `.`; what is no text is written as JSON."""
+    """Files by their name with `_` for `.`. What is no text is written as JSON."""
     files = {"tokenizer.json": {"model": {"vocab": {}}}} | files
     for name, content in files.items():
         target = path / name
@@ -23,7 +23,7 @@ def folder(path: Path, **files: Any) -> Path:
     return path
 
 
-def test_the_built_in_model() -> None:
+def test_built_in_model_is_loaded() -> None:
     model = ModelFolder.load(resolve("builtin://tiny-chat"))
     assert model.special_tokens == {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
     assert model.around == ("<|bos|>", "")
@@ -31,12 +31,12 @@ def test_the_built_in_model() -> None:
     assert model.chat_template is not None
 
 
-def test_a_file_of_its_own_has_the_last_word_on_the_template(tmp_path: Path) -> None:
+def test_template_file_wins_over_the_configuration(tmp_path: Path) -> None:
     files = {"tokenizer_config.json": {"chat_template": "old"}, "chat_template.jinja": "new"}
     assert ModelFolder.load(folder(tmp_path, **files)).chat_template == "new"
 
 
-def test_named_templates(tmp_path: Path) -> None:
+def test_named_templates_are_read(tmp_path: Path) -> None:
     listed = [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
     model = ModelFolder.load(folder(tmp_path, **{"tokenizer_config.json": {"chat_template": listed}}))
     assert model.templates == {"default": "a", "tool_use": "b"}
@@ -75,16 +75,16 @@ def test_tokens_around_a_raw_prompt(tmp_path: Path) -> None:
     assert ModelFolder.load(folder(tmp_path, **{"tokenizer.json": tokenizer})).around == ("<s>", "!")
 
 
-def test_the_context_of_a_model_that_also_sees(tmp_path: Path) -> None:
+def test_context_length_of_a_multimodal_model(tmp_path: Path) -> None:
     files = {"config.json": {"text_config": {"max_position_embeddings": 4096}}}
     assert ModelFolder.load(folder(tmp_path, **files)).max_model_len == 4096
 
 
-def test_no_template_is_no_mistake(tmp_path: Path) -> None:
+def test_missing_template_is_no_error(tmp_path: Path) -> None:
     assert ModelFolder.load(folder(tmp_path)).chat_template is None
 
 
-def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+def test_unloadable_folder_is_refused_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json"):
         ModelFolder.load(tmp_path)
     with pytest.raises(ConfigurationError, match=r"config\.json is no JSON"):
@@ -93,7 +93,7 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         ModelFolder.load(folder(tmp_path, **{"config.json": "[]"}))
 
 
-def test_a_template_that_is_no_utf8_says_so(tmp_path: Path) -> None:
+def test_template_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     folder(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes("Grüße".encode("latin-1"))
     with pytest.raises(
@@ -103,7 +103,7 @@ def test_a_template_that_is_no_utf8_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [[{"nme": "default"}], ["a"], 5, [{"name": "default"}]])
-def test_templates_in_no_known_form(tmp_path: Path, given: Any) -> None:
+def test_template_in_an_unknown_form_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(ConfigurationError, match="chat_template must be a template, or a list of them"):
         ModelFolder.load(folder(tmp_path, **{"tokenizer_config.json": {"chat_template": given}}))
 
@@ -117,13 +117,13 @@ def test_templates_in_no_known_form(tmp_path: Path, given: Any) -> None:
         {"type": "Sequence", "processors": ["a"]},
     ],
 )
-def test_a_post_processor_in_no_known_form(tmp_path: Path, step: Any) -> None:
+def test_post_processor_in_an_unknown_form_is_refused(tmp_path: Path, step: Any) -> None:
     with pytest.raises(ConfigurationError, match="its post_processor can't be read"):
         ModelFolder.load(folder(tmp_path, **{"tokenizer.json": {"post_processor": step}}))
 
 
 @pytest.mark.parametrize("length", [0, -5, "long", None])
-def test_a_context_length_that_is_none_is_unknown(tmp_path: Path, length: Any) -> None:
+def test_invalid_context_length_is_unknown(tmp_path: Path, length: Any) -> None:
     files = {"config.json": {"max_position_embeddings": length}}
     assert ModelFolder.load(folder(tmp_path, **files)).max_model_len is None
 
@@ -136,7 +136,7 @@ class TestResolve:
         assert (resolve("builtin://tiny-chat") / "tokenizer.json").is_file()
 
     @pytest.mark.parametrize(
-        ("uri", "words"),
+        ("uri", "message"),
         [
             ("builtin://huge-chat", "builtin://tiny-chat"),
             ("hf://org/model", "cannot read hf://"),
@@ -144,11 +144,11 @@ class TestResolve:
             ("/no/such/folder", "no such folder"),
         ],
     )
-    def test_what_it_cannot_find(self, uri: str, words: str) -> None:
-        with pytest.raises(ConfigurationError, match=words):
+    def test_unknown_model_is_reported(self, uri: str, message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
             resolve(uri)
 
-    def test_a_folder_that_is_no_model(self, tmp_path: Path) -> None:
+    def test_folder_without_a_model_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"holds no tokenizer\.json"):
             resolve(str(tmp_path))
 
@@ -163,7 +163,7 @@ class TestResolve:
     ],
     ids=["template", "token", "vocabulary", "named template"],
 )
-def test_the_fingerprint_tells_folders_apart_that_render_or_tokenize_otherwise(
+def test_fingerprint_differs_between_folders_that_render_or_tokenize_differently(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     files = {"chat_template.jinja": "{{ messages }}", "tokenizer_config.json": {"bos_token": "<bos>"}}

@@ -1,4 +1,4 @@
-"""What the router hashes is what the agent rebuilds: normalized text is what comes back from its tokens."""
+"""The router hashes what the agent rebuilds: normalized text is what comes back from its tokens."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ TOKENIZERS = {
 @example(text="<|im_end|>\u0338 > \u0338")
 @example(text=" a <s> b<s>c  <|im_start|> \n d")
 @given(text=texts)
-def test_the_bytes_are_those_of_the_tokens(name: str, text: str) -> None:
+def test_normalized_bytes_are_those_of_the_tokens(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     data = tokenizer.to_str().encode()
     ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -89,34 +89,34 @@ def test_the_bytes_are_those_of_the_tokens(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "NFC", "NFKC", "spaces only"])
-def test_ascii_passes_untouched(name: str) -> None:
+def test_ascii_is_unchanged(name: str) -> None:
     normalizer = Normalizer.from_tokenizer_json(TOKENIZERS[name].to_str().encode())
     text = "The quick brown fox. " * 10
     assert normalizer(text) is text
 
 
-def test_text_already_in_normal_form_is_not_cut_up() -> None:
+def test_normalized_text_is_not_split() -> None:
     normalizer = Normalizer.from_tokenizer_json(TOKENIZERS["NFC"].to_str().encode())
     text = "Bäume <|im_end|> 日本"
     assert normalizer(text) is text
 
 
-def test_a_step_that_cannot_be_done_here_is_named() -> None:
+def test_unsupported_step_is_named() -> None:
     spec = {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}, "added_tokens": []}
     assert Normalizer.from_tokenizer_json(json.dumps(spec).encode()).unsupported == ("Precompiled",)
 
 
-def test_a_pattern_that_python_cannot_read_is_named() -> None:
+def test_unsupported_pattern_is_named() -> None:
     spec = {"normalizer": {"type": "Replace", "pattern": {"Regex": "(?<=a+)b"}, "content": ""}}
     assert Normalizer.from_tokenizer_json(spec).unsupported == ("Replace '(?<=a+)b'",)
 
 
-LONG = 300_000  # repetitions; in the square of them, each of these would take minutes
+LONG = 300_000  # repetitions; in quadratic time, each of these would take minutes
 
 
 @pytest.mark.parametrize("name", ["tokens that take blanks along", "the same after NFC"])
 @pytest.mark.parametrize("end", ["x", "<|im_end|>"])
-def test_a_megabyte_of_blanks(name: str, end: str) -> None:
+def test_megabyte_of_blanks_takes_linear_time(name: str, end: str) -> None:
     normalizer = Normalizer.from_tokenizer_json(TOKENIZERS[name].to_str().encode())
     text = "é" + " \n" * (2 * LONG) + end
     assert normalizer(text) == (text if end == "x" else "é<|im_end|>")
@@ -127,7 +127,7 @@ def test_a_megabyte_of_blanks(name: str, end: str) -> None:
     ("marks", "ordered"),
     [("\u0301\u0316", "\u0316\u0301"), ("\u0344\u0316", "\u0316\u0308\u0301"), ("\u0f73\u0f71", "\u0f71\u0f71\u0f72")],
 )
-def test_a_megabyte_of_marks(form: str, marks: str, ordered: str) -> None:
+def test_megabyte_of_marks_takes_linear_time(form: str, marks: str, ordered: str) -> None:
     normalizer = Normalizer.from_tokenizer_json({"normalizer": {"type": form}})
     kinds = sorted(set(ordered), key=ordered.index)
     long = normalizer("q" + marks * LONG)

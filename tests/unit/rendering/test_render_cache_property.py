@@ -1,4 +1,4 @@
-"""Whatever was rendered before, a prompt from the cache is the prompt rendered in full."""
+"""After any earlier requests, a prompt from the cache equals the prompt rendered in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from plumage.rendering import ChatRenderer, Limits, TemplateError, incremental
 
 FOLDER = Path(__file__).parents[2] / "contract" / "templates"
-# Loops that end early, look back and ahead, count, keep text, skip; heads and tails that look at the whole list.
+# Loops that end early, read previous and next messages, count, keep text, skip; heads and tails that read the whole
+# list.
 AWKWARD = {
     "breaks": "{% for m in messages %}{% if m.content == 'b' %}{% break %}{% endif %}{{ m.content }}{% endfor %}.",
     "continues": "{% for m in messages %}{% if m.content == 'a' %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
@@ -109,14 +110,16 @@ conversations = st.one_of(st.lists(messages, min_size=1, max_size=8), alternatin
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Requests of which many begin as an earlier one did: grown, shortened, repeated, or under other settings."""
+    """Requests, many of which begin as an earlier one did: grown, shortened, repeated, or under other settings."""
     bodies: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(2, 6))):
-        said = draw(conversations)
+        messages = draw(conversations)
         if bodies and draw(st.booleans()):
             earlier = draw(st.sampled_from(bodies))["messages"]
-            said = earlier[: draw(st.integers(1, len(earlier)))] + draw(st.sampled_from([[], said, said[:1]]))
-        body = {"messages": said, "add_generation_prompt": draw(st.booleans())}
+            messages = earlier[: draw(st.integers(1, len(earlier)))] + draw(
+                st.sampled_from([[], messages, messages[:1]])
+            )
+        body = {"messages": messages, "add_generation_prompt": draw(st.booleans())}
         if draw(st.integers(0, 3)) == 0:
             body["tools"] = [TOOL]
         bodies.append(body)
@@ -135,7 +138,7 @@ def outcome(render: Any) -> tuple[str, str]:
 
 
 def renderer_of(name: str, **limits: int) -> ChatRenderer:
-    """One that remembers all it can, which costs more than it saves in practice."""
+    """A renderer that remembers all it can, which in practice costs more than it saves."""
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     limits = {"remembered": 2, "relearned": 1, "outlined": 0, **limits}
     return ChatRenderer(
@@ -151,7 +154,7 @@ SMALL_WORLD = (
 )
 
 
-# Each of their turns reads the whole list, or they keep state out of sight: nothing to go on with.
+# Each of their turns reads the whole list, or they keep hidden state: nothing can be reused.
 FRESH_EACH_TIME = {
     "a generator outside", "captured", "changed", "clock", "counts down", "cycler", "filtered", "keeps the list",
     "looks around", "nested loops", "recursive", "sums", "whole list",
@@ -160,28 +163,28 @@ FRESH_EACH_TIME = {
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No template is left alone for finding nothing to go on with."""
+    """No template is left alone for having nothing to reuse."""
     monkeypatch.setattr(incremental, "_PATIENCE", 1_000_000)
 
 
 def shortest_first() -> Iterator[list[dict[str, Any]]]:
-    return (list(said) for length in range(1, 5) for said in product(SMALL_WORLD, repeat=length))
+    return (list(messages) for length in range(1, 5) for messages in product(SMALL_WORLD, repeat=length))
 
 
 def longest_first() -> Iterator[list[dict[str, Any]]]:
-    return (list(said) for length in range(3, 0, -1) for said in product(SMALL_WORLD, repeat=length))
+    return (list(messages) for length in range(3, 0, -1) for messages in product(SMALL_WORLD, repeat=length))
 
 
 def growing() -> Iterator[list[dict[str, Any]]]:
-    return (list(said[:length]) for said in product(SMALL_WORLD[:3], repeat=5) for length in range(2, 6))
+    return (list(messages[:length]) for messages in product(SMALL_WORLD[:3], repeat=5) for length in range(2, 6))
 
 
 @pytest.mark.parametrize("order", [shortest_first, longest_first, growing])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_short_conversation_renders_as_in_full_after_all_others(name: str, order: Any) -> None:
     renderer = renderer_of(name)
-    for said in order():
-        body = {"messages": said}
+    for messages in order():
+        body = {"messages": messages}
         assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
     if order is growing:
         assert (resumed(renderer) > 0) == (name not in FRESH_EACH_TIME)
@@ -195,13 +198,13 @@ def resumed(renderer: ChatRenderer) -> int:
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
-def test_a_cached_render_equals_a_full_one(name: str, history: list[dict[str, Any]]) -> None:
+def test_cached_render_equals_a_full_one(name: str, history: list[dict[str, Any]]) -> None:
     renderer = renderer_of(name)
     for body in history:
         assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
 
 
-# Their texts are looked at in ways that an outline can't rest on, or they keep state out of sight.
+# They read texts in ways that an outline cannot represent, or they keep hidden state.
 WITHOUT_OUTLINE = {
     "a generator outside", "captured", "changed", "command_like", "cycler", "keeps a message", "keeps the list",
     "macro", "nested loops", "parts_macro_like", "recursive", "tojson_heavy", "whole list",
@@ -229,28 +232,31 @@ plain = st.lists(
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(said=plain, texts=st.lists(st.lists(st.sampled_from(SPOKEN), min_size=4, max_size=4), min_size=3, max_size=8))
-def test_a_joined_prompt_equals_a_full_one(name: str, said: Any, texts: list[list[str]]) -> None:
+@given(
+    conversation=plain,
+    texts=st.lists(st.lists(st.sampled_from(SPOKEN), min_size=4, max_size=4), min_size=3, max_size=8),
+)
+def test_joined_prompt_equals_a_full_one(name: str, conversation: Any, texts: list[list[str]]) -> None:
     renderer = renderer_of(name, outlined=8)
     for spoken in texts:
-        again = [{**message, "content": text} for message, text in zip(said, spoken, strict=False)]
+        again = [{**message, "content": text} for message, text in zip(conversation, spoken, strict=False)]
         body = {"messages": again}
         assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_which_templates_have_outlines(name: str) -> None:
+def test_templates_with_outlines(name: str) -> None:
     renderer = renderer_of(name, outlined=8)
     for number in range(4):
-        said = [{"role": role, "content": f"text {number}"} for role in ("system", "user", "assistant", "user")]
-        outcome(lambda b={"messages": said}: renderer.render_text(b))
+        messages = [{"role": role, "content": f"text {number}"} for role in ("system", "user", "assistant", "user")]
+        outcome(lambda b={"messages": messages}: renderer.render_text(b))
     outlines = renderer._templates["default"].outlines
     assert (outlines is not None and outlines.used == 2) == (name not in WITHOUT_OUTLINE)
 
 
 @settings(max_examples=40, deadline=None)
 @given(history=histories(), budget=st.integers(0, 20_000))
-def test_it_equals_a_full_one_while_the_cache_forgets(history: list[dict[str, Any]], budget: int) -> None:
+def test_render_equals_a_full_one_while_the_cache_forgets(history: list[dict[str, Any]], budget: int) -> None:
     renderer = renderer_of("qwen_tools_like", cache_bytes=budget)
     cache = renderer._templates["default"].transcripts
     for body in history:

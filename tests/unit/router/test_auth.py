@@ -34,8 +34,8 @@ def test_keys_file_ignores_comments(tmp_path: Path, comment: str) -> None:
     auth = _auth(tmp_path, f"{comment}\nbeta k3\n")
     assert _tenant(auth, "k1") == ("acme" if "k1" in comment else None)
     assert _tenant(auth, "k3") == "beta"
-    for word in ("#", "none", "k2", "#k2", "key"):
-        assert _tenant(auth, word) is None
+    for key in ("#", "none", "k2", "#k2", "key"):
+        assert _tenant(auth, key) is None
 
 
 @pytest.mark.parametrize("second", ["acme secret", "beta secret", "secret", "beta secret # again"])

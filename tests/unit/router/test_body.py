@@ -38,7 +38,7 @@ def test_parser_reads_any_object(body: dict[str, Any], ascii_only: bool, indent:
 
 
 def _written(pairs: list[tuple[str, Any]], escape: bool) -> bytes:
-    """An object with whatever keys, repeated ones included."""
+    """An object with any keys, repeated ones included."""
     parts = [f"{_string(key, escape)}:{json.dumps(value)}" for key, value in pairs]
     return ("{" + ",".join(parts) + "}").encode()
 

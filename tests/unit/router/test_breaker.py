@@ -71,11 +71,11 @@ def test_health_check_closes_breaker_of_failed_connection() -> None:
     assert breaker.state is BreakerState.CLOSED
     for _ in range(2):
         breaker.failed(1.0)
-    assert breaker.state is BreakerState.CLOSED, "the count began anew"
+    assert breaker.state is BreakerState.CLOSED, "the count started again"
 
 
 def test_health_check_does_not_close_breaker_of_failed_completions() -> None:
-    """An engine whose health check is good and whose every completion fails gets trials only, ever fewer."""
+    """An engine with a good health check and failing completions gets only trials, fewer and fewer."""
     breaker, sent = _breaker(), 0
     for tick in range(600):
         now = tick / 10

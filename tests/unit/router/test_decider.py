@@ -26,7 +26,7 @@ def _said(message: Any) -> str:
 
 
 class _Plain:
-    """Renders without a template: the text is what the messages say."""
+    """Renders without a template: the text of the messages."""
 
     def render_chat(self, body: Any) -> bytes:
         return "".join(map(_said, body["messages"])).encode()
@@ -52,7 +52,7 @@ def _prompt(text: str = "x" * 2600) -> Prompt:
     return _reader().read(CHAT_PATH, _chat(text))
 
 
-def test_chain_equals_the_directorys() -> None:
+def test_chain_equals_that_of_the_directory() -> None:
     text = "y" * 1000
     assert _reader().read(CHAT_PATH, _chat(text)).chunks == chain(text.encode(), seed("base"))
     assert _reader().read(CHAT_PATH, _chat(text, model="alias")).chunks == chain(text.encode(), seed("base"))
@@ -187,7 +187,8 @@ def test_pending_owner_expires() -> None:
 
 def test_pending_owner_outlives_predicted_queue() -> None:
     decider, loads = _decider("Lbgr", replicas=1)
-    first = decider.decide(_prompt("a" * 400_000), loads, 0.0)  # untaught, Lbgr takes a second for a thousand tokens
+    # Before it learned, LBGR predicts a second for a thousand tokens.
+    first = decider.decide(_prompt("a" * 400_000), loads, 0.0)
     assert first.ticket.predicted_ttft is not None
     assert 50.0 < first.ticket.predicted_ttft < 200.0
     decider.decide(_prompt(), loads, 0.1)
@@ -198,7 +199,7 @@ def test_pending_owner_outlives_predicted_queue() -> None:
 
 
 def test_prefill_without_stream_ends_at_prediction() -> None:
-    """Its end says nothing of that, and is no sample of how long prompts wait."""
+    """The end of an answer is no sample of how long prompts wait."""
     decider, loads = _decider("Lbgr", replicas=1)
     whole = _reader().read(CHAT_PATH, _chat("a" * 8000))
     stream = _reader().read(CHAT_PATH, _chat("b" * 8000, stream=True))
@@ -224,7 +225,7 @@ def test_ended_prefills_are_not_watched() -> None:
     decider, loads = _decider("Lbgr")
     under_way = decider.decide(_prompt("o" * 2600), loads, 0.0)
     prompt = _prompt()
-    for _ in range(5_000):  # failures, which teach no shorter time
+    for _ in range(5_000):  # failures, from which no shorter time is learned
         decider.failed(decider.decide(prompt, loads, 0.0), 0.0)
     assert len(decider._watched) <= 1024
     assert under_way.prefill in [prefill for _, _, prefill in decider._watched]
@@ -309,7 +310,9 @@ _IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
     ],
 )
 def test_only_plain_prompts_teach_policy(body: dict[str, Any], plain: bool) -> None:
-    """An engine counts the tokens of all prompts and of media together; the text that is known here is of the first."""
+    """An engine counts the tokens of all prompts and of media together; the text known here is that
+    of the first prompt.
+    """
     path = CHAT_PATH if "messages" in body else COMPLETION_PATH
     prompt = _reader().read(path, json.dumps({"model": "base", **body}).encode())
     assert prompt.plain is plain
@@ -324,10 +327,10 @@ def test_only_plain_prompts_teach_policy(body: dict[str, Any], plain: bool) -> N
 
 def test_only_new_prefixes_are_shared() -> None:
     decider, loads = _decider()
-    told: list[int] = []
-    decider.share = lambda chunks, slot, ttl: told.append(slot)
+    shared: list[int] = []
+    decider.share = lambda chunks, slot, ttl: shared.append(slot)
     slots = [decider.decide(_prompt(), loads, 0.0).ticket.slot for _ in range(3)]
-    assert told == slots[:1]
+    assert shared == slots[:1]
 
 
 def test_audit_is_bounded_and_finds_latest_record() -> None:

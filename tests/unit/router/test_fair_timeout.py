@@ -17,14 +17,14 @@ from plumage_router.clock import fair_timeout
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """On the loop of a running router, which looks at timers before sockets."""
+    """On the loop of a running router, which handles timers before sockets."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Connections to it are made by the system: nobody has to accept them."""
+    """The system makes connections to it: no accept is needed."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -88,7 +88,7 @@ def test_timeout_passes_results_and_errors() -> None:
 
 
 def test_late_failure_is_not_logged() -> None:
-    told: list[Any] = []
+    logged: list[Any] = []
 
     async def fails_when_ended() -> None:
         try:
@@ -97,7 +97,7 @@ def test_late_failure_is_not_logged() -> None:
             raise ConnectionResetError
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
         outer = asyncio.ensure_future(fair_timeout(60, fails_when_ended()))
         await asyncio.sleep(0.01)
         outer.cancel()
@@ -107,4 +107,4 @@ def test_late_failure_is_not_logged() -> None:
         gc.collect()
 
     run(main())
-    assert told == []
+    assert logged == []

@@ -19,7 +19,7 @@ from plumage_router.routing.hot_prefixes import HotPrefixes
 
 
 class _Pool:
-    """Stands for connections, of which these tests have none."""
+    """Stands for connections, which these tests do not need."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -89,7 +89,7 @@ def test_only_available_replicas_are_candidates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"pool": "other"}, "pool 'other'"),
         ({"replicas": [{"id": "a", "url": "https://x"}]}, "http://HOST:PORT"),
@@ -102,8 +102,8 @@ def test_only_available_replicas_are_candidates() -> None:
         ({"replicas": 3}, "replicas"),
     ],
 )
-def test_invalid_membership_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_invalid_membership_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         parse_members(json.dumps({"pool": "chat", "replicas": [], **change}).encode(), "chat")
 
 
@@ -126,9 +126,9 @@ def test_keys_file_names_tenants(tmp_path: Path) -> None:
 
 def test_secret_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "secret"
-    for text, said in (("", "is empty"), ("\n", "is empty"), ("a\nb\n", "single line"), ("a", "line break")):
+    for text, message in (("", "is empty"), ("\n", "is empty"), ("a\nb\n", "single line"), ("a", "line break")):
         file.write_text(text)
-        with pytest.raises(ConfigurationError, match=said):
+        with pytest.raises(ConfigurationError, match=message):
             SecretLine(file, "a key").read()
 
 

@@ -19,7 +19,7 @@ def make(name: str = 'chat-"0"') -> Replica:
 
 
 def pass_windows(watch: HitGapWatch, replica: Replica, windows: int, error: float, start: int = 0) -> None:
-    """Windows with so large an error, each with just enough tokens."""
+    """Windows with an error of this size, each with just enough tokens."""
     for number in range(start, start + windows):
         watch.check([replica], number * WINDOW)
         replica.totals.compared_tokens += LEAST
@@ -34,8 +34,8 @@ def test_lasting_gap_is_logged_once(error: float, caplog: pytest.LogCaptureFixtu
     assert watch.lasting == []
     pass_windows(watch, replica, 3, error, start=LASTING - 1)
     assert watch.lasting == ['chat-"0"']
-    [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"{100 * error:.0f} % of the prompt tokens" in told
+    [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{100 * error:.0f} % of the prompt tokens" in line
     assert r'plumage_router_hit_gap_lasting{replica="chat-\"0\""} 1' in list(watch.lines())
     assert rf'plumage_router_hit_gap_ratio{{replica="chat-\"0\""}} {error:g}' in list(watch.lines())
     pass_windows(watch, replica, 1, 0.0, start=LASTING + 2)
@@ -92,8 +92,8 @@ def test_log_has_the_real_duration(caplog: pytest.LogCaptureFixture) -> None:
     assert watch.lasting == []
     watch.check([replica], 2 * LASTING * WINDOW)
     assert watch.lasting == [replica.id]
-    [told] = caplog.records
-    assert f"for {2 * LASTING * WINDOW / 60:.0f} minutes" in told.getMessage()
+    [record] = caplog.records
+    assert f"for {2 * LASTING * WINDOW / 60:.0f} minutes" in record.getMessage()
 
 
 def test_successor_starts_without_gap() -> None:

@@ -58,11 +58,11 @@ def test_abandoned_socket_is_replaced(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("name", "said"), [("none/router.sock", "No such file"), ("x" * 200, "too long")])
-def test_failed_path_frees_the_port(tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "message"), [("none/router.sock", "No such file"), ("x" * 200, "too long")])
+def test_failed_path_frees_the_port(tmp_path: Path, name: str, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         bind(_listen(tmp_path / name, port))
     with socket.create_server(("127.0.0.1", port)):
         pass

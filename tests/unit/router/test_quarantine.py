@@ -20,7 +20,7 @@ def _quarantine() -> Quarantine:
 
 
 def strike(quarantine: Quarantine, body: bytes, now: float, replica: str = "") -> bool:
-    """By a replica of its own unless one is named."""
+    """By its own replica unless one is named."""
     return quarantine.strike(body, replica or f"chat-{next(REPLICAS)}", now)
 
 

@@ -54,7 +54,7 @@ def test_complete_file_counts(keys: _Keys) -> None:
 
 
 def test_changing_file_is_not_read(keys: _Keys) -> None:
-    """Cut at the end of a line it looks whole, and lacks tenants."""
+    """Cut at the end of a line it looks complete, and lacks tenants."""
     keys.file.write_text("acme new-key\n")
     keys.looks(1)
     assert keys.tenant("key-of-beta") == "beta"

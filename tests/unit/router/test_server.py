@@ -17,7 +17,7 @@ from plumage_router.server import RouterServer, raise_file_limit
 
 
 def config(folder: Path, **changes: Any) -> RouterConfig:
-    """Of a router without replicas."""
+    """The settings of a router without replicas."""
     members = folder / "members.json"
     members.write_text('{"pool": "chat", "replicas": []}')
     settings = {
@@ -46,14 +46,14 @@ async def test_failed_task_is_counted_and_logged_once(
 
     with pytest.raises(asyncio.CancelledError):
         await background.Background(router.pool.metrics).forever(work)
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.exc_info[0] for record in told if record.exc_info] == [ValueError, OSError]
-    assert all("work" in record.getMessage() for record in told)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.exc_info[0] for record in errors if record.exc_info] == [ValueError, OSError]
+    assert all("work" in record.getMessage() for record in errors)
     assert "plumage_router_background_failures_total 4" in list(router.pool.metrics.lines())
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "told", "raised"),
+    ("soft", "hard", "printed", "raised"),
     [
         (1024, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
         (20_000, 20_000, ["at most 20,000 open files are allowed, 30,512 may be needed"], [(20_000, 20_000)]),
@@ -68,14 +68,14 @@ async def test_file_limit_is_raised_as_far_as_allowed(
     caplog: pytest.LogCaptureFixture,
     soft: int,
     hard: int,
-    told: list[str],
+    printed: list[str],
     raised: list[tuple[int, int]],
 ) -> None:
-    """The numbers are those that `plumage doctor` tells beforehand (tests/unit/cli/test_doctor.py)."""
+    """The numbers are those that `plumage doctor` reports beforehand (tests/unit/cli/test_doctor.py)."""
     limits = LimitsConfig.model_validate({"maxConnections": 20_000, "maxInFlight": 10_000})
     made = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: made.append(limits))
     raise_file_limit(limits)
     assert made == raised
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == told
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == printed

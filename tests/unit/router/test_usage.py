@@ -63,10 +63,10 @@ def test_usage_beside_token_is_read_and_kept_if_wanted(cuts: list[int], wanted: 
     last = _event({"choices": [], "usage": USAGE}, end)
     reader = StreamFilter(wanted)
     got = _feed(reader, beside + last + _event(b"[DONE]", end), cuts)
-    told = [json.loads(line[5:]) for line in got.splitlines() if line.startswith(b"data: {")]
-    assert told[0]["choices"] == choices
+    events = [json.loads(line[5:]) for line in got.splitlines() if line.startswith(b"data: {")]
+    assert events[0]["choices"] == choices
     assert got.startswith(b"id: 1")
-    assert [event.get("usage") for event in told] == {
+    assert [event.get("usage") for event in events] == {
         WantedUsage.NONE: [None], WantedUsage.LAST: [None, USAGE], WantedUsage.EVERY: [USAGE, USAGE],
     }[wanted]  # fmt: skip
     assert reader.usage.prompt_tokens == 7
@@ -92,8 +92,8 @@ def test_stream_may_end_inside_event() -> None:
 
 @given(CUTS)
 def test_json_answer_passes_and_is_read(cuts: list[int]) -> None:
-    said = {"choices": [{"message": {"content": '"usage": {"cached_tokens": 99}' * 300}}], "usage": USAGE}
-    body = json.dumps(said).encode()
+    answer = {"choices": [{"message": {"content": '"usage": {"cached_tokens": 99}' * 300}}], "usage": USAGE}
+    body = json.dumps(answer).encode()
     reader = JsonTail()
     assert _feed(reader, body, cuts) == body
     assert (reader.usage.prompt_tokens, reader.usage.cached_tokens) == (7, 5)

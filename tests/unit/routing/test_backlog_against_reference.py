@@ -1,4 +1,4 @@
-"""What a replica owes and what it costs, against slow models that keep the whole history and add it up each time."""
+"""A replica's backlog and its costs, against slow models that keep the whole history and sum it up each time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plumage.routing.context_cost import ContextCost, Stretch
 
 @pytest.mark.parametrize("in_one_piece", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_backlog_is_the_sum_of_its_history(seed: int, in_one_piece: float) -> None:
+def test_backlog_is_the_sum_of_its_history(seed: int, in_one_piece: float) -> None:
     rng, now = random.Random(seed), 0.0
     prior = rng.uniform(0.01, 2.0)
     backlog, model = Backlog(prior), SlowBacklog(prior)
@@ -54,13 +54,13 @@ def test_a_backlog_is_the_sum_of_its_history(seed: int, in_one_piece: float) -> 
         assert backlog.bounds() == pytest.approx(model.bounds, abs=1e-9)
 
 
-def test_how_long_answers_in_one_piece_kept_a_replica_busy() -> None:
+def test_busy_time_of_a_replica_with_unstreamed_answers() -> None:
     backlog, shares = Backlog(1.0), [Share(1.0, seen=False) for _ in range(4)]
     backlog.add(shares[0], 100.0)
     backlog.add(shares[1], 101.0)
     assert backlog.ended(shares[1], 104.0) == 4.0
     assert backlog.ended(shares[0], 105.0) == 1.0
-    backlog.add(shares[2], 200.0)  # nothing was under way for 95 seconds
+    backlog.add(shares[2], 200.0)  # nothing was running for 95 seconds
     backlog.add(shares[3], 201.0)
     backlog.give_up(shares[3], 202.0)
     assert backlog.ended(shares[2], 203.0) == 3.0
@@ -68,7 +68,8 @@ def test_how_long_answers_in_one_piece_kept_a_replica_busy() -> None:
 
 class SlowContext:
     """Least squares over all stretches so far, by their normal equations: a·tokens + b·pairs + d·requests, each row
-    divided by the root of its tokens; older rows count for less, but while the estimate is as uncertain as at first."""
+    divided by the root of its tokens. Older rows count less, except while the estimate is as uncertain as at first.
+    """
 
     FORGETTING, SCALE, LONG = 0.999, 10.0, 32.0
 
@@ -104,7 +105,7 @@ class SlowContext:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_kappa_is_that_of_least_squares_over_all_stretches(seed: int) -> None:
+def test_kappa_equals_that_of_least_squares_over_all_stretches(seed: int) -> None:
     rng = random.Random(seed)
     kappa, speed = rng.choice([0.02, 0.05, 0.3]), rng.uniform(0.02, 0.5)
     cost, stretch, model, seen = ContextCost(), Stretch(), SlowContext(), set()

@@ -1,4 +1,4 @@
-"""κ, what context costs a token, is found from first tokens that come in an engine's steps."""
+"""κ, the cost of context per token, is learned from first tokens that arrive in an engine's steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 from plumage.routing import Lbgr, LbgrSettings, Query, ReplicaState
 from plumage.routing.context_cost import ContextCost, Stretch
 
-STEP = 8.0  # thousand tokens an engine computes in one step
+STEP = 8.0  # thousand tokens that an engine computes in one step
 
 
 def _learned(kappa: float, *, speeds: tuple[float, ...] = (0.15,), count: int = 600, fixed: float = 0.0) -> ContextCost:
-    """Prompts in a row at engines whose steps are full: a step's time falls to the first prompt that ends in it."""
+    """Prompts in a row at engines whose steps are full. The time of a step counts for the first
+    prompt that ends in it.
+    """
     rng, cost = random.Random(3), ContextCost()
     average = sum(speeds) / len(speeds)
     for speed in speeds:
@@ -30,19 +32,19 @@ def _learned(kappa: float, *, speeds: tuple[float, ...] = (0.15,), count: int = 
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.033, 0.24])
-def test_finds_what_context_costs(kappa: float) -> None:
+def test_cost_of_context_is_found(kappa: float) -> None:
     assert _learned(kappa).kappa == pytest.approx(kappa, abs=0.012)
 
 
-def test_speed_does_not_pass_for_context() -> None:
+def test_speed_is_not_taken_for_context() -> None:
     assert _learned(0.033, speeds=(0.05, 0.3)).kappa == pytest.approx(0.033, abs=0.012)
 
 
-def test_neither_does_what_a_request_costs_beside_its_tokens() -> None:
+def test_cost_per_request_is_not_taken_for_context() -> None:
     assert _learned(0.1, fixed=0.05).kappa == pytest.approx(0.1, abs=0.02)
 
 
-def test_waits_for_a_long_stretch() -> None:
+def test_learning_needs_a_long_stretch() -> None:
     cost, stretch = ContextCost(), Stretch()
     stretch.add(0.0, 8.0, 8.0 * 2.0)
     cost.learn(stretch, 1.0)
@@ -53,7 +55,7 @@ def test_waits_for_a_long_stretch() -> None:
     assert cost.kappa > 0.0
 
 
-def test_stays_within_bounds_whatever_it_is_told() -> None:
+def test_kappa_stays_within_bounds_for_any_input() -> None:
     rng, cost, stretch = random.Random(5), ContextCost(), Stretch()
     for _ in range(2_000):
         stretch.add(rng.choice([0.0, 1e3]), rng.choice([0.016, 1.0, 1e3]), rng.choice([0.0, 1e-9, 1.0, 1e5]))
@@ -61,8 +63,10 @@ def test_stays_within_bounds_whatever_it_is_told() -> None:
         assert 0.0 <= cost.kappa <= 1.0
 
 
-def test_a_long_prompt_is_predicted_by_its_context() -> None:
-    """Short prompts taught c_miss; linear in tokens, the long one's time would be less than half of what it takes."""
+def test_long_prompt_is_predicted_by_its_context() -> None:
+    """c_miss was learned from short prompts. Linear in tokens, the long one's time would be less than half of the true
+    one.
+    """
     rng, policy, state, now = (
         random.Random(7),
         Lbgr(rng=random.Random(1), settings=LbgrSettings()),

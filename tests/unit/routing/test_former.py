@@ -1,4 +1,4 @@
-"""A prompt that nobody holds goes where its conversation was, if that is nearly as good as the best."""
+"""A prompt that no replica holds goes to its conversation's former replica, if that is nearly as good as the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lowered(homes: FormerHomes, chunks: list[int], **hits: float) -> list[float]
     return scores
 
 
-def test_the_slot_that_was_sent_the_longest_known_beginning_is_preferred() -> None:
+def test_slot_with_the_longest_known_beginning_is_preferred() -> None:
     homes = FormerHomes(0.25)
     homes.sent([1, 2, 3], 2)
     homes.sent([1, 2, 3, 4, 5], 3)
@@ -28,14 +28,14 @@ def test_the_slot_that_was_sent_the_longest_known_beginning_is_preferred() -> No
     assert lowered(homes, []) == [1.0] * 4
 
 
-def test_where_somebody_holds_half_of_the_prompt_the_scores_stay() -> None:
+def test_scores_stay_where_a_replica_holds_half_of_the_prompt() -> None:
     homes = FormerHomes(0.25)
     homes.sent([1, 2, 3], 2)
     assert lowered(homes, [1, 2, 3, 4], slot1=500.0) == [1.0] * 4
     assert lowered(homes, [1, 2, 3, 4], slot1=499.0) == [1.0, 1.0, 0.8, 1.0]
 
 
-def test_what_is_remembered_is_bounded_and_goes_with_its_replica() -> None:
+def test_memory_is_bounded_and_ends_with_its_replica() -> None:
     homes = FormerHomes(0.25, most=2)
     for end in (1, 2, 1, 3):
         homes.sent([end], end)
@@ -46,9 +46,9 @@ def test_what_is_remembered_is_bounded_and_goes_with_its_replica() -> None:
     assert lowered(homes, [3]) == [1.0, 1.0, 1.0, 0.8]
 
 
-def test_lbgr_returns_a_lost_conversation_to_its_former_home_unless_that_is_busy() -> None:
+def test_lbgr_returns_an_evicted_conversation_to_its_former_replica_unless_that_is_busy() -> None:
     def chosen(loyalty: float, tokens_before: float) -> list[int]:
-        """Where the next turns of conversations go, each begun elsewhere in turn, after so much work at their homes."""
+        """Where the next turns of conversations go. Each began on another replica, and so much work waits there."""
         slots = []
         for seed in range(20):
             policy = Lbgr(rng=random.Random(seed), settings=LbgrSettings(loyalty=loyalty, spread=0.0))
@@ -66,7 +66,7 @@ def test_lbgr_returns_a_lost_conversation_to_its_former_home_unless_that_is_busy
     assert 0 not in chosen(0.2, 9000.0)
 
 
-def test_in_a_fleet_too_large_to_be_scored_whole_the_former_home_is_always_scored() -> None:
+def test_former_replica_is_always_scored_in_a_large_fleet() -> None:
     fleet = [ReplicaState(slot) for slot in range(200)]
     first, second = Query(0.0, 2000.0, {}, [1, 2]), Query(100.0, 3000.0, {}, [1, 2, 3])
     for seed in range(20):

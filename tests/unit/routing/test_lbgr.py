@@ -1,4 +1,4 @@
-"""LBGR as we run it: it learns each replica's speed, keeps account of work, spreads when idle and keeps when busy."""
+"""LBGR as we run it: it learns each replica's speed, tracks work, spreads when idle and keeps affinity when busy."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _drive(fleet: _Fleet, count: int, rate: float, seed: int = 5) -> Counter[int
     return slots
 
 
-def test_sends_to_the_holder_when_queues_are_equal() -> None:
+def test_owner_is_chosen_when_queues_are_equal() -> None:
     fleet = _Fleet(_policy(), [0.15] * 4)
     _drive(fleet, 200, rate=5)
     fleet.catch_up(1e6)
     assert all(fleet.send(2000.0 + step, 4000, {2: 3000.0}) == 2 for step in range(5))
 
 
-def test_a_long_queue_outweighs_a_hit() -> None:
+def test_long_queue_outweighs_a_hit() -> None:
     fleet = _Fleet(_policy(), [0.15, 0.15])
     _drive(fleet, 100, rate=4)
     now = 1000.0
@@ -78,7 +78,7 @@ def test_a_long_queue_outweighs_a_hit() -> None:
     assert min(used[0], used[1]) >= 5
 
 
-def test_predicts_what_happens() -> None:
+def test_predictions_match_the_outcomes() -> None:
     fleet = _Fleet(_policy(), [0.15] * 3, fixed=0.02)
     _drive(fleet, 1500, rate=8)
     late = fleet.errors[500:]
@@ -86,7 +86,7 @@ def test_predicts_what_happens() -> None:
     assert sum(abs(error) for error in late) / len(late) < 0.1
 
 
-def test_learns_each_replicas_own_speed() -> None:
+def test_speed_of_each_replica_is_learned() -> None:
     fleet = _Fleet(_policy(), [0.1, 0.4])
     slots = _drive(fleet, 1500, rate=5)
     backlogs = [replica.backlog for replica in fleet.policy._replicas]
@@ -96,21 +96,23 @@ def test_learns_each_replicas_own_speed() -> None:
 
 
 def test_cold_requests_spread_over_an_idle_fleet() -> None:
-    """Whoever happens to measure fastest must not get everything new, and a never tried replica must be tried."""
+    """The replica that happens to measure fastest must not get every new request, and an untried
+    replica must be tried.
+    """
     fleet = _Fleet(_policy(), [0.150, 0.151, 0.152, 0.149])
     slots = _drive(fleet, 800, rate=1)
     assert set(slots) == {0, 1, 2, 3}
     assert max(slots.values()) < 2 * min(slots.values())
 
 
-def test_equals_are_drawn_at_random() -> None:
+def test_ties_are_drawn_at_random() -> None:
     policy = _policy()
     chosen = {policy.choose(Query(0.0, 1000, {}), _states(4)).slot for _ in range(100)}
     assert chosen == {0, 1, 2, 3}
 
 
-def test_a_busy_fleet_copies_a_hot_prefix_less_than_greedy_routing() -> None:
-    """Among eight prefixes, hot in a fleet near saturation, counting the delay of others leaves fewer copies."""
+def test_busy_fleet_copies_a_hot_prefix_less_than_greedy_routing() -> None:
+    """Among eight hot prefixes in a fleet near saturation, counting the delay of others leaves fewer copies."""
 
     def copies(crowding: float, seed: int) -> int:
         fleet = _Fleet(_policy(crowding=crowding, spread=0.0), [0.15] * 4)
@@ -158,7 +160,7 @@ def test_work_returns_to_zero_after_success_and_failure() -> None:
         assert replica.backlog.bounds() == (0.0, 0.0)
 
 
-def test_an_answer_in_one_piece_has_its_first_token_at_its_end() -> None:
+def test_unstreamed_answer_has_its_first_token_at_its_end() -> None:
     policy, states = _policy(), _states(1)
     query = Query(0.0, 2000, {})
     ticket = policy.routed(query, policy.choose(query, states))
@@ -166,7 +168,7 @@ def test_an_answer_in_one_piece_has_its_first_token_at_its_end() -> None:
     assert policy._replicas[0].backlog.requests == 0
 
 
-def test_one_stall_does_not_scare_traffic_away_for_good() -> None:
+def test_one_stall_does_not_divert_traffic_for_good() -> None:
     fleet = _Fleet(_policy(), [0.15, 0.15])
     _drive(fleet, 300, rate=4)
     fleet.catch_up(1e6)
@@ -182,7 +184,7 @@ def test_one_stall_does_not_scare_traffic_away_for_good() -> None:
     assert slots[0] > 100
 
 
-def test_a_new_replica_starts_from_the_fleets_experience() -> None:
+def test_new_replica_starts_from_the_experience_of_the_fleet() -> None:
     fleet = _Fleet(_policy(), [0.15, 0.15])
     _drive(fleet, 500, rate=5)
     fleet.policy.choose(Query(1e4, 1000, {}), _states(3))
@@ -190,7 +192,7 @@ def test_a_new_replica_starts_from_the_fleets_experience() -> None:
     assert newcomer.backlog.c_miss == pytest.approx(0.15, rel=0.2)
 
 
-def test_a_replica_that_breaks_its_promises_is_believed_less() -> None:
+def test_predictions_that_fail_count_less() -> None:
     policy, states = _policy(), _states(2)
     now = 0.0
     for step in range(200):
@@ -205,7 +207,7 @@ def test_a_replica_that_breaks_its_promises_is_believed_less() -> None:
     assert policy.choose(Query(1e3, 4000, {0: 3000.0, 1: 3000.0}), states).slot == 1
 
 
-def test_a_late_ticket_does_not_touch_the_slots_next_replica() -> None:
+def test_late_outcome_does_not_affect_the_next_replica_of_the_slot() -> None:
     policy, states = _policy(), _states(1)
     query = Query(0.0, 2000, {})
     ticket = policy.routed(query, policy.choose(query, states))
@@ -219,7 +221,7 @@ def test_a_late_ticket_does_not_touch_the_slots_next_replica() -> None:
     assert policy._replicas[0].backlog.requests == 0
 
 
-def test_a_whole_answer_is_predicted_once_some_have_ended() -> None:
+def test_total_time_is_predicted_once_some_answers_have_ended() -> None:
     policy, states = _policy(), _states(1)
     predicted = []
     for turn in range(60):
@@ -247,7 +249,7 @@ def test_both_latencies_are_predicted_and_ordered() -> None:
     assert ticket.predicted_latency == pytest.approx(ticket.predicted_ttft + 0.5, abs=0.15)
 
 
-def test_clocks_and_counts_gone_wrong_leave_it_finite() -> None:
+def test_broken_clocks_and_counts_leave_scores_finite() -> None:
     policy, states = _policy(), _states(3)
     rng = random.Random(4)
     for _ in range(2000):
@@ -259,7 +261,7 @@ def test_clocks_and_counts_gone_wrong_leave_it_finite() -> None:
     assert all(map(isfinite, scores))
 
 
-def test_settings_name_what_is_wrong() -> None:
+def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"lbgr\.crowding"):
         LbgrSettings(crowding=-1)
     with pytest.raises(ConfigurationError, match=r"lbgr\.forgetting"):
@@ -268,7 +270,7 @@ def test_settings_name_what_is_wrong() -> None:
         make_policy("Lbgr", rng=random.Random(0), no_such_option=1)
 
 
-def test_a_hit_of_zero_is_no_hit() -> None:
+def test_hit_of_zero_tokens_is_no_hit() -> None:
     fleet = _Fleet(_policy(c_hit=0.2), [0.5, 1.0, 2.0])
     _drive(fleet, 200, rate=2.0)
     for tokens in (1.0, 700.0, 5000.0):
@@ -279,8 +281,8 @@ def test_a_hit_of_zero_is_no_hit() -> None:
 
 
 @pytest.mark.parametrize(("rate", "lessons"), [(20.0, 1000), (500.0, 120)])
-def test_of_very_many_outcomes_a_second_some_teach(rate: float, lessons: int) -> None:
-    """At most fifty a second and replica and twenty at once; an ordinary rate is learned from whole."""
+def test_only_some_of_very_many_outcomes_are_learned_from(rate: float, lessons: int) -> None:
+    """At most fifty a second and replica, and twenty at once. An ordinary rate is learned from completely."""
     policy, states = _policy(), _states(1)
     now = 1000.0
     for _ in range(40):  # until the fleet's speed is known

@@ -23,7 +23,7 @@ def test_work_halves_every_437_milliseconds() -> None:
     assert work.at(0, 10.437) == pytest.approx(1.0, rel=0.01)
 
 
-def test_release_takes_back_what_is_left_of_one_request() -> None:
+def test_release_subtracts_what_is_left_of_one_request() -> None:
     work = DecayingWork()
     work.grow(1)
     work.add(0, 2.0, 0.0)
@@ -47,7 +47,7 @@ def test_work_survives_days_of_silence_and_of_traffic() -> None:
     assert work.at(0, now + 86_400.0) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_predicts_service_plus_work_before_anything_is_learned() -> None:
+def test_prediction_before_learning_is_service_plus_work() -> None:
     policy = LbgrPaper(rng=random.Random(1))
     query = Query(0.0, 3000, {0: 1000.0})
     choice = policy.choose(query, _states(2))
@@ -62,7 +62,7 @@ def test_predicts_service_plus_work_before_anything_is_learned() -> None:
     assert predicted == pytest.approx(12.0, rel=0.05)
 
 
-def test_work_is_given_back_once_and_learned_from_once() -> None:
+def test_work_is_released_once_and_learned_from_once() -> None:
     policy = LbgrPaper(rng=random.Random(1))
     query = Query(0.0, 2000, {})
     ticket = policy.routed(query, policy.choose(query, _states(1)))

@@ -1,4 +1,4 @@
-"""What routers tell one another of replicas: packed, merged, and taken as a start by a policy that knows nothing."""
+"""Learned figures between routers: packed, merged, and used as a start by a policy without experience."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _policy(seed: int = 1) -> Lbgr:
 
 
 def _serve(policy: Lbgr, speeds: list[float], count: int, start: float = 0.0) -> float:
-    """Requests of a thousand tokens, one after another at each replica, at its seconds a thousand tokens."""
+    """Requests of a thousand tokens, one after another at each replica, at its seconds per thousand tokens."""
     now = start
     states = [ReplicaState(slot) for slot in range(len(speeds))]
     for number in range(count):
@@ -34,7 +34,7 @@ def _serve(policy: Lbgr, speeds: list[float], count: int, start: float = 0.0) ->
     return now
 
 
-def test_packed_and_read_again() -> None:
+def test_packed_figures_read_back() -> None:
     assert unpack(pack("Lbgr", {"a": ONE, "b": OTHER}), "Lbgr") == {"a": ONE, "b": OTHER}
     assert unpack(pack("LbgrPaper", {"a": ONE}), "Lbgr") == {}, "another policy's numbers mean something else"
 
@@ -43,7 +43,7 @@ def test_packed_and_read_again() -> None:
     "damage", [{"c_miss": 0.0}, {"c_miss": nan}, {"ttft": (inf, 0.0, 0.0, 0.0)}, {"latency": (0.0, 0.0, 2e6, 0.0)},
                {"experience": -1.0}, {"updates": 0}]
 )  # fmt: skip
-def test_numbers_that_no_router_learned_are_refused(damage: dict[str, object]) -> None:
+def test_impossible_figures_are_refused(damage: dict[str, object]) -> None:
     fields = {name: getattr(ONE, name) for name in ONE.__struct_fields__} | damage
     data = msgspec.msgpack.encode(("Lbgr", {"a": list(fields.values())}))
     with pytest.raises(ConfigurationError, match="can't be read"):
@@ -51,12 +51,12 @@ def test_numbers_that_no_router_learned_are_refused(damage: dict[str, object]) -
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x00" * 40, msgspec.msgpack.encode(["Lbgr", {"a": [1]}])])
-def test_bytes_that_are_no_offer_are_refused(data: bytes) -> None:
+def test_bytes_without_an_offer_are_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError):
         unpack(data, "Lbgr")
 
 
-def test_several_routers_words_are_weighted_by_outcomes_and_age() -> None:
+def test_figures_of_several_routers_are_weighted_by_outcomes_and_age() -> None:
     both = merge([(0.0, {"a": ONE, "b": ONE}), (0.0, {"a": OTHER})])
     assert both["b"] == ONE
     assert both["a"].c_miss == pytest.approx((0.2 * 100 + 0.6 * 300) / 400)
@@ -67,7 +67,7 @@ def test_several_routers_words_are_weighted_by_outcomes_and_age() -> None:
     assert merge([]) == {}
 
 
-def test_a_policy_says_only_what_its_own_outcomes_taught() -> None:
+def test_policy_shares_its_own_outcomes_only() -> None:
     policy = _policy()
     assert isinstance(policy, Learner)
     assert not isinstance(make_policy("RoundRobin", rng=random.Random(1)), Learner)
@@ -83,7 +83,7 @@ def test_a_policy_says_only_what_its_own_outcomes_taught() -> None:
     assert policy.learned(7) is None
 
 
-def test_a_new_router_starts_from_what_the_others_learned() -> None:
+def test_new_router_starts_from_the_figures_of_others() -> None:
     old, new, cold = _policy(), _policy(2), _policy(2)
     now = _serve(old, [0.2, 0.8], 400)
     for slot in (0, 1):
@@ -99,15 +99,15 @@ def test_a_new_router_starts_from_what_the_others_learned() -> None:
     assert adopted[1] / adopted[0] == pytest.approx(0.8 / 0.2, rel=0.3)
     first = {new.choose(Query(now + step, 1000.0, {}), states).slot for step in range(20)}
     assert first == {0}
-    assert new.learned(0) is None, "what it was told is not its own to tell"
+    assert new.learned(0) is None, "received figures are not shared again"
     _serve(new, [0.2, 0.8], 100, now)
-    told = new.learned(1)
-    assert told is not None
-    assert told.updates == 50
-    assert told.updates <= MOST_UPDATES
+    shared = new.learned(1)
+    assert shared is not None
+    assert shared.updates == 50
+    assert shared.updates <= MOST_UPDATES
 
 
-def test_ones_own_outcomes_are_not_overwritten_and_a_newcomer_on_the_slot_starts_anew() -> None:
+def test_own_outcomes_are_not_overwritten_and_a_new_replica_on_the_slot_starts_again() -> None:
     policy = _policy()
     _serve(policy, [0.2], 30)
     assert not policy.adopt(0, OTHER, 100.0)

@@ -1,4 +1,4 @@
-"""Answers in one piece show no first token: what they may teach, and what is owed for them meanwhile."""
+"""Unstreamed answers show no first token: what is learned from them, and what counts as waiting work meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ANSWER = 6.0  # seconds from the first token to the last: many times the prefill
 
 
 class Fleet:
-    """Replicas that compute one prompt after another, each at its seconds a thousand tokens; answers take `ANSWER`."""
+    """Replicas that compute one prompt after another, each at its seconds per thousand tokens.
+    Answers take `ANSWER`.
+    """
 
     def __init__(self, speeds: list[float], streams: Callable[[int], bool]) -> None:
         self.policy = Lbgr(rng=random.Random(1))
@@ -46,7 +48,7 @@ class Fleet:
                 self.policy.first_token(ticket, at)
 
     def drive(self, count: int, rate: float) -> tuple[Counter[int], float]:
-        """Where the requests went, and when the last came."""
+        """Where the requests went, and when the last arrived."""
         rng, now, slots = random.Random(5), 0.0, Counter[int]()
         for _ in range(count):
             now += rng.expovariate(rate)
@@ -57,19 +59,19 @@ class Fleet:
         return [replica.backlog.c_miss for replica in self.policy._replicas]
 
 
-def test_streams_alone_tell_how_fast_a_replica_computes() -> None:
+def test_speed_of_a_replica_is_learned_from_streams_only() -> None:
     fleet = Fleet([0.1, 0.4], lambda number: number % 2 == 0)
     fleet.drive(1500, rate=5.0)
     assert fleet.c_miss() == pytest.approx([0.1, 0.4], rel=0.2)
 
 
-def test_a_rare_stream_counts_what_was_computed_before_it() -> None:
+def test_rare_stream_counts_what_was_computed_before_it() -> None:
     fleet = Fleet([0.3], lambda number: number % 5 == 0)
     fleet.drive(1000, rate=1.5)
     assert fleet.c_miss() == pytest.approx([0.3], rel=0.3)
 
 
-def test_where_nothing_streams_the_time_of_answers_bounds_it() -> None:
+def test_time_of_answers_bounds_the_speed_where_nothing_streams() -> None:
     fleet = Fleet([0.15] * 2, lambda number: False)
     fleet.drive(1500, rate=5.0)
     assert all(0.15 <= c_miss < 0.6 for c_miss in fleet.c_miss())
@@ -78,7 +80,7 @@ def test_where_nothing_streams_the_time_of_answers_bounds_it() -> None:
     assert all(0.5 < c_miss <= 1.0 for c_miss in idle.c_miss()), "never above the setting"
 
 
-def test_the_time_of_long_answers_is_no_work_that_waits() -> None:
+def test_time_of_long_answers_is_no_waiting_work() -> None:
     fleet = Fleet([0.15], lambda number: False)
     _, now = fleet.drive(500, rate=2.0)
     first = fleet.send(now + 20.0, 4000.0)
@@ -88,15 +90,15 @@ def test_the_time_of_long_answers_is_no_work_that_waits() -> None:
     assert again.predicted_ttft < 1.7 * first.predicted_ttft, "all of it were owed until its end"
 
 
-def test_a_queue_that_nothing_shows_does_not_grow_without_end() -> None:
-    """One replica is three times slower than anybody is told. By the clock alone it had two minutes of queue."""
+def test_invisible_queue_does_not_grow_without_end() -> None:
+    """One replica is three times slower than any figure shows. By the clock alone it had two minutes of queue."""
     fleet = Fleet([0.12, 0.36], lambda number: False)
     slots, now = fleet.drive(2000, rate=4.5)
     assert slots[0] > 2 * slots[1]
     assert fleet.free_at[1] - now < 50.0
 
 
-def test_a_stream_shows_that_all_before_it_is_computed() -> None:
+def test_first_token_of_a_stream_shows_that_all_before_it_is_computed() -> None:
     policy, states = Lbgr(rng=random.Random(1)), [ReplicaState(0)]
 
     def send(now: float, stream: bool) -> Ticket:
@@ -117,7 +119,7 @@ def test_a_stream_shows_that_all_before_it_is_computed() -> None:
 
 @pytest.mark.parametrize("end", ["finished", "failed"])
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_owed_when_all_have_ended(seed: int, end: str) -> None:
+def test_no_work_is_left_when_all_requests_have_ended(seed: int, end: str) -> None:
     rng, policy, states = random.Random(seed), Lbgr(rng=random.Random(1)), [ReplicaState(0), ReplicaState(1)]
     tickets, now = [], 0.0
     for _ in range(200):

@@ -1,6 +1,6 @@
-"""Our form of LBGR against a slow model: every score from the whole history, by the formulas of its module's page.
+"""Our form of LBGR against a slow model: every score from the whole history, by the formulas in its module's docstring.
 
-κ and θ are learned by the parts that do so in the policy itself: those have models of their own.
+κ and θ are learned by the policy's own components, which have models of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Weights = tuple[float, ...]
 
 @dataclass
 class Sent:
-    """A request on its way: what was predicted of it, and what of it the replica still owes."""
+    """A running request: its predictions, and the work that its replica still has to do for it."""
 
     replica: SlowReplica
     x: tuple[float, float, float, float]
@@ -49,8 +49,8 @@ class SlowReplica:
     answers: int = 0
     adopted: int = 0
     lessons: float = UNTAUGHT
-    grades: list[tuple[float, float, float]] = field(default_factory=list)  # promised, kept, weight
-    trust: float = 1.0  # as of the last word of this replica
+    grades: list[tuple[float, float, float]] = field(default_factory=list)  # predicted, kept, weight
+    trust: float = 1.0  # at the last report of this replica
 
     def look(self) -> None:
         promised = sum(promised * weight for promised, _, weight in self.grades)
@@ -71,11 +71,11 @@ class SlowLbgr:
         self.settings = settings
         self.context = ContextCost()
         self.arrivals: list[float] = []
-        self.computed: list[tuple[float, float, float]] = []  # anywhere: seconds, thousand tokens, weight
+        self.computed: list[tuple[float, float, float]] = []  # on any replica: seconds, thousand tokens, weight
         self.recent: list[tuple[int, float, float]] = []  # slot, thousand tokens, when
-        self.prompts: list[tuple[Sequence[int], int]] = []  # and where they were sent last
+        self.prompts: list[tuple[Sequence[int], int]] = []  # and the slots that they were sent to last
         self.turn = 0
-        self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, where, their turn
+        self.queued: list[tuple[Sequence[int], int, float]] = []  # prompts behind long queues, their slots, their turns
         self.last_turn = -inf
         self.held, self.found = 8.0, 4.0  # behind long queues, thousand tokens
         self.replicas: list[SlowReplica] = []
@@ -122,8 +122,9 @@ class SlowLbgr:
         return max(done_at - now, behind)
 
     def at_its_turn(self, query: Query, slot: int) -> float:
-        """Tokens that the slot holds at the request's turn: behind a long queue what a request there computes, by
-        depths that grow by a fifth, or the surviving share of what is held."""
+        """Tokens that the slot holds at the request's turn. Behind a long queue: what a request there computes, by
+        depths that grow by a fifth, or the surviving share of the present tokens.
+        """
         held = query.hits.get(slot, 0.0)
         if query.now >= self.last_turn or self.wait(slot, query.now) <= self.settings.long_queue:
             return held
@@ -165,7 +166,7 @@ class SlowLbgr:
         return score / (1.0 + settings.loyalty) if self.home(query) == replica.slot else score
 
     def home(self, query: Query) -> int | None:
-        """Who was last sent the longest prompt that this one goes on from, where nobody holds half of it."""
+        """The slot that last got the longest prefix of this prompt, where no replica holds half of it."""
         if query.hits and max(query.hits.values()) >= query.tokens / 2.0:
             return None
         for chunk in list(reversed(query.chunks))[:64]:
@@ -177,7 +178,7 @@ class SlowLbgr:
     # Accounting
 
     def routed(self, query: Query, replica: ReplicaState) -> tuple[Sent, float, float | None]:
-        """And the predicted times to the first token and to the end."""
+        """Also the predicted times to the first token and to the end."""
         slot, now = replica.slot, query.now
         known = self.replicas[slot]
         held = min(query.hits.get(slot, 0.0), query.tokens)
@@ -273,7 +274,7 @@ class SlowLbgr:
 
 
 class Both:
-    """The policy and its model, told alike. `on_their_way`: requests without an end yet."""
+    """The policy and its model, with the same outcomes. `on_their_way`: requests without an end yet."""
 
     def __init__(self, settings: LbgrSettings, slots: int, rng: random.Random) -> None:
         self.rng = rng
@@ -316,7 +317,7 @@ class Both:
         self.model.finished(sent, now, cached)
 
     def first_token(self, now: float) -> float:
-        """After as long as a prompt takes that attends to what is before it; when that was."""
+        """The first token of a prompt, after the time that it takes with its context. Returns that time."""
         ticket, sent = self.rng.choice(self.on_their_way)
         if sent.owing:
             hit, miss, _, _ = sent.x
@@ -336,7 +337,7 @@ class Both:
 
 
 def walk(seed: int, considered: int) -> tuple[Both, float]:
-    """Eight hundred steps of both, compared at each; and the highest κ on the way."""
+    """Eight hundred steps of both, compared at each. Returns the highest κ on the way."""
     rng, now, kappa = random.Random(f"{seed} {considered}"), 0.0, 0.0
     settings = LbgrSettings(
         c_hit=rng.choice([0.0, 0.02]),
@@ -368,11 +369,11 @@ def walk(seed: int, considered: int) -> tuple[Both, float]:
 
 @pytest.mark.parametrize("considered", [64, 4])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_score_is_that_of_the_formulas(seed: int, considered: int) -> None:
+def test_every_score_equals_the_formulas(seed: int, considered: int) -> None:
     walk(seed, considered)
 
 
-def test_the_walks_reach_what_they_test() -> None:
+def test_walks_reach_the_tested_rules() -> None:
     walks = [walk(seed, 64) for seed in range(6)]
     replicas = [one for both, _ in walks for one in both.model.replicas]
     assert any(kappa > 0.0 for _, kappa in walks)

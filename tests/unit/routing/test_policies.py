@@ -1,4 +1,4 @@
-"""Policies by name, and those that look at load or at the longest prefix alone."""
+"""Routing policies by name, and those that use only load or the longest prefix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plumage.routing.simple import RoundRobin
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings can name the classes of this file."""
+    """Makes the classes of this file importable by settings."""
     monkeypatch.setitem(sys.modules, "test_policies", sys.modules[__name__])
 
 
@@ -42,7 +42,7 @@ def _loads(*loads: int) -> list[ReplicaState]:
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> None:
+def test_every_policy_handles_a_request_and_a_lost_replica(name: str) -> None:
     policy = _make(name)
     replicas = [ReplicaState(3), ReplicaState(17)]
     for step in range(50):
@@ -62,7 +62,7 @@ def test_every_policy_lives_through_a_request_and_a_lost_replica(name: str) -> N
     policy.forget(99)
 
 
-def test_an_unknown_name_or_option_is_named() -> None:
+def test_unknown_name_or_option_is_named() -> None:
     with pytest.raises(ConfigurationError, match="Lbgr"):
         _make("Fastest")
     with pytest.raises(ConfigurationError, match="LeastLoad"):
@@ -75,7 +75,7 @@ def test_one_replica_gets_everything(name: str) -> None:
     assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
 
 
-def test_round_robin_takes_turns_by_slot_even_as_replicas_go() -> None:
+def test_round_robin_takes_turns_by_slot_while_replicas_are_removed() -> None:
     policy = _make("RoundRobin")
     replicas = [ReplicaState(slot) for slot in (0, 2, 5)]
     assert [_send(policy, _prompt(1), replicas) for _ in range(4)] == [0, 2, 5, 0]
@@ -88,13 +88,13 @@ def test_random_is_even() -> None:
     assert all(900 < count < 1100 for count in slots.values())
 
 
-def test_least_load_counts_what_others_sent_too() -> None:
+def test_least_load_counts_requests_of_other_routers() -> None:
     policy = _make("LeastLoad")
     replicas = [ReplicaState(0, routed=1, running=9, waiting=3), ReplicaState(1, routed=4)]
     assert _send(policy, _prompt(1), replicas) == 1
 
 
-def test_power_of_two_never_takes_the_worst() -> None:
+def test_power_of_two_never_chooses_the_worst() -> None:
     policy = _make("PowerOfTwo")
     slots = Counter(_send(policy, _prompt(1), _loads(0, 5, 9)) for _ in range(300))
     assert slots[2] == 0
@@ -108,20 +108,20 @@ def test_prefix_aware_takes_the_longest_prefix_then_the_least_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told"),
+    ("name", "options", "message"),
     [
         ("Lbgr", {"c_mis": 1.0}, "routing policy Lbgr has no option c_mis; its options: c_hit, c_miss, "),
         ("Lbgr", {"c_miss": "1"}, "routing policy Lbgr, option c_miss: Expected `float`, got `str`, got '1'"),
         ("RoundRobin", {"seed": 1}, "routing policy RoundRobin has no option seed; it has none"),
     ],
 )
-def test_a_bad_option_is_named(name: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_wrong_option_is_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         _make(name, **options)
 
 
 class Sticky(ScoringPolicy):
-    """A policy of one's own: always the same slot, of a setting."""
+    """A policy of a user: always the slot that its setting names."""
 
     name = "Sticky"
 
@@ -134,13 +134,13 @@ class Sticky(ScoringPolicy):
 
 
 class Plain(RoundRobin):
-    """One that draws nothing."""
+    """A policy that draws no random numbers."""
 
     def __init__(self) -> None:
         super().__init__(rng=random.Random(1))
 
 
-def test_an_import_path_names_a_policy_with_its_options() -> None:
+def test_import_path_names_a_policy_with_its_options() -> None:
     policy = _make("test_policies:Sticky", slot=2)
     assert policy.choose(_prompt(1), _loads(0, 0, 9)).slot == 2
     assert policy_options("test_policies:Sticky") == ["slot"]
@@ -148,23 +148,23 @@ def test_an_import_path_names_a_policy_with_its_options() -> None:
         _make("test_policies:Sticky", slots=2)
 
 
-def test_an_own_policy_may_do_without_randomness() -> None:
+def test_own_policy_may_do_without_randomness() -> None:
     assert _make("test_policies:Plain").choose(_prompt(1), _loads(0, 0)).slot == 0
     assert policy_options("test_policies:Plain") == []
 
 
 class Nameless:
-    """All methods of a policy, and no name."""
+    """All methods of a policy, but no name."""
 
     choose = routed = first_token = finished = failed = forget = lambda self, *given: None
 
 
-def test_an_own_policy_without_a_name_is_refused() -> None:
+def test_own_policy_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="test_policies:Nameless must have an attribute name, of type str"):
         _make("test_policies:Nameless")
 
 
-def test_a_manifest_can_not_name_code() -> None:
+def test_manifest_cannot_name_code() -> None:
     head = {"apiVersion": "inference.plumage.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": "chat"}}
     spec = {"model": {"uri": "builtin://tiny-chat"}, "router": {"policy": "test_policies:Sticky"}}
     with pytest.raises(ConfigurationError, match=r"spec\.router\.policy"):

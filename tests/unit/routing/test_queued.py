@@ -1,4 +1,4 @@
-"""Prefixes in long queues, and what LBGR makes of them."""
+"""Prefixes in long queues, and their use by LBGR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _query(now: float, hits: dict[int, float] | None = None, chunks: Sequence[in
     return Query(now, 10.0 * len(chunks), hits or {}, chunks)
 
 
-def test_a_prompt_behind_its_own_kind_counts_as_held() -> None:
+def test_prompt_behind_the_same_prefix_counts_as_held() -> None:
     queued = QueuedPrefixes(long=2.0)
     queued.sent(DOCUMENT, 3, now=0.0, wait=30.0)
     other = (*DOCUMENT[:60], *range(1000, 1040))
@@ -26,7 +26,7 @@ def test_a_prompt_behind_its_own_kind_counts_as_held() -> None:
     assert 500.0 <= found[3] <= 600.0, "five sixths of what the two share, at least"
 
 
-def test_what_is_held_now_counts_by_what_survived_a_long_queue() -> None:
+def test_held_tokens_count_by_the_share_that_survives_a_long_queue() -> None:
     queued = QueuedPrefixes(long=2.0)
     queued.sent((7,), 0, now=0.0, wait=30.0)
     assert queued.expected(_query(1.0, {1: 800.0, 2: 800.0}), {1: 30.0, 2: 1.0}) == {1: 400.0, 2: 800.0}
@@ -35,7 +35,7 @@ def test_what_is_held_now_counts_by_what_survived_a_long_queue() -> None:
     assert queued.survival == pytest.approx(0.1, abs=0.01)
 
 
-def test_a_note_ends_with_its_turn_and_with_its_replica() -> None:
+def test_note_ends_with_its_turn_and_with_its_replica() -> None:
     queued = QueuedPrefixes(long=2.0)
     assert not queued.any_at(0.0)
     queued.sent(DOCUMENT, 0, now=0.0, wait=30.0)
@@ -62,8 +62,8 @@ def test_notes_are_bounded() -> None:
     assert len(queued._lapsing) <= 50
 
 
-def test_in_an_overloaded_fleet_a_document_goes_where_it_waits_and_not_where_it_will_be_evicted() -> None:
-    """At 24a58ae the second question went to replica 1, which holds the document now and will not at its turn."""
+def test_document_in_an_overloaded_fleet_goes_where_it_waits() -> None:
+    """At 24a58ae the second question went to replica 1, which holds the document now but not at the question's turn."""
     policy = Lbgr(rng=random.Random(1), settings=LbgrSettings(c_miss=0.2))
     states = [ReplicaState(0), ReplicaState(1)]
     for number in range(150):

@@ -1,4 +1,4 @@
-"""Recursive least squares: right on what it is told, finite whatever it is told."""
+"""Recursive least squares: right on its data, and finite for any data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _value(weights: Features, x: Features) -> float:
     return sum(w * v for w, v in zip(weights, x, strict=True))
 
 
-def test_finds_the_weights_that_made_the_data() -> None:
+def test_weights_of_the_data_are_found() -> None:
     rng, truth = random.Random(1), (0.02, 0.15, 0.9, 0.03)
     rls = RecursiveLeastSquares()
     for _ in range(300):
@@ -31,7 +31,7 @@ def test_finds_the_weights_that_made_the_data() -> None:
     assert rls.weights == pytest.approx(truth, abs=0.02)
 
 
-def test_is_unbiased_below_zero_too() -> None:
+def test_estimate_is_unbiased_below_zero() -> None:
     """The authors' code clips at 1 ms and so never corrects an over-estimate; the printed form must."""
     rls = RecursiveLeastSquares()
     for _ in range(50):
@@ -39,7 +39,7 @@ def test_is_unbiased_below_zero_too() -> None:
     assert rls.predict((0.0, 0.0, 0.0, 1.0)) == pytest.approx(-2.0, abs=0.01)
 
 
-def test_forgets_a_world_that_is_gone() -> None:
+def test_old_data_is_forgotten() -> None:
     rng = random.Random(2)
     rls = RecursiveLeastSquares()
     for truth in ((0.1, 0.1, 1.0, 0.0), (0.5, 2.0, 0.2, 1.0)):
@@ -49,14 +49,14 @@ def test_forgets_a_world_that_is_gone() -> None:
     assert rls.weights == pytest.approx((0.5, 2.0, 0.2, 1.0), abs=0.01)
 
 
-# 10⁷ updates take 21 s of a core, up to a minute and more where other tests hold it: too dear beside what they add to
-# this many, which pass the largest float (0.992^-n does near n = 88,700). `PLUMAGE_RLS_UPDATES=10000000` makes the long
-# run. That *any* number of updates stays finite is the inductive test's to show, below.
+# 10⁷ updates take 21 s of a core, or a minute where other tests use it. That is too slow, because this many already
+# pass the largest float (0.992^-n does near n = 88,700). `PLUMAGE_RLS_UPDATES=10000000` makes the long run. The
+# inductive test below shows that any number of updates stays finite.
 UPDATES = int(os.environ.get("PLUMAGE_RLS_UPDATES", "250000"))
 
 
 @pytest.mark.timeout(900)
-def test_stays_finite_where_plain_forgetting_overflows() -> None:
+def test_weights_stay_finite_where_plain_forgetting_overflows() -> None:
     """Long stretches that excite one direction only, wake-ups in another, wild scales, repeats."""
     rng, rls = random.Random(3), RecursiveLeastSquares()
     modes: list[Features] = [(0.0, 0.0, 0.0, 1.0), (0.0, 2.0, 0.0, 1.0), (8.0, 8.0, 8.0, 1.0), (1e-9, 1e5, 1e-9, 1.0)]
@@ -73,8 +73,9 @@ def test_stays_finite_where_plain_forgetting_overflows() -> None:
 
 
 def _is_sound(rls: RecursiveLeastSquares) -> None:
-    """What must hold between updates: finite weights, and variances that are positive and bounded. Only the upper
-    triangle of P is kept, so it is symmetric."""
+    """The invariant between updates: finite weights, and variances that are positive and bounded. Only the upper
+    triangle of P is stored, so it is symmetric.
+    """
     p = rls._covariance
     assert all(map(isfinite, rls.weights))
     assert min(p[0], p[4], p[7], p[9]) > 0
@@ -85,7 +86,7 @@ _WILD = st.floats(allow_nan=True, allow_infinity=True)
 _VARIANCE = st.floats(1e-300, 2e7)
 
 
-def test_at_the_bound_nothing_is_forgotten_and_nothing_started_over() -> None:
+def test_nothing_is_forgotten_or_reset_at_the_bound() -> None:
     """One direction is excited for ever: the variances of the others stop at the bound, its own stays small."""
     rls, highest = RecursiveLeastSquares(), 0.0
     for count in range(20_000):
@@ -105,12 +106,13 @@ def test_at_the_bound_nothing_is_forgotten_and_nothing_started_over() -> None:
     st.tuples(*[_WILD] * 4),
     _WILD,
 )
-def test_one_update_leads_from_any_sound_state_to_a_sound_one(
+def test_update_of_a_sound_state_gives_a_sound_one(
     weights: Features, variances: Features, covariances: tuple[float, ...], x: Features, y: float
 ) -> None:
-    """The inductive step: whatever the covariances beside the variances have become, and whatever is told next. So no
-    number of updates, 10⁷ or any other, leads out of the sound states, in which all that is stored is finite or, if a
-    covariance is not, is started over by the next outcome that is learned from."""
+    """The inductive step, for any covariances beside the variances and any next input. So no number of updates, 10⁷ or
+    more, leaves the sound states. In them everything stored is finite, or, if a covariance is not, the next learned
+    outcome resets it.
+    """
     rls = RecursiveLeastSquares()
     (s00, s11, s22, s33), (s01, s02, s03, s12, s13, s23) = variances, covariances
     rls.weights = weights
@@ -123,10 +125,13 @@ def test_one_update_leads_from_any_sound_state_to_a_sound_one(
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**32))
-def test_the_covariance_stays_positive_definite_under_extreme_traffic(seed: int) -> None:
-    """Not only its diagonal: features from one token or millisecond to a million tokens or a quarter of an hour,
-    directions left alone for thousands of updates. (Beyond these scales rounding can make it indefinite; then x·P·x is
-    negative for somebody, and it starts over.)"""
+def test_covariance_stays_positive_definite_under_extreme_traffic(seed: int) -> None:
+    """Not only its diagonal: features from one token or millisecond to a million tokens or a quarter of an hour, with
+    directions left alone for thousands of updates.
+
+    Beyond these scales rounding can make it indefinite. Then x·P·x is negative for some x, and the estimate starts
+    again.
+    """
     rng, rls = random.Random(seed), RecursiveLeastSquares()
     for _ in range(12):
         scales = [rng.choice([0.0, 1e-3, 1.0, 1e2, 1e3]) for _ in range(4)]
@@ -143,7 +148,7 @@ def test_the_covariance_stays_positive_definite_under_extreme_traffic(seed: int)
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 5), max_size=60))
-def test_no_input_breaks_it(outcomes: list[tuple[float, float, float, float, float]]) -> None:
+def test_no_input_breaks_the_estimate(outcomes: list[tuple[float, float, float, float, float]]) -> None:
     rls = RecursiveLeastSquares()
     for a, b, c, d, y in outcomes:
         rls.update((a, b, c, d), y)

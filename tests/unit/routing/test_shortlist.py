@@ -1,4 +1,4 @@
-"""Which replicas of a large fleet are scored, and that scoring no more of them changes nothing else."""
+"""Which replicas of a large fleet are scored, and that the shortlist changes nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _fleets(draw: st.DrawFn) -> tuple[int, list[ReplicaState], dict[int, float]]
 
 
 @given(_fleets(), st.none() | st.integers(0, 310), st.integers(0, 99))
-def test_as_many_as_wanted_each_once_the_deepest_holders_and_the_former_home_among_them(
+def test_shortlist_has_the_wanted_length_with_the_deepest_owners_and_the_former_replica(
     fleet: tuple[int, list[ReplicaState], dict[int, float]], home: int | None, seed: int
 ) -> None:
     most, replicas, hits = fleet
@@ -39,14 +39,14 @@ def test_as_many_as_wanted_each_once_the_deepest_holders_and_the_former_home_amo
         assert (home in chosen) or home not in {replica.slot for replica in replicas}
 
 
-def test_of_no_more_than_that_the_list_itself_comes_back_and_nothing_is_drawn() -> None:
+def test_short_fleet_is_returned_itself_without_a_draw() -> None:
     rng = random.Random(1)
     before, replicas = rng.getstate(), [ReplicaState(slot) for slot in range(8)]
     assert Shortlist(8, rng).of({3: 9.0}, replicas, 5) is replicas
     assert rng.getstate() == before
 
 
-def test_without_holders_exactly_so_many_are_drawn_and_everyone_as_often() -> None:
+def test_shortlist_without_owners_is_drawn_evenly() -> None:
     replicas = [ReplicaState(slot) for slot in range(100)]
     shortlist = Shortlist(8, random.Random(1))
     drawn: Counter[int] = Counter()
@@ -58,7 +58,7 @@ def test_without_holders_exactly_so_many_are_drawn_and_everyone_as_often() -> No
     assert max(drawn.values()) < 1.25 * min(drawn.values())
 
 
-def test_of_many_equal_holders_every_one_gets_its_turn() -> None:
+def test_equal_owners_are_drawn_evenly() -> None:
     replicas = [ReplicaState(slot) for slot in range(100)]
     shortlist = Shortlist(8, random.Random(1))
     hits = dict.fromkeys(range(50), 100.0) | {70: 300.0}
@@ -72,7 +72,7 @@ def test_of_many_equal_holders_every_one_gets_its_turn() -> None:
     assert min(holders) > 0.7 * max(holders)
 
 
-def test_another_list_is_another_fleet() -> None:
+def test_other_list_is_another_fleet() -> None:
     shortlist = Shortlist(4, random.Random(1))
     for slots in (range(50), range(40, 90)):
         replicas = [ReplicaState(slot) for slot in slots]
@@ -82,7 +82,7 @@ def test_another_list_is_another_fleet() -> None:
 
 
 class _Driven:
-    """A fleet of many speeds that serves at once, told of every outcome."""
+    """A fleet of many speeds that serves at once and reports every outcome."""
 
     def __init__(self, policy: Lbgr, count: int) -> None:
         self.policy = policy
@@ -112,7 +112,7 @@ def _lbgr(considered: int) -> Lbgr:
     return Lbgr(rng=random.Random(7), settings=LbgrSettings(considered=considered))
 
 
-def test_a_fleet_of_no_more_than_that_is_scored_as_ever() -> None:
+def test_small_fleet_is_scored_without_a_shortlist() -> None:
     bounded, unbounded = _Driven(_lbgr(64), 64), _Driven(_lbgr(10**6), 64)
     for query in _queries(400, 64):
         choices = [one.policy.choose(query, one.states) for one in (bounded, unbounded)]
@@ -122,8 +122,8 @@ def test_a_fleet_of_no_more_than_that_is_scored_as_ever() -> None:
             one.follow(query, choice)
 
 
-def test_those_scored_have_the_scores_they_would_have_among_all() -> None:
-    """Both policies see the same history, that of the bounded one; its choices are nearly the best of all."""
+def test_scores_on_the_shortlist_equal_those_among_all() -> None:
+    """Both policies see the same history, that of the shortlist. Its choices are nearly the best of all."""
     bounded, whole = _Driven(_lbgr(32), 150), _Driven(_lbgr(10**6), 150)
     better: list[int] = []
     for query in _queries(1000, 150):
@@ -138,7 +138,7 @@ def test_those_scored_have_the_scores_they_would_have_among_all() -> None:
     assert sum(better) / len(better) < 150 / 32, "of 32 draws the best has about n/33 before it"
 
 
-def test_a_slot_nobody_knows_yet_can_be_chosen() -> None:
+def test_untried_slot_can_be_chosen() -> None:
     policy = _lbgr(4)
     first = [ReplicaState(slot) for slot in range(10)]
     later = [*first, *(ReplicaState(slot) for slot in range(10, 40))]
@@ -148,6 +148,6 @@ def test_a_slot_nobody_knows_yet_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("considered", [1, 0, -3])
-def test_fewer_than_two_are_no_choice(considered: int) -> None:
+def test_shortlist_of_fewer_than_two_is_refused(considered: int) -> None:
     with pytest.raises(ConfigurationError, match="considered"):
         LbgrSettings(considered=considered)

@@ -1,4 +1,4 @@
-"""The presets against the sources they are stated to model: FEATHER §3.2 for `gpu`, a measured table for `cpu`."""
+"""The presets against their sources: FEATHER §3.2 for `gpu`, a measured table for `cpu`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plumage_engine.simulator.device import CPU, GPU, PRESETS, QUADRATIC_ATTENTI
 
 
 def batch(requests: int, prefix: int, *, groups: int = 1, suffix: int = 0, shared: int | None = None) -> StepShape:
-    """Requests spread over groups of one prefix each, every request with a suffix of its own."""
+    """Requests spread over groups of one prefix each, every request with its own suffix."""
     common = (prefix if groups == 1 else 0) if shared is None else shared
     if requests == 1:
         common = prefix + suffix
@@ -59,14 +59,14 @@ class TestGpuAgainstFeather:
         assert min(trees) / max(trees) > 0.95
 
     def test_takeaway_5_no_cliff_where_a_cache_level_would_end(self) -> None:
-        """One cliff only, from one group to two, whatever the KV footprint."""
+        """One cliff only, from one group to two, at any size of the KV cache."""
         for prefix in (1000, 2000, 4000, 8000):
             rates = [throughput(GPU, batch(500, prefix, groups=groups)) for groups in (1, 2, 4, 8, 16)]
             assert rates[0] / rates[1] > 1.3
             assert min(rates[1:]) / max(rates[1:]) > 0.95
 
     def test_takeaway_6_full_homogeneity_gains_out_of_proportion(self) -> None:
-        """Exp. 6 at f1 = 0.8: 500 × 10k tokens, 80 % shared by all; 0–100 % of the requests share the suffix too."""
+        """Exp. 6 at f1 = 0.8: 500 × 10k tokens, 80 % shared by all; 0–100 % of the requests also share the suffix."""
 
         def rate(same_suffix: float) -> float:
             groups = 1 if same_suffix == 1 else 51
@@ -109,7 +109,7 @@ class TestGpuAgainstFeather:
             seconds = GPU.seconds(StepShape(prefill_tokens=length, prefill_pairs=length * length / 2))
             assert 5000 < length / seconds < 8000
 
-    def test_a_kv_token_weighs_what_feather_says(self) -> None:
+    def test_kv_token_has_the_size_that_feather_states(self) -> None:
         """§3.1: "a 10k-token request generates 1.2 GB of KV cache": 1.22 GiB."""
         assert 10_000 * GPU.kv_bytes_per_token / 2**30 == pytest.approx(1.22, abs=0.01)
 
@@ -142,10 +142,11 @@ def test_cpu_against_the_measured_table(context: int, groups: int, ordered: bool
 
 
 class TestPresetsAreFrozen:
-    """The presets were fixed before any policy was tuned, and no constant of them changes after: a device that moves
-    with the policies proves nothing. Another device is a named override (decision 0050), never a new number here."""
+    """The presets were fixed before any policy was tuned, and their constants never change: a device that moves with
+    the policies proves nothing. Another device is a named override (decision 0050), never a new number here.
+    """
 
-    def test_the_constants_of_both_presets(self) -> None:
+    def test_constants_of_both_presets(self) -> None:
         assert set(PRESETS) == {"gpu", "cpu"}
         assert asdict(PRESETS["gpu"]) == {
             "fixed": 0.003,
@@ -194,7 +195,7 @@ class TestPresetsAreFrozen:
             ),
         ],
     )
-    def test_the_formula_that_they_enter(self, shape: StepShape, gpu: float, cpu: float) -> None:
+    def test_formula_of_the_constants(self, shape: StepShape, gpu: float, cpu: float) -> None:
         """Seconds of four steps: the same constants in another formula would be another device."""
         assert GPU.seconds(shape) == pytest.approx(gpu, rel=1e-12)
         assert CPU.seconds(shape) == pytest.approx(cpu, rel=1e-12)
@@ -227,6 +228,6 @@ class TestVariants:
             ({"preset": "gpu", "fixed": -1.0}, "device.fixed"),
         ],
     )
-    def test_a_bad_setting_is_named(self, options: dict[str, object], names: str) -> None:
+    def test_wrong_setting_is_named(self, options: dict[str, object], names: str) -> None:
         with pytest.raises(ConfigurationError, match=names):
             make_device(**options)  # type: ignore[arg-type]

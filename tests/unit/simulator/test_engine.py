@@ -1,4 +1,6 @@
-"""The simulated engine: whatever happens to requests, blocks and tokens are accounted for and everyone is served."""
+"""The simulated engine: under any sequence of operations, blocks and tokens are accounted for and every request is
+served.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ SIZE = 4
 
 
 class Recorder:
-    """A device that takes a second a step and remembers each step's shape."""
+    """A device that takes a second per step and records each step's shape."""
 
     kv_bytes_per_token = 1000
     pcie = 1e9
@@ -53,7 +55,7 @@ def make_engine(sink: Any = None, **changes: Any) -> SimEngine:
 def request(
     name: object, prompt: int, output: int, *, family: int = 0, shared: int = 0, tail: bool = False
 ) -> SimRequest:
-    """A prompt whose first `shared` blocks are the family's, the others its own; `tail`: the output's hashes too."""
+    """A prompt whose first `shared` blocks are the family's, the others its own. `tail`: the output's hashes too."""
     full, total = prompt // SIZE, (prompt + output - 1) // SIZE
     hashes = [hash((family, level)) if level < shared else hash((name, family, level)) for level in range(total)]
     after = tuple(hashes[full:]) if tail else ()
@@ -78,7 +80,7 @@ class TestOneRequest:
         assert third.finished == [("a", 0)]
         assert engine.counters.generated_tokens == 3
 
-    def test_a_long_prompt_is_prefilled_in_chunks(self) -> None:
+    def test_long_prompt_is_prefilled_in_chunks(self) -> None:
         engine = make_engine()
         engine.submit(request("a", 40, 1), 0.0)
         reports = drain(engine)
@@ -92,7 +94,7 @@ class TestOneRequest:
         drain(engine)
         assert sum(shape.prefill_pairs for shape in engine.settings.device.shapes) == 40 * 41 / 2  # type: ignore[attr-defined]
 
-    def test_a_prompt_found_whole_recomputes_its_last_block(self) -> None:
+    def test_fully_cached_prompt_recomputes_its_last_block(self) -> None:
         engine = make_engine()
         engine.submit(request("a", 16, 1, shared=4), 0.0)
         drain(engine)
@@ -101,7 +103,7 @@ class TestOneRequest:
         assert report.prefill_tokens == SIZE
         assert report.finished == [("b", 12)]
 
-    def test_the_next_turn_finds_prompt_and_output(self) -> None:
+    def test_next_turn_finds_prompt_and_output(self) -> None:
         engine = make_engine()
         engine.submit(request("chat", 10, 7, tail=True), 0.0)
         drain(engine)
@@ -119,14 +121,14 @@ class TestOneRequest:
             (SimRequest("a", 4, (1,), 1000, 0.0), ConfigurationError),
         ],
     )
-    def test_an_impossible_request_is_refused_and_leaves_nothing(self, bad: SimRequest, error: type[Exception]) -> None:
+    def test_impossible_request_is_refused_and_leaves_nothing(self, bad: SimRequest, error: type[Exception]) -> None:
         engine = make_engine()
         with pytest.raises(error):
             engine.submit(bad, 0.0)
         assert len(engine) == 0
         assert engine.step(0.0) is None
 
-    def test_an_id_in_use_is_refused(self) -> None:
+    def test_used_id_is_refused(self) -> None:
         engine = make_engine()
         engine.submit(request("a", 4, 1), 0.0)
         with pytest.raises(StateError):
@@ -134,15 +136,15 @@ class TestOneRequest:
 
 
 class TestManyRequests:
-    def test_a_sibling_in_the_same_step_finds_the_blocks(self) -> None:
+    def test_sibling_in_the_same_step_finds_the_blocks(self) -> None:
         engine = make_engine(max_batched_tokens=64)
         for name in "ab":
             engine.submit(request(name, 18, 1, shared=4), 0.0)
         (report,) = drain(engine)
         assert report.finished == [("a", 0), ("b", 16)]
 
-    def test_a_block_computed_twice_is_published_twice(self) -> None:
-        """As vLLM: the recomputed last block of a cached prompt, and the same answer decoded side by side."""
+    def test_block_computed_twice_is_published_twice(self) -> None:
+        """As vLLM does: the recomputed last block of a cached prompt, and the same answer decoded side by side."""
         events: list[BlockEvent] = []
         engine = make_engine(events.append, max_batched_tokens=64)
         for name in "ab":
@@ -161,7 +163,7 @@ class TestManyRequests:
         finished = [name for report in drain(engine) for name, _ in report.finished]
         assert finished == [0, 1, 2, 3, 4]
 
-    def test_the_youngest_is_preempted_when_blocks_run_out_and_still_finishes(self) -> None:
+    def test_youngest_is_preempted_when_blocks_run_out_and_still_finishes(self) -> None:
         engine = make_engine(cache_blocks=8)
         engine.submit(request("old", 8, 20), 0.0)
         engine.submit(request("young", 8, 20), 0.0)
@@ -171,7 +173,7 @@ class TestManyRequests:
         assert Counter(name for report in reports for name in report.tokens) == {"old": 20, "young": 20}
         assert sum(report.first_tokens.count("young") for report in reports) == 1
 
-    def test_a_request_that_waits_for_room_does_not_look_used(self) -> None:
+    def test_request_that_waits_for_memory_does_not_count_as_a_use(self) -> None:
         engine = make_engine(cache_blocks=16, max_batched_tokens=64)
         engine.submit(request("first", 16, 1, shared=4), 0.0)
         drain(engine)
@@ -185,7 +187,7 @@ class TestManyRequests:
         assert run.uses == 1
         assert [name for report in drain(engine) for name, _ in report.finished] == ["long", "sibling"]
 
-    def test_what_is_submitted_during_a_step_joins_the_next(self) -> None:
+    def test_request_submitted_during_a_step_joins_the_next(self) -> None:
         engine = make_engine()
         engine.submit(request("a", 4, 2), 0.0)
         engine.step(0.0)
@@ -195,7 +197,7 @@ class TestManyRequests:
         assert report is not None
         assert report.first_tokens == ["b"]
 
-    def test_an_abort_during_a_step_frees_the_blocks_at_once(self) -> None:
+    def test_abort_during_a_step_frees_the_blocks_at_once(self) -> None:
         engine = make_engine()
         engine.submit(request("a", 8, 5), 0.0)
         engine.step(0.0)
@@ -204,7 +206,7 @@ class TestManyRequests:
         assert engine.step(1.0) is None
         assert engine.load().prefill_tokens == 0
 
-    def test_the_device_sees_what_all_decodes_share(self) -> None:
+    def test_device_sees_what_all_decodes_share(self) -> None:
         engine = make_engine(cache_blocks=64, max_batched_tokens=64)
         engine.submit(request("a", 18, 8, shared=3), 0.0)
         engine.submit(request("b", 18, 3, shared=3), 0.0)
@@ -218,7 +220,7 @@ class TestManyRequests:
 
 
 class Model:
-    """What a listener knows: copies of each block in each medium, from the events alone."""
+    """A listener's view: copies of each block in each medium, from the events alone."""
 
     def __init__(self) -> None:
         self.media: dict[str, Counter[int]] = {GPU: Counter(), CPU: Counter()}
@@ -264,7 +266,7 @@ ACTIONS = st.lists(
     eviction=st.sampled_from(["Lru", "Rlt", "Hotness"]),
     admission=st.sampled_from(["Hotness", "Frequency", "All"]),
 )
-def test_whatever_happens_blocks_and_tokens_are_accounted_for(
+def test_blocks_and_tokens_are_accounted_for_under_any_operations(
     actions: list[Any], blocks: int, seqs: int, host: int, queue: str, eviction: str, admission: str
 ) -> None:
     listener = Model()
@@ -299,8 +301,8 @@ def test_whatever_happens_blocks_and_tokens_are_accounted_for(
         pool = engine.pool
         assert 0 <= pool.in_use <= pool.capacity
         assert pool.available == pool.capacity - pool.in_use
-        told = {block: copies for block, copies in listener.media[GPU].items() if copies}
-        assert told == {entry.block: entry.copies for entry in pool.snapshot()}
+        published = {block: copies for block, copies in listener.media[GPU].items() if copies}
+        assert published == {entry.block: entry.copies for entry in pool.snapshot()}
         below = {block for block, copies in listener.media[CPU].items() if copies}
         assert len(below) == (engine.host.tier.used if engine.host else 0) <= host
         assert all(block in engine.host.tier for block in below if engine.host)
@@ -339,8 +341,8 @@ def test_whatever_happens_blocks_and_tokens_are_accounted_for(
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000))
-def test_the_device_sees_the_true_sums(seed: int) -> None:
-    """The decode clock against plain counting, request by request."""
+def test_device_sees_the_true_sums(seed: int) -> None:
+    """The decode clock against a plain count over the requests."""
     rng = random.Random(seed)
     engine = make_engine(cache_blocks=40, max_num_seqs=5, max_batched_tokens=20)
     prompts: dict[object, int] = {}

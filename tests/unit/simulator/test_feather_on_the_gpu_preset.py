@@ -1,4 +1,4 @@
-"""FEATHER's Experiment 3 on the whole engine: the parts of Takeaway 3 that the block pool, not the device, must give.
+"""FEATHER's Experiment 3 on the whole engine: the parts of Takeaway 3 that depend on the block pool, not on the device.
 
 Throughput falls from one prefix group to two, stays, and falls again when memory no longer holds all prefixes.
 """
@@ -17,7 +17,7 @@ CACHE = 245_760 // 16  # the KV tokens that 48 GB leave beside the weights of an
 
 
 def serve(groups: int) -> tuple[float, float]:
-    """Decoded tokens a second and mean running batch; each prefix was prefilled before, as in the paper's warm-up."""
+    """Decoded tokens a second and mean running batch. Each prefix was prefilled before, as in the paper's warm-up."""
     settings = EngineSettings(
         block_size=16, cache_blocks=CACHE, max_num_seqs=REQUESTS, max_batched_tokens=32_768, queue="Fcfs",
         eviction="Lru", batch_limit="Static",

@@ -1,4 +1,4 @@
-"""The host tier of a simulated engine: evicted prefixes come back over PCIe, hot ones before they are asked for."""
+"""The host tier of a simulated engine: evicted prefixes return over PCIe, hot ones before they are requested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plumage_engine.simulator.device import make_device
 from plumage_engine.simulator.request import SimRequest
 from plumage_engine.simulator.settings import EngineSettings
 
-PREFIX = 10  # blocks of a family's prefix; a prompt has a tail of five tokens more
+PREFIX = 10  # blocks of a family's prefix; a prompt has a tail of five more tokens
 NAMES = count()
 
 
@@ -41,7 +41,7 @@ def blocks(family: int) -> list[int]:
 
 
 def ask(engine: SimEngine, *families: int, output: int = 1) -> tuple[int, float]:
-    """One request after the other; cached tokens of the last one, and how long it took."""
+    """One request after the other. Returns the cached tokens of the last one, and its time."""
     cached, now = -1, 0.0
     for family in families:
         engine.submit(SimRequest(next(NAMES), PREFIX * 16 + 5, blocks(family), output, 0.0), 0.0)
@@ -53,7 +53,7 @@ def ask(engine: SimEngine, *families: int, output: int = 1) -> tuple[int, float]
     return cached, now
 
 
-def test_an_evicted_prefix_is_copied_back_instead_of_computed() -> None:
+def test_evicted_prefix_is_copied_back_instead_of_computed() -> None:
     engine = make_engine()
     assert ask(engine, 0, 1, 2, 3, 4, 0)[0] == PREFIX * 16
     counters = engine.counters
@@ -62,20 +62,20 @@ def test_an_evicted_prefix_is_copied_back_instead_of_computed() -> None:
     assert counters.host_query_tokens == counters.query_tokens
 
 
-def test_without_a_host_tier_it_is_computed() -> None:
+def test_evicted_prefix_is_computed_without_a_host_tier() -> None:
     engine = make_engine(host_blocks=0)
     assert ask(engine, 0, 1, 2, 3, 4, 0)[0] == 0
     assert engine.counters.host_query_tokens == 0
 
 
-def test_prefixes_used_too_seldom_are_not_copied_down() -> None:
+def test_rarely_used_prefixes_are_not_copied_to_host_memory() -> None:
     engine = make_engine(min_frequency=3)
     ask(engine, 0, 0, 0, 1, 2, 3, 4, 5)
     assert all(block in tier_of(engine) for block in blocks(0))
     assert not any(block in tier_of(engine) for block in blocks(1))
 
 
-def test_a_full_tier_keeps_what_is_hotter_unless_everything_is_admitted() -> None:
+def test_full_tier_keeps_the_hotter_prefix_unless_everything_is_admitted() -> None:
     families = (0, 0, 0, 0, 1, 2, 3, 4, 5, 6)
     hot = make_engine(host_blocks=PREFIX)
     ask(hot, *families)
@@ -88,7 +88,7 @@ def test_a_full_tier_keeps_what_is_hotter_unless_everything_is_admitted() -> Non
     assert tier_of(everything).refused == 0
 
 
-def test_a_step_takes_as_long_as_its_copies() -> None:
+def test_step_takes_as_long_as_its_copies() -> None:
     quick, slow = make_engine(), make_engine(pcie=1e6)
     for engine in (quick, slow):
         ask(engine, 0, 1, 2, 3, 4)
@@ -97,8 +97,8 @@ def test_a_step_takes_as_long_as_its_copies() -> None:
 
 
 @pytest.mark.parametrize(("by", "promoted"), [("Hotness", True), ("Frequency", True), ("Depth", False), ("Off", False)])
-def test_a_hot_prefix_comes_back_before_it_is_asked_for(by: str, promoted: bool) -> None:
-    """Family 0 is hotter than what replaced it, and lies no nearer to the root."""
+def test_hot_prefix_is_promoted_before_its_request(by: str, promoted: bool) -> None:
+    """Family 0 is hotter than its replacement, and no nearer to the root."""
     engine = make_engine(promotion=by)
     ask(engine, 0, 0, 0, 0, 1, 2, 3, 4, output=40)
     assert (engine.pool.match(blocks(0)) == PREFIX) is promoted
@@ -106,8 +106,8 @@ def test_a_hot_prefix_comes_back_before_it_is_asked_for(by: str, promoted: bool)
     assert engine.pool.in_use == 0
 
 
-def test_a_full_tier_ranks_by_the_formula_that_a_person_wrote() -> None:
-    """Family 0 was used often and long ago, 1 and 2 were used once and lately."""
+def test_full_tier_ranks_by_the_formula_of_the_user() -> None:
+    """Family 0 was used often and long ago, 1 and 2 once and recently."""
     families = (0, 0, 0, 0, 1, 2, 3, 4, 5)
     often = make_engine(host_blocks=PREFIX, priority="frequency")
     ask(often, *families)
@@ -118,7 +118,7 @@ def test_a_full_tier_ranks_by_the_formula_that_a_person_wrote() -> None:
     assert tier_of(shallow).used == PREFIX
 
 
-def test_promotion_goes_by_the_same_formula() -> None:
+def test_promotion_uses_the_same_formula() -> None:
     families = (0, 0, 0, 0, 1, 2, 3, 4)
     for priority, promoted in (("frequency * clock", True), ("frequency", True), ("0 - frequency", False)):
         engine = make_engine(promotion="Hotness", priority=priority)
@@ -126,7 +126,7 @@ def test_promotion_goes_by_the_same_formula() -> None:
         assert (engine.pool.match(blocks(0)) == PREFIX) is promoted, priority
 
 
-def test_the_written_out_default_changes_nothing() -> None:
+def test_explicit_default_formula_changes_nothing() -> None:
     families = [random.Random(5).randrange(8) for _ in range(60)]
     left, right = (
         make_engine(host_blocks=2 * PREFIX, promotion="Hotness", **tier)
@@ -136,7 +136,7 @@ def test_the_written_out_default_changes_nothing() -> None:
     assert (tier_of(left).stored, tier_of(left).loaded) == (tier_of(right).stored, tier_of(right).loaded)
 
 
-def test_the_record_takes_its_widths_and_its_ageing() -> None:
+def test_record_takes_its_widths_and_its_ageing() -> None:
     engine = make_engine(record={"frequency_bits": 2, "clock_bits": 4, "aging_interval": 5})
     ask(engine, 0, *([1] * 12))
     assert engine.host is not None
@@ -152,12 +152,12 @@ def test_the_record_takes_its_widths_and_its_ageing() -> None:
         make_engine(record={"clock_bits": 40})
 
 
-def test_a_formula_that_is_none_is_refused() -> None:
+def test_invalid_formula_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="unknown name 'heat'"):
         make_engine(priority="heat")
 
 
-def test_what_crosses_the_link_is_counted_each_way() -> None:
+def test_copies_over_the_link_are_counted_in_each_direction() -> None:
     engine = make_engine()
     block = 16 * engine.settings.device.kv_bytes_per_token
     ask(engine, 0, 1, 2, 3, 4, 0)
@@ -169,7 +169,7 @@ def test_what_crosses_the_link_is_counted_each_way() -> None:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_a_reset_empties_the_device_and_the_host_where_it_is_asked_to(external: bool) -> None:
+def test_reset_clears_the_device_and_on_request_the_host(external: bool) -> None:
     events: list[BlockEvent] = []
     engine = make_engine()
     watched = SimEngine(engine.settings, rng=random.Random(0), sink=events.append)
@@ -186,7 +186,7 @@ def test_a_reset_empties_the_device_and_the_host_where_it_is_asked_to(external: 
     assert ask(watched, 0)[0] == (0 if external else PREFIX * 16)
 
 
-def test_a_reset_waits_for_requests_unless_it_sends_them_back() -> None:
+def test_reset_waits_for_requests_unless_it_preempts_them() -> None:
     engine = make_engine()
     engine.submit(SimRequest("busy", 165, blocks(0), 50, 0.0), 0.0)
     now = 0.0

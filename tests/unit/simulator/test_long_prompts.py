@@ -1,4 +1,6 @@
-"""A text that takes long to tokenize takes nobody else's time: it is refused before, or waits in its own thread."""
+"""A text that takes long to tokenize does not block other requests: it is refused beforehand, or waits in its own
+thread.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from plumage_engine.simulator.text import Text
 FOLDER = ModelFolder.load(resolve("builtin://tiny-chat"))
 MODEL = {"model": "tiny", "modelFolder": str(resolve("builtin://tiny-chat")), "port": 0}
 CONTEXT = 4096
-TEXT = "word " * LONG  # some four times what the context holds
+TEXT = "word " * LONG  # some four times the context
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def prompts() -> Iterator[Prompts]:
 
 
 class Slow:
-    """Stands before a text's `encode`: it returns once it is let go. `begun`: the texts that it was called with."""
+    """Wraps a text's `encode`, which returns once it is released. `begun`: the texts of its calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[str] = []
@@ -62,7 +64,7 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_what_is_surely_too_long_is_refused_without_tokenizing(
+async def test_text_that_is_surely_too_long_is_refused_without_tokenizing(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = Text(FOLDER.tokenizer_json).longest
@@ -82,7 +84,7 @@ async def test_what_is_surely_too_long_is_refused_without_tokenizing(
     assert len(cut) == 10
 
 
-async def test_a_prompt_of_longest_tokens_fits_to_the_last_byte(
+async def test_prompt_of_longest_tokens_fits_to_the_last_byte(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = Text(FOLDER.tokenizer_json)
@@ -100,13 +102,13 @@ async def test_a_prompt_of_longest_tokens_fits_to_the_last_byte(
 
 
 def with_tokenizer(**changes: Any) -> Prompts:
-    """The model with these parts of its tokenizer.json replaced, which make no token longer."""
+    """The model with these parts of its tokenizer.json replaced, none of which makes a token longer."""
     changed = json.dumps({**json.loads(FOLDER.tokenizer_json), **changes}).encode()
     config = SimulatorConfig.model_validate({**MODEL, "maxModelLen": CONTEXT})
     return Prompts(config, dataclasses.replace(FOLDER, tokenizer_json=changed))
 
 
-async def test_a_text_that_is_long_before_its_blanks_are_stripped_is_not_refused() -> None:
+async def test_text_that_is_short_after_its_blanks_are_stripped_is_accepted() -> None:
     strips = with_tokenizer(normalizer={"type": "Strip", "strip_left": True, "strip_right": True})
     longest = Text(FOLDER.tokenizer_json).longest or 0
     blanks = " " * (longest * CONTEXT)
@@ -116,8 +118,8 @@ async def test_a_text_that_is_long_before_its_blanks_are_stripped_is_not_refused
     strips.close()
 
 
-async def test_where_one_token_may_stand_for_any_text_nothing_is_refused_by_its_size() -> None:
-    """Unigram without byte fallback takes a run of characters that it doesn't know for one unknown token."""
+async def test_size_is_no_reason_to_refuse_where_a_token_may_be_any_text() -> None:
+    """Unigram without byte fallback takes a run of unknown characters for one unknown token."""
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never", "split": True}
     knows = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0]]
     model = {"type": "Unigram", "unk_id": 0, "vocab": knows, "byte_fallback": False}
@@ -127,9 +129,7 @@ async def test_where_one_token_may_stand_for_any_text_nothing_is_refused_by_its_
     unknown.close()
 
 
-async def test_the_loop_goes_on_while_a_long_text_is_tokenized(
-    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loop_is_free_while_a_long_text_is_tokenized(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     reading = asyncio.ensure_future(token_ids(prompts, TEXT, truncate_prompt_tokens=50))
     await until(lambda: slow.begun)
@@ -139,7 +139,9 @@ async def test_the_loop_goes_on_while_a_long_text_is_tokenized(
     assert prompts.encoding == 0
 
 
-async def test_a_text_whose_client_left_is_not_tokenized(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_text_of_a_disconnected_client_is_not_tokenized(
+    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = Slow(monkeypatch)
     texts = [TEXT + str(number) for number in range(3)]
     first, second, third = (asyncio.ensure_future(token_ids(prompts, text)) for text in texts)
@@ -153,7 +155,7 @@ async def test_a_text_whose_client_left_is_not_tokenized(prompts: Prompts, monke
 
 
 class Runner:
-    """What a completion asks an engine before it submits."""
+    """What a completion reads of an engine before it submits."""
 
     draining = False
 
@@ -162,7 +164,7 @@ class Runner:
 
 
 class Client:
-    """One request of a client, and what it is sent."""
+    """One request of a client, and the response that it gets."""
 
     def __init__(self, **asked: Any) -> None:
         self.sent: list[Any] = []
@@ -186,7 +188,7 @@ def serving(runner: Runner, prompts: Prompts, most: int = 2, *, chat: bool = Fal
     return Completions(runner, prompts, chat=chat, max_in_flight=most, max_body_bytes=10**6)  # type: ignore[arg-type]
 
 
-async def test_texts_that_wait_count_as_requests_in_flight(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_texts_count_as_requests_in_flight(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     completions = serving(Runner(), prompts)
     clients = [Client(prompt=TEXT) for _ in range(3)]
@@ -199,7 +201,7 @@ async def test_texts_that_wait_count_as_requests_in_flight(prompts: Prompts, mon
     assert [client.sent[0]["status"] for client in clients[:2]] == [400, 400]
 
 
-async def test_a_client_that_leaves_while_its_text_waits_gets_nothing(
+async def test_client_that_disconnects_while_its_text_waits_gets_nothing(
     prompts: Prompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(monkeypatch)
@@ -218,7 +220,7 @@ async def test_a_client_that_leaves_while_its_text_waits_gets_nothing(
     assert len(slow.begun) == 1
 
 
-async def test_a_short_body_that_renders_to_a_long_text_is_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_body_that_renders_to_a_long_text_is_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{% for _ in range(9000) %}{{ messages[0].content }}{% endfor %}"
     config = SimulatorConfig.model_validate({**MODEL, "maxModelLen": CONTEXT})
     prompts = Prompts(config, dataclasses.replace(FOLDER, templates={"default": template}))
@@ -233,9 +235,7 @@ async def test_a_short_body_that_renders_to_a_long_text_is_a_long_one(monkeypatc
     prompts.close()
 
 
-async def test_an_engine_that_drains_meanwhile_takes_no_request(
-    prompts: Prompts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_draining_engine_takes_no_waiting_text(prompts: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, runner, client = Slow(monkeypatch), Runner(), Client(prompt="a " * LONG)
     prompts.max_model_len = 10**6
     asking = client.ask(serving(runner, prompts))

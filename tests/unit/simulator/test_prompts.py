@@ -1,4 +1,6 @@
-"""What an engine reads of a request is what routers hash: special tokens added or not, prompts cut to their ends."""
+"""An engine reads the same prompt from a request as routers hash: special tokens added or not, prompts cut to their
+ends.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_engine_and_router_add_the_same_special_tokens(body: dict[str, Any], spe
     assert text == (b"<|bos|>" if added else b"") + bare.encode()
 
 
-def test_a_prompt_is_cut_to_its_end_behind_what_the_tokenizer_puts_first() -> None:
+def test_prompt_is_cut_to_its_end_after_the_leading_special_tokens() -> None:
     whole = prompt_ids(prompt=WORDS)
     assert BOS
     assert whole[: len(BOS)] == BOS
@@ -68,13 +70,13 @@ def test_minus_one_keeps_what_fits_beside_the_answer() -> None:
 
 
 @pytest.mark.parametrize("kept", [-2, 1.5, True, "9", CONTEXT - 3])
-def test_a_length_that_can_not_be_is_refused(kept: Any) -> None:
+def test_impossible_length_is_refused(kept: Any) -> None:
     with pytest.raises(ApiError, match="truncate_prompt_tokens") as refused:
         prompt_ids(prompt=WORDS, truncate_prompt_tokens=kept)
     assert (refused.value.status, refused.value.param) == (400, "truncate_prompt_tokens")
 
 
-def test_nothing_is_left_of_a_prompt_cut_to_nothing() -> None:
+def test_prompt_cut_to_nothing_is_empty() -> None:
     with pytest.raises(ApiError, match="no tokens"):
         prompt_ids(prompt=WORDS, truncate_prompt_tokens=0)
 
@@ -90,7 +92,7 @@ def test_nothing_is_left_of_a_prompt_cut_to_nothing() -> None:
         {"top_logprobs": 2},
     ],
 )
-def test_promises_that_can_not_be_kept_are_refused_by_name(field: dict[str, Any]) -> None:
+def test_unsupported_fields_are_refused_by_name(field: dict[str, Any]) -> None:
     (name,) = field
     with pytest.raises(ApiError, match=name) as refused:
         prompt_ids(messages=[{"role": "user", "content": "x"}], **field)

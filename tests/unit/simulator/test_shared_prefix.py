@@ -13,7 +13,7 @@ PATHS = st.lists(st.integers(0, 2), max_size=12)
 
 
 def common(paths: list[list[int]]) -> int:
-    """Leading elements equal in all of them; none for no paths."""
+    """Leading elements that are equal in all paths; none for no paths."""
     return sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False)))
 
 
@@ -27,7 +27,7 @@ def test_common_blocks(left: list[int], right: list[int]) -> None:
 
 
 @given(steps=st.lists(st.one_of(PATHS, st.integers(0, 20)), max_size=40))
-def test_members_come_and_go(steps: list[list[int] | int]) -> None:
+def test_members_are_added_and_removed(steps: list[list[int] | int]) -> None:
     shared = SharedPrefix()
     members: dict[int, list[int]] = {}
     for number, step in enumerate(steps):

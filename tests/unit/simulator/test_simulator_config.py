@@ -1,4 +1,4 @@
-"""The simulator's configuration: where its events may travel, and what it refuses."""
+"""The simulator's configuration: where its events may travel, and refused settings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_events_never_travel_over_a_network(tmp_path: Path, name: str, endpoint:
         read(tmp_path, **fields)
 
 
-def test_a_replay_needs_events(tmp_path: Path) -> None:
+def test_replay_needs_events(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="needs eventsEndpoint"):
         read(tmp_path, replayEndpoint="ipc:///run/r")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"eviction": {"policy": "Rlt", "options": {"capacity": 9}}}, "eviction policy Rlt has no option capacity: "),
         ({"eviction": {"options": {"rng": 1, "name": "x"}}}, "eviction policy Hotness has no option name, rng: "),
@@ -51,8 +51,8 @@ def test_a_replay_needs_events(tmp_path: Path) -> None:
         ({"device": {"overrides": {"time_scale": 2.0}}}, "device gpu has no option time_scale: "),
     ],
 )
-def test_an_option_that_the_engine_gives_itself_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], told: str
+def test_option_that_the_engine_sets_itself_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{told}"):
+    with pytest.raises(ConfigurationError, match=f"^{message}"):
         read(tmp_path, **changes).engine_settings()

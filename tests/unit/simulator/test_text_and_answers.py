@@ -1,4 +1,4 @@
-"""Prompts become the tokenizer's own ids, answers are text that comes back as the same ids."""
+"""Prompts become the tokenizer's own ids, and answers are text that tokenizes to the same ids."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PIECES = st.lists(st.sampled_from(AWKWARD))
 
 @settings(deadline=None, max_examples=200)
 @given(pieces=PIECES, special=st.booleans())
-def test_remembered_pieces_give_the_same_ids_as_the_whole(pieces: list[str], special: bool) -> None:
+def test_cached_pieces_give_the_same_ids_as_the_whole(pieces: list[str], special: bool) -> None:
     prompt = "".join(pieces)
     assert TEXT.encode(prompt, add_special_tokens=special) == TOKENIZER.encode(prompt, add_special_tokens=special).ids
 
 
-def test_a_tokenizer_that_looks_across_special_tokens_is_asked_for_the_whole() -> None:
+def test_tokenizer_that_reads_across_special_tokens_gets_the_whole_text() -> None:
     spec = json.loads(DATA)
     spec["normalizer"] = {"type": "Replace", "pattern": {"String": "<|im_end|>x"}, "content": "y"}
     changed = json.dumps(spec).encode()
@@ -44,7 +44,7 @@ def test_a_tokenizer_that_looks_across_special_tokens_is_asked_for_the_whole() -
     )
 
 
-def test_an_answer_is_text_that_tokenizes_to_its_own_ids() -> None:
+def test_answer_is_text_that_tokenizes_to_its_own_ids() -> None:
     answer = compose(TEXT, 7, 200, Limits(300, ignore_eos=True))
     whole = "".join(answer.texts)
     assert whole == TEXT.decode(answer.token_ids)
@@ -54,7 +54,7 @@ def test_an_answer_is_text_that_tokenizes_to_its_own_ids() -> None:
     assert any(ids[at : at + 300] == answer.token_ids for at in range(8))
 
 
-def test_the_same_prompt_and_seed_give_the_same_answer_and_others_another() -> None:
+def test_prompt_and_seed_determine_the_answer() -> None:
     limits = Limits(20, ignore_eos=True)
     assert compose(TEXT, 1, 200, limits) == compose(TEXT, 1, 200, limits)
     assert compose(TEXT, 2, 200, limits) != compose(TEXT, 1, 200, limits)
@@ -67,7 +67,7 @@ def test_natural_ends_have_the_stated_mean() -> None:
 
 
 @given(prompt=st.integers(0, 500), most=st.integers(1, 40), least=st.integers(0, 40), eos=st.booleans())
-def test_limits_hold(prompt: int, most: int, least: int, eos: bool) -> None:
+def test_length_limits_hold(prompt: int, most: int, least: int, eos: bool) -> None:
     answer = compose(TEXT, prompt, 15, Limits(most, min(least, most), eos))
     assert min(least, most) <= len(answer.token_ids) <= most
     assert len(answer.texts) == len(answer.token_ids)
@@ -76,7 +76,7 @@ def test_limits_hold(prompt: int, most: int, least: int, eos: bool) -> None:
 
 
 @given(prompt=st.integers(0, 200), cut=st.integers(0, 60), length=st.integers(1, 9), least=st.integers(0, 10))
-def test_a_stop_string_cuts_the_text_where_it_starts(prompt: int, cut: int, length: int, least: int) -> None:
+def test_stop_string_cuts_the_text_where_it_starts(prompt: int, cut: int, length: int, least: int) -> None:
     whole = "".join(compose(TEXT, prompt, 15, Limits(20, ignore_eos=True)).texts)
     stop = whole[cut : cut + length] or "\x00"
     answer = compose(TEXT, prompt, 15, Limits(20, least, ignore_eos=True, stop=[stop, "never met"]))
@@ -87,7 +87,7 @@ def test_a_stop_string_cuts_the_text_where_it_starts(prompt: int, cut: int, leng
     assert len(answer.token_ids) >= least
 
 
-def test_chained_hashes_depend_on_all_before_and_on_the_root() -> None:
+def test_chained_hashes_depend_on_all_earlier_blocks_and_on_the_root() -> None:
     ids = list(range(100))
     start = root("model")
     hashes = block_hashes(ids, 16, start)
@@ -99,6 +99,6 @@ def test_chained_hashes_depend_on_all_before_and_on_the_root() -> None:
     assert len({block_hashes(ids, 16, start)[0] for start in roots}) == 5
 
 
-def test_a_tokenizer_that_is_none_says_what_to_do() -> None:
+def test_invalid_tokenizer_is_refused_with_a_remedy() -> None:
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json can't be loaded: .*; fetch the file again"):
         Text(b"{}")

@@ -1,4 +1,4 @@
-"""KV events on the wire: the very bytes of vLLM's, and a record that keeps parents, tokens and copies."""
+"""KV events on the wire: the same bytes as vLLM's, and a record that keeps parents, tokens and copies."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def test_removed_and_cleared_on_the_wire(table: BlockTable) -> None:
     assert decoded(table.apply(Cleared())) == {"type": "AllBlocksCleared"}
 
 
-def test_a_block_is_remembered_until_its_last_copy_in_any_medium_is_gone(table: BlockTable) -> None:
+def test_block_is_remembered_until_its_last_copy_in_any_medium_is_removed(table: BlockTable) -> None:
     origin = Origin([1, 2, 3, 4])
     table.apply(Stored((11, 12), None), origin, 0)
     table.apply(Stored((12,), 11), origin, 1)
     table.apply(Stored((12,), 11, CPU))
     table.apply(Removed((12,)))
     table.apply(Removed((12,)))
-    told = [entry[:4] + entry[7:] for entry in table.snapshot()]
-    assert told == [[11, None, [1, 2], "GPU", 1], [12, 11, [3, 4], "CPU", 1]]
+    snapshot = [entry[:4] + entry[7:] for entry in table.snapshot()]
+    assert snapshot == [[11, None, [1, 2], "GPU", 1], [12, 11, [3, 4], "CPU", 1]]
     table.apply(Removed((12,), CPU))
     assert len(table) == 1
 
 
-def test_what_the_host_holds_outlives_a_cleared_device(table: BlockTable) -> None:
+def test_host_copies_outlive_a_cleared_device(table: BlockTable) -> None:
     table.apply(Stored((11, 12), None), Origin([1, 2, 3, 4]), 0)
     table.apply(Stored((12,), 11), Origin([1, 2, 3, 4]), 1)
     table.apply(Stored((11,), None, CPU))
@@ -72,8 +72,8 @@ def test_what_the_host_holds_outlives_a_cleared_device(table: BlockTable) -> Non
     assert len(table) == 0
 
 
-def test_a_parent_stored_after_its_child_still_comes_first(table: BlockTable) -> None:
-    """A block may outlive its parent in host memory, and the parent come back."""
+def test_parent_stored_after_its_child_still_comes_first(table: BlockTable) -> None:
+    """A block may outlive its parent in host memory, and the parent may return."""
     origin = Origin([1, 2, 3, 4])
     table.apply(Stored((11, 12), None), origin, 0)
     table.apply(Stored((12,), 11, CPU))
@@ -83,7 +83,7 @@ def test_a_parent_stored_after_its_child_still_comes_first(table: BlockTable) ->
     assert [entry[0] for entry in table.snapshot()] == [11, 12]
 
 
-def test_a_snapshot_is_valid_at_the_last_batch_sent(table: BlockTable) -> None:
+def test_snapshot_is_valid_at_the_last_batch_sent(table: BlockTable) -> None:
     table.apply(Stored((11,), None), Origin([1, 2]), 0)
     assert msgspec.msgpack.decode(table.encode(5)) == {
         "v": 1,

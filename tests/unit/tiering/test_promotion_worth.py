@@ -1,4 +1,4 @@
-"""Promotion rests while too few promoted blocks are used, longer each time, and comes back."""
+"""Promotion pauses while too few promoted blocks are used, longer each time, and then resumes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from plumage.tiering import PromotionWorth
 
 
 def rested(worth: PromotionWorth) -> int:
-    """Turns until it is worth while again."""
+    """Turns until promotion resumes."""
     turns = 0
     while not worth.turn():
         turns += 1
     return turns
 
 
-def test_used_promotions_go_on() -> None:
+def test_used_promotions_continue() -> None:
     worth = PromotionWorth(least=0.5, window=10, rest=4)
     for _ in range(100):
         worth.settle(used=5, wasted=5)
@@ -26,7 +26,7 @@ def test_used_promotions_go_on() -> None:
     assert worth.rests == 0
 
 
-def test_unused_ones_rest_twice_as_long_each_time_up_to_a_limit() -> None:
+def test_unused_promotions_pause_twice_as_long_each_time_up_to_a_limit() -> None:
     worth = PromotionWorth(least=0.5, window=10, rest=2)
     rests = []
     for _ in range(9):
@@ -39,7 +39,7 @@ def test_unused_ones_rest_twice_as_long_each_time_up_to_a_limit() -> None:
     assert rested(worth) == 2
 
 
-def test_it_is_judged_by_enough_blocks_only() -> None:
+def test_promotion_is_judged_by_enough_blocks_only() -> None:
     worth = PromotionWorth(least=0.5, window=10, rest=2)
     worth.settle(wasted=9)
     assert worth.turn()
@@ -48,7 +48,7 @@ def test_it_is_judged_by_enough_blocks_only() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=50))
-def test_rests_are_counted_and_end(fates: list[tuple[int, int]]) -> None:
+def test_pauses_are_counted_and_end(fates: list[tuple[int, int]]) -> None:
     worth = PromotionWorth(least=0.3, window=8, rest=3)
     for used, wasted in fates:
         before = worth.rests
@@ -58,6 +58,6 @@ def test_rests_are_counted_and_end(fates: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("given", [{"least": 1.5}, {"window": 0}, {"rest": 0}])
-def test_what_can_not_be_is_refused(given: dict[str, float]) -> None:
+def test_impossible_settings_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="promotion"):
         PromotionWorth(**given)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""What goes down to host memory, what comes back up, and where a node belongs; each erratum of HotPrefix by name."""
+"""Admission to host memory, promotion from it, and the choice of a node's tier, with each erratum
+of HotPrefix by name.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,16 @@ def unique(found: list[TierNode]) -> list[TierNode]:
 
 
 class TestAdmission:
-    def test_a_node_used_too_seldom_is_refused_even_into_an_empty_host(self) -> None:
+    def test_rarely_used_node_is_refused_even_by_an_empty_host(self) -> None:
         assert not plan_admission(node(1, 16, 99.0, frequency=9), [], free_tokens=1000, min_frequency=10).admitted
         assert plan_admission(node(1, 16, 99.0, frequency=10), [], free_tokens=1000, min_frequency=10).admitted
 
-    def test_a_full_host_takes_it_only_in_place_of_colder_residents(self) -> None:
+    def test_full_host_admits_only_in_place_of_colder_residents(self) -> None:
         residents = [node(2, 16, 1.0), node(3, 16, 5.0)]
         assert plan_admission(node(1, 16, 2.0), residents, 0).victims == (residents[0],)
         assert not plan_admission(node(1, 16, 1.0), residents, 0).admitted
 
-    def test_erratum_the_victims_tokens_cover_the_incoming_length(self) -> None:
+    def test_erratum_tokens_of_the_victims_cover_the_incoming_length(self) -> None:
         residents = [node(2, 16, 1.0), node(3, 16, 2.0), node(4, 16, 3.0)]
         plan = plan_admission(node(1, 40, 9.0), residents, free_tokens=8)
         assert plan.victims == tuple(residents[:2])
@@ -63,7 +65,7 @@ class TestAdmission:
         assert not plan_admission(node(1, 40, 1.5), residents, free_tokens=8).admitted, "the second is hotter"
 
     @given(nodes, st.lists(nodes, max_size=12), st.integers(0, 300))
-    def test_an_admission_fits_and_drops_only_colder_ones(
+    def test_admission_fits_and_drops_only_colder_nodes(
         self, incoming: TierNode, residents: list[TierNode], free: int
     ) -> None:
         residents = sorted(unique(residents), key=lambda resident: resident.hotness)
@@ -75,41 +77,41 @@ class TestAdmission:
 
 
 class TestPromotion:
-    def test_the_papers_example(self) -> None:
+    def test_example_of_the_paper(self) -> None:
         """Figure 6: P3 is too long for P1.2 alone and takes P2.1 too; P4 takes P2.2."""
         p12, p21, p22 = node(12, 20, 1.0), node(21, 20, 2.0), node(22, 20, 3.0)
         p3, p4 = node(3, 30, 9.0), node(4, 10, 8.0)
         plan = plan_promotion([p4, p3], [p22, p12, p21], WIDE)
         assert [(one.node, one.victims) for one in plan] == [(p3, (p12, p21)), (p4, ())], "ten tokens were left over"
 
-    def test_erratum_a_victim_is_used_once(self) -> None:
+    def test_erratum_victim_is_used_once(self) -> None:
         plan = plan_promotion([node(1, 16, 9.0), node(2, 16, 8.0)], [node(3, 16, 1.0)], WIDE)
         assert [one.node.key for one in plan] == [1]
 
-    def test_erratum_the_node_is_hotter_than_every_victim(self) -> None:
+    def test_erratum_node_is_hotter_than_every_victim(self) -> None:
         leaves = [node(3, 16, 1.0), node(4, 16, 6.0)]
         assert plan_promotion([node(1, 32, 5.0)], leaves, WIDE) == []
         assert len(plan_promotion([node(1, 32, 7.0)], leaves, WIDE)) == 1
 
-    def test_erratum_the_victims_tokens_cover_the_node(self) -> None:
+    def test_erratum_tokens_of_the_victims_cover_the_node(self) -> None:
         assert plan_promotion([node(1, 33, 9.0)], [node(3, 16, 1.0), node(4, 16, 2.0)], WIDE) == []
 
-    def test_a_root_is_left_out_when_its_parent_is_a_victim(self) -> None:
+    def test_root_is_left_out_when_its_parent_is_a_victim(self) -> None:
         parent, other = node(50, 16, 1.0), node(60, 16, 2.0)
         plan = plan_promotion([node(1, 16, 9.0), node(2, 16, 8.0, parent=50)], [parent, other], WIDE)
         assert [(one.node.key, one.victims) for one in plan] == [(1, (parent,))]
 
-    def test_a_node_never_replaces_its_own_parent(self) -> None:
+    def test_node_never_replaces_its_own_parent(self) -> None:
         parent, other = node(50, 16, 1.0), node(60, 16, 2.0)
         plan = plan_promotion([node(2, 16, 8.0, parent=50)], [parent, other], WIDE)
         assert [one.victims for one in plan] == [(other,)]
 
-    def test_the_parent_of_a_planned_node_is_no_later_victim(self) -> None:
+    def test_parent_of_a_planned_node_is_no_later_victim(self) -> None:
         parent, other = node(50, 16, 1.0), node(60, 16, 2.0)
         plan = plan_promotion([node(2, 16, 8.0, parent=50), node(3, 16, 7.0)], [parent, other], WIDE)
         assert [(one.node.key, one.victims) for one in plan] == [(2, (other,))]
 
-    def test_the_budget_bounds_the_copies_and_the_reserve_stays_free(self) -> None:
+    def test_budget_bounds_the_copies_and_the_reserve_stays_free(self) -> None:
         roots = [node(1, 100, 9.0), node(2, 30, 8.0)]
         leaves = [node(3, 200, 1.0)]
         assert [one.node.key for one in plan_promotion(roots, leaves, PromotionBudget(tokens=50))] == [2]
@@ -118,7 +120,7 @@ class TestPromotion:
         assert [one.victims for one in plan_promotion([node(2, 41, 8.0)], leaves, free)] == [(leaves[0],)]
 
     @given(st.lists(nodes, max_size=12), st.lists(nodes, max_size=12), st.integers(0, 900), st.integers(0, 300))
-    def test_every_plan_keeps_all_the_rules(
+    def test_every_plan_keeps_all_rules(
         self, roots: list[TierNode], leaves: list[TierNode], tokens: int, free: int
     ) -> None:
         roots, leaves = unique(roots), unique(leaves)
@@ -133,14 +135,14 @@ class TestPromotion:
             room += sum(victim.tokens for victim in one.victims) - one.node.tokens
             assert room >= 0
 
-    def test_it_waits_for_a_step_that_only_decodes(self) -> None:
+    def test_promotion_waits_for_a_decode_only_step(self) -> None:
         turn = PromotionTurn(patience=5)
         assert not turn.step(prefill_tokens=0), "nothing was prefilled"
         assert not turn.step(prefill_tokens=100)
         assert turn.step(prefill_tokens=0)
         assert not turn.step(prefill_tokens=0), "once after a prefill"
 
-    def test_erratum_without_decode_only_steps_it_runs_in_a_mixed_one(self) -> None:
+    def test_erratum_promotion_runs_in_a_mixed_step_if_none_only_decodes(self) -> None:
         turn = PromotionTurn(patience=3)
         assert [turn.step(prefill_tokens=10) for _ in range(7)] == [False, False, True, False, False, True, False]
         with pytest.raises(ConfigurationError):
@@ -162,15 +164,17 @@ class TestTierDecision:
             (False, False, False, Pressure.CRITICAL, Tier.GPU),
         ],
     )
-    def test_the_articles_table(self, recent: bool, frequent: bool, leaf: bool, pressure: Pressure, tier: Tier) -> None:
+    def test_table_of_the_article(
+        self, recent: bool, frequent: bool, leaf: bool, pressure: Pressure, tier: Tier
+    ) -> None:
         assert decide_tier(NodeFacts(recent, frequent, leaf), pressure) is tier
 
-    def test_a_full_host_passes_on_to_disk_where_there_is_one(self) -> None:
+    def test_full_host_passes_nodes_on_to_disk(self) -> None:
         stale = NodeFacts(recent=False, frequent=True, leaf=True)
         assert decide_tier(stale, Pressure.HIGH, host_full=True, disk=True) is Tier.DISK
         assert decide_tier(stale, Pressure.HIGH, host_full=True) is Tier.NONE
 
-    def test_pressure_has_two_edges(self) -> None:
+    def test_pressure_has_two_thresholds(self) -> None:
         levels = PressureLevels()
         assert [levels.of(usage) for usage in (0.5, 0.8, 0.95)] == [Pressure.LOW, Pressure.HIGH, Pressure.CRITICAL]
         with pytest.raises(ConfigurationError):
@@ -178,7 +182,7 @@ class TestTierDecision:
 
 
 class Engine:
-    """A pool with a host tier behind, as an engine wires them; copies take no time here."""
+    """A pool with a host tier, wired as in an engine. Copies take no time here."""
 
     def __init__(self, blocks: int, host_blocks: int, min_frequency: int = 2) -> None:
         self.events: list[BlockEvent] = []
@@ -201,7 +205,7 @@ class Engine:
 
 
 class TestHostTier:
-    def test_used_once_is_not_copied_used_twice_is(self) -> None:
+    def test_node_is_copied_at_its_second_use(self) -> None:
         engine = Engine(blocks=4, host_blocks=8)
         engine.serve([1, 2, 3])
         engine.serve([7, 8, 9])
@@ -213,7 +217,7 @@ class TestHostTier:
         gpu, host = engine.serve([1, 2, 3])
         assert gpu + host == 3
 
-    def test_it_never_holds_more_than_its_capacity_and_tells_what_it_drops(self) -> None:
+    def test_tier_stays_within_its_capacity_and_reports_dropped_nodes(self) -> None:
         engine = Engine(blocks=6, host_blocks=7, min_frequency=1)
         rng = random.Random(3)
         held: dict[int, int] = {}
@@ -230,7 +234,7 @@ class TestHostTier:
         assert len(held) == engine.host.used
         assert all(block in engine.host for block in held)
 
-    def test_erratum_promotion_takes_host_roots_not_leaves(self) -> None:
+    def test_erratum_promotion_takes_roots_of_the_host_tier(self) -> None:
         engine = Engine(blocks=8, host_blocks=16, min_frequency=1)
         engine.serve([1, 2, 3, 4])
         engine.serve([1, 2, 8])
@@ -249,7 +253,7 @@ class TestHostTier:
         assert children
         assert all(one.node.parent in engine.pool.tree for one in children)
 
-    def test_clearing_and_bad_settings(self) -> None:
+    def test_clear_and_wrong_settings(self) -> None:
         engine = Engine(blocks=4, host_blocks=8, min_frequency=1)
         engine.serve([1, 2, 3])
         engine.serve([7, 8, 9])
@@ -262,7 +266,7 @@ class TestHostTier:
 
 class TestColdestFirst:
     @given(st.lists(st.tuples(st.sampled_from("adhr"), st.integers(0, 15), st.integers(0, 30)), max_size=80))
-    def test_it_reads_in_order_while_hotness_only_rises(self, steps: list[tuple[str, int, int]]) -> None:
+    def test_order_is_right_while_hotness_only_rises(self, steps: list[tuple[str, int, int]]) -> None:
         heat: dict[int, int] = {}
         residents: ColdestFirst[int] = ColdestFirst(lambda key: float(heat[key]))
         live: set[int] = set()
@@ -282,7 +286,7 @@ class TestColdestFirst:
                 assert [heat[one] for one in read] == sorted(heat[one] for one in live)[:amount]
             assert len(residents) == len(live)
 
-    def test_a_fall_is_seen_after_a_while(self) -> None:
+    def test_falling_hotness_is_noticed_after_a_while(self) -> None:
         heat = {1: 5.0, 2: 6.0}
         residents: ColdestFirst[int] = ColdestFirst(lambda key: heat[key])
         residents.add(1)

@@ -1,4 +1,6 @@
-"""The trace in a fleet: stretched by a factor that no policy influences, served whole, and reported field by field."""
+"""The trace in a fleet: stretched by a factor that no policy influences, served completely, and
+averaged field by field.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def test_every_policy_is_run_over_every_eviction() -> None:
     assert by_eviction == [set(POLICY_NAMES)] * len(EVICTIONS)
 
 
-def test_a_light_trace_keeps_its_times_and_a_heavy_one_is_stretched_in_proportion() -> None:
+def test_light_trace_keeps_its_times_and_a_heavy_one_is_stretched_in_proportion() -> None:
     assert stretch(SESSIONS) == 1.0
     heavy = [TracedRequest(n / 100, 8000, 1, tuple(range(16 * n, 16 * n + 16))) for n in range(1000)]
     heavier = [TracedRequest(n / 200, 8000, 1, tuple(range(16 * n, 16 * n + 16))) for n in range(1000)]
@@ -42,7 +44,7 @@ def test_a_light_trace_keeps_its_times_and_a_heavy_one_is_stretched_in_proportio
     assert stretch(heavier) == pytest.approx(2 * stretch(heavy), rel=0.02)
 
 
-def test_a_run_repeats_and_every_request_is_in_its_figures() -> None:
+def test_run_repeats_and_every_request_is_in_its_figures() -> None:
     fleet = Fleet(OURS, 1, 1.0)
     figures = route(SESSIONS, fleet)
     assert figures == route(SESSIONS, fleet)
@@ -50,13 +52,13 @@ def test_a_run_repeats_and_every_request_is_in_its_figures() -> None:
     assert figures.latency_p50 > figures.ttft_p50
 
 
-def test_hits_are_full_blocks_of_a_workers_own_cache() -> None:
+def test_hits_are_full_blocks_of_the_own_cache_of_a_worker() -> None:
     one_session = [request for request in SESSIONS if request.blocks[1] == 1001]
     figures = route(one_session, Fleet(Contender("prefix-aware", "PrefixAware", "Lru"), 1, 1.0))
     tokens = sum(request.input_tokens for request in one_session)
     assert figures.hit_ratio == pytest.approx(BLOCK * (4 + 8 + 12) / tokens)
 
 
-def test_the_mean_is_field_by_field() -> None:
+def test_mean_is_taken_field_by_field() -> None:
     low, high = Routed(*[1.0] * 9), Routed(*[float(n) for n in range(9)])
     assert mean([low, high]) == Routed(*[(1 + n) / 2 for n in range(9)])

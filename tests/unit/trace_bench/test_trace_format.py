@@ -1,4 +1,4 @@
-"""Reading a Mooncake-format trace: what is kept, and every bad line named by its number."""
+"""Reading a Mooncake-format trace: what is kept, and each bad line named by its number."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def line(**changes: Any) -> bytes:
     return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
 
 
-def test_a_line_is_read_as_it_is() -> None:
+def test_line_is_read_unchanged() -> None:
     assert parse([line()], "t") == [TracedRequest(1.5, 1025, 7, (3, 4, 9))]
 
 
-def test_the_partial_block_is_no_full_block() -> None:
+def test_partial_block_is_no_full_block() -> None:
     partial, whole = parse([line(), line(input_length=3 * BLOCK)], "t")
     assert partial.full_blocks == (3, 4)
     assert whole.full_blocks == (3, 4, 9)
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
@@ -48,14 +48,14 @@ def test_the_partial_block_is_no_full_block() -> None:
         (line(hash_ids=[7, 7, 8]), "id 7 follows 7 here and None earlier"),
     ],
 )
-def test_a_bad_line_is_named(bad: bytes, says: str) -> None:
+def test_bad_line_is_named(bad: bytes, message: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         parse([line(), b"", bad, line()], "mine.jsonl")
     assert "mine.jsonl: 1 bad line" in str(error.value)
-    assert f"line 3: {says}" in str(error.value)
+    assert f"line 3: {message}" in str(error.value)
 
 
-def test_all_bad_lines_are_told_at_once_but_not_a_thousand() -> None:
+def test_bad_lines_are_reported_together_up_to_a_bound() -> None:
     with pytest.raises(ConfigurationError) as error:
         parse([b"{"] * 1000, "t")
     assert "1,000 bad lines" in str(error.value)
@@ -64,7 +64,7 @@ def test_all_bad_lines_are_told_at_once_but_not_a_thousand() -> None:
     assert "990 more" in str(error.value)
 
 
-def test_an_empty_or_missing_trace_is_an_error(tmp_path: Any) -> None:
+def test_empty_or_missing_trace_is_an_error(tmp_path: Any) -> None:
     with pytest.raises(ConfigurationError, match="no requests"):
         parse([b"\n"], "t")
     with pytest.raises(ConfigurationError, match=r"can't read the trace .*gone\.jsonl: No such file"):

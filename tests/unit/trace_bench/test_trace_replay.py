@@ -1,4 +1,4 @@
-"""Replays of a trace against slow models of the caches, and what the comparison makes of them."""
+"""Replays of a trace against slow models of the caches, and the comparison of their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHAINS = [request.full_blocks for request in TRACE]
 
 
 def slow_leaf_lru(chains: Sequence[Sequence[int]], capacity: int) -> list[int]:
-    """Block by block: a leaf is a block without cached child; the one used least lately goes."""
+    """Block by block: a leaf is a block without a cached child; the least recently used leaf is evicted."""
     used: dict[int, int] = {}
     parent: dict[int, int | None] = {}
     hits = []
@@ -70,13 +70,13 @@ def _touch(cache: OrderedDict[int, None], block: int, capacity: int) -> bool:
 
 
 @pytest.mark.parametrize("capacity", [3, 60, 400])
-def test_one_cache_agrees_with_a_slow_leaf_lru(capacity: int) -> None:
+def test_cache_agrees_with_a_slow_leaf_lru(capacity: int) -> None:
     chains = CHAINS[:250]
     assert replay(chains, Lru(), capacity) == slow_leaf_lru(chains, capacity)
 
 
 @pytest.mark.parametrize("capacity", [60, 400])
-def test_libcachesims_lru_agrees_with_a_slow_lru(capacity: int) -> None:
+def test_lru_of_libcachesim_agrees_with_a_slow_lru(capacity: int) -> None:
     assert libcache.hits("LRU", CHAINS, capacity) == slow_lru(CHAINS, capacity)
 
 
@@ -92,7 +92,7 @@ def test_no_online_policy_beats_leaf_opt_and_nothing_is_evicted_from_a_large_cac
     assert sum(hotness_hits(CHAINS, 100_000)) == everything
 
 
-def test_a_partial_block_counts_as_an_access_that_only_the_admitting_hit() -> None:
+def test_partial_block_counts_as_an_access_that_hits_in_admitting_caches_only() -> None:
     request = TracedRequest(0.0, 2 * BLOCK + 1, 1, (1, 2, 3))
     filler = [TracedRequest(0.0, 5000 * BLOCK, 1, tuple(range(10 * n, 10 * n + 5000))) for n in (1000, 9000)]
     trace = [*filler, request, request]
@@ -119,7 +119,7 @@ def test_naming_changes_names_only() -> None:
     assert measure(trace, Contender(BOUND, partial=False, naming=7)) == plain
 
 
-def test_the_margin_is_to_the_best_at_that_size() -> None:
+def test_margin_is_to_the_best_at_that_size() -> None:
     low, high = ({share: Ratio(value, 2 * value) for share in SHARES} for value in (0.1, 0.2))
     ours = {share: Ratio(0.25, 0.3) for share in SHARES}
     assert margin(ours, {"A": low, "B": high}, 0.01, second=False) == Margin("B", 0.2, 0.25)
@@ -128,12 +128,12 @@ def test_the_margin_is_to_the_best_at_that_size() -> None:
     assert over_seeds([low, high], min)[0.03] == Ratio(0.1, 0.2)
 
 
-def test_a_trace_too_small_to_compare_on_is_refused() -> None:
+def test_trace_too_small_to_compare_on_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="distinct blocks"):
         capacities(TRACE[:50])
 
 
-def test_two_processes_find_what_one_does() -> None:
+def test_two_processes_give_the_result_of_one() -> None:
     trace = synthetic_trace(1500, 4)
     jobs = [Contender(name, partial=False) for name in ("LRU", "GLCache", OURS)]
     random.Random(1).shuffle(jobs)

@@ -1,4 +1,4 @@
-"""What `bench trace` says of one cache: which sides are compared, and the least margin over the sizes."""
+"""What `bench trace` reports about one cache: the compared sides, and the least margin over the sizes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ ROWS = {  # by routing and eviction: hit ratio first, then times
 
 
 def ratios(whole: float, second: float, least: float | None = None) -> Ratios:
-    """The same at every size, but `least` of the whole trace at the largest."""
+    """The same ratios at every size, except `least` of the whole trace at the largest."""
     return {share: Ratio(whole if least is None or share < SHARES[-1] else least, second) for share in SHARES}
 
 
 def reported(*, quick: bool) -> Report:
-    """Ours: 0.50 and 0.60 by seed, 0.66 with partial blocks; the best of theirs: 0.44 with and 0.50 without them."""
+    """Ours: 0.50 and 0.60 by seed, 0.66 with partial blocks. The best of the others: 0.44 with and
+    0.50 without them.
+    """
     measured: dict[Contender, Ratios] = {}
     for contender in trace._contenders(0, quick=quick):
         if contender.policy == OURS:
@@ -41,7 +43,7 @@ def reported(*, quick: bool) -> Report:
     return trace._report(measured, ROWS, "about", [], {})
 
 
-def test_every_key_compares_the_sides_that_its_name_says() -> None:
+def test_every_key_compares_the_sides_in_its_name() -> None:
     keys = reported(quick=False).keys
     seeds = trace._NAMINGS
     mean_second, mean_largest = (0.2 + 0.8 * (seeds - 1)) / seeds, (0.5 + 0.55 * (seeds - 1)) / seeds
@@ -60,12 +62,12 @@ def test_every_key_compares_the_sides_that_its_name_says() -> None:
     assert keys["fleet_hit_over_best"] == 0.9
 
 
-def test_a_quick_run_says_nothing_of_what_it_left_out() -> None:
+def test_quick_run_reports_only_what_it_ran() -> None:
     assert not [key for key in reported(quick=True).keys if "full" in key]
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_rows_are_ours_then_the_bounds_then_theirs_from_the_best(quick: bool) -> None:
+def test_rows_are_ours_then_the_bounds_then_the_others_by_rank(quick: bool) -> None:
     report = reported(quick=quick)
     rows = [row[0] for row in report.tables[0].rows]
     seeds = trace._NAMINGS_QUICK if quick else trace._NAMINGS

@@ -1,4 +1,4 @@
-"""The stand-in trace: repeats by its seed, has the real format, and the shape it promises."""
+"""The synthetic trace: it repeats by its seed, has the real format, and the shape that it states."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from plumage_bench.trace.mooncake import parse
 from plumage_bench.trace.synthetic import synthetic_trace
 
 
-def test_a_seed_repeats_it_and_another_does_not() -> None:
+def test_seed_repeats_the_trace_and_another_does_not() -> None:
     assert synthetic_trace(300, 1) == synthetic_trace(300, 1)
     assert synthetic_trace(300, 1) != synthetic_trace(300, 2)
 
 
-def test_a_shorter_one_is_the_beginning_of_a_longer_one() -> None:
+def test_shorter_trace_is_the_beginning_of_a_longer_one() -> None:
     assert synthetic_trace(600, 5)[:200] == synthetic_trace(200, 5)
 
 
-def test_it_survives_the_format() -> None:
+def test_trace_reads_back_from_its_format() -> None:
     trace = synthetic_trace(400, 3)
     lines = [
         json.dumps(
@@ -33,7 +33,7 @@ def test_it_survives_the_format() -> None:
     assert parse(lines, "synthetic") == trace
 
 
-def test_system_prompts_are_shared_and_turns_go_on() -> None:
+def test_system_prompts_are_shared_and_turns_continue() -> None:
     trace = synthetic_trace(400, 3)
     seen: set[int] = set()
     first_blocks, continued = set(), 0
@@ -42,4 +42,4 @@ def test_system_prompts_are_shared_and_turns_go_on() -> None:
         continued += request.full_blocks[:-1] != () and request.blocks[8:9] != () and request.blocks[8] in seen
         seen.update(request.full_blocks)
     assert len(first_blocks) <= 32
-    assert continued > 100  # beyond the longest system prompt only a conversation's own history can be known
+    assert continued > 100  # beyond the longest system prompt, only a conversation's own history can hit

@@ -30,7 +30,7 @@ class TestOptions:
         assert read_disk({"disk_path": "/kv", "disk_bytes_to_use": 7}) == DiskOptions(Path("/kv"), 7)
 
     @pytest.mark.parametrize(
-        ("path", "size", "said"),
+        ("path", "size", "message"),
         [
             ("/kv", None, "disk_bytes_to_use must be bytes, a whole number above 0, got None"),
             ("/kv", 0, "disk_bytes_to_use must be bytes, a whole number above 0, got 0"),
@@ -39,8 +39,8 @@ class TestOptions:
             ("kv", 7, "disk_path must be a folder's absolute path, got 'kv'"),
         ],
     )
-    def test_mistakes(self, path: object, size: object, said: str) -> None:
-        with pytest.raises(ConfigurationError, match=said):
+    def test_mistakes(self, path: object, size: object, message: str) -> None:
+        with pytest.raises(ConfigurationError, match=message):
             read_disk({"disk_path": path, "disk_bytes_to_use": size})
 
 
@@ -54,7 +54,7 @@ class TestSlab:
     def chunk(self, seed: int) -> np.ndarray[Any, Any]:
         return np.random.default_rng(seed).integers(-128, 127, SIZE, dtype=np.int8)
 
-    def test_a_slot_holds_what_was_written_last(self, slab: Slab) -> None:
+    def test_slot_holds_what_was_written_last(self, slab: Slab) -> None:
         for seed in (1, 2):
             slab.write(3, self.chunk(seed))
         slab.write(4, self.chunk(5))
@@ -62,39 +62,39 @@ class TestSlab:
         slab.read(3, into)
         assert np.array_equal(into, self.chunk(2))
 
-    def test_its_file_has_no_name(self, slab: Slab, tmp_path: Path) -> None:
+    def test_file_has_no_name(self, slab: Slab, tmp_path: Path) -> None:
         slab.write(0, self.chunk(1))
         assert not list((tmp_path / "deep" / "kv").iterdir())
 
-    def test_a_slot_that_was_never_written_is_damaged(self, slab: Slab) -> None:
+    def test_unwritten_slot_is_damaged(self, slab: Slab) -> None:
         slab.write(1, self.chunk(1))
         with pytest.raises(DamagedError, match="slot 0 holds other bytes"):
             slab.read(0, np.empty(SIZE, dtype=np.int8))
 
-    def test_one_changed_bit(self, slab: Slab) -> None:
+    def test_changed_bit_is_found(self, slab: Slab) -> None:
         slab.write(1, self.chunk(1))
         slab._file.seek(SIZE + 4000)
         slab._file.write(bytes([int(self.chunk(1)[4000]) & 255 ^ 1]))
         with pytest.raises(DamagedError, match="slot 1 holds other bytes"):
             slab.read(1, np.empty(SIZE, dtype=np.int8))
 
-    def test_a_file_that_was_cut(self, slab: Slab) -> None:
+    def test_truncated_file_is_found(self, slab: Slab) -> None:
         slab.write(1, self.chunk(1))
         slab._file.truncate(SIZE + 100)
         with pytest.raises(DamagedError, match="slot 1 ends after 100 of 8192"):
             slab.read(1, np.empty(SIZE, dtype=np.int8))
 
-    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+    def test_impossible_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(OSError, match="Not a directory"):
             Slab(tmp_path / "file" / "kv", SIZE)
 
 
 class TestOrder:
-    """Of what lies on the disk."""
+    """The order of the chunks on disk."""
 
     @pytest.mark.parametrize("rebuild", [1, 1024])
-    def test_a_chunk_that_comes_again_is_there_once(self, rebuild: int) -> None:
+    def test_repeated_chunk_is_stored_once(self, rebuild: int) -> None:
         heat = {b"a": 1.0, b"b": 2.0, b"c": 3.0}
         order: ColdestFirst[bytes] = ColdestFirst(heat.__getitem__, rebuild)
         for key in heat:
@@ -138,7 +138,7 @@ class Clock:
 
 
 class Bench:
-    """Eight rows of memory, each of one number; a slab; threads; a clock that stands still."""
+    """Eight rows of memory with one number each, a slab, threads, and a clock that stands still."""
 
     def __init__(self, folder: Path) -> None:
         self.memory = np.repeat(np.arange(8, dtype=np.int8)[:, None], SIZE, axis=1)
@@ -167,7 +167,7 @@ class TestDiskIo:
         yield bench
         bench.io.close()
 
-    def test_down_and_up(self, bench: Bench) -> None:
+    def test_chunks_are_written_and_read_back(self, bench: Bench) -> None:
         down = bench.start(1, [5, 0], [2, 3], store=True)
         assert bench.ended() == [down]
         up = bench.start(2, [0, 5], [6, 7], store=False)
@@ -177,7 +177,7 @@ class TestDiskIo:
         assert (bench.memory[7] == 2).all()
         assert not len(bench.io)
 
-    def test_of_two_chunks_one_is_damaged(self, bench: Bench) -> None:
+    def test_one_of_two_chunks_is_damaged(self, bench: Bench) -> None:
         bench.start(1, [0], [2], store=True)
         bench.ended()
         up = bench.start(2, [0, 1], [6, 7], store=False)
@@ -186,7 +186,7 @@ class TestDiskIo:
         assert isinstance(up.errors[1], DamagedError)
         assert (bench.memory[7] == 7).all()
 
-    def test_what_was_given_up_touches_no_memory(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cancelled_job_touches_no_memory(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         bench.start(1, [0], [2], store=True)
         bench.ended()
         gate, read = threading.Event(), Slab.read
@@ -198,7 +198,7 @@ class TestDiskIo:
         assert not up.done
         assert (bench.memory[6] == 6).all()
 
-    def test_a_chunk_that_takes_for_ever(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunk_that_never_ends_is_given_up(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         gate = threading.Event()
         monkeypatch.setattr(Slab, "write", lambda *given: gate.wait(60))
         transfer = bench.start(1, [0], [2], store=True)
@@ -212,7 +212,7 @@ class TestDiskIo:
         bench.ended()
 
     def write(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float) -> None:
-        """One after the other, each in so many seconds; between two of them nothing moves for a minute."""
+        """One after the other, each in so many seconds. Between two of them nothing moves for a minute."""
 
         def slowly(self: Slab, slot: int, data: object) -> None:
             bench.clock.now += seconds
@@ -224,11 +224,11 @@ class TestDiskIo:
             bench.ended()
             bench.clock.now += 60.0
 
-    def test_a_pace_below_what_computing_has(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pace_slower_than_computing_pauses_the_disk(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.write(bench, monkeypatch, chunks=3, seconds=4.0)
         assert bench.io.too_slow() == "the last transfers took 12 s, 0 s were allowed"
         assert not bench.io.too_slow()
 
-    def test_a_pace_that_is_good_enough(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sufficient_pace_keeps_the_disk_in_use(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.write(bench, monkeypatch, chunks=300, seconds=0.04)
         assert not bench.io.too_slow()

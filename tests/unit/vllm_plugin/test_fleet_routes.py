@@ -1,5 +1,7 @@
-"""The fleet's routes around an API server, without vLLM: who is answered, what is bounded, what an absent engine core
-does. tests/vllm/fleet has the same on real vLLM."""
+"""The fleet's routes around an API server, without vLLM: allowed callers, bounds, and an absent engine core.
+
+tests/vllm/fleet covers the same on real vLLM.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ STATS = {"running": 0, "waiting": 0, "counters": {"failures": {"record": 2}}, "f
 
 
 class Server:
-    """vLLM's own application: what a POST answers is held back until `go`."""
+    """vLLM's own application: the answer to a POST is held back until `go`."""
 
     def __init__(self) -> None:
         self.arrived, self.go = asyncio.Event(), asyncio.Event()
@@ -58,13 +60,13 @@ async def client(routes: FleetRoutes, host: str = "127.0.0.1", **options: Any) -
 
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403)])
-async def test_without_a_token_only_this_machine_is_answered(host: str, expected: int) -> None:
+async def test_only_this_machine_is_answered_without_a_token(host: str, expected: int) -> None:
     async with client(made(stats), host) as http:
         assert (await http.get("/v1/plumage/stats")).status_code == expected
 
 
 @pytest.mark.parametrize("given", [None, "Bearer", "Bearer other", "Basic secret", "Bearer sécret"])
-async def test_a_token_is_asked_of_everybody(given: str | None) -> None:
+async def test_token_is_required_from_every_caller(given: str | None) -> None:
     async with client(made(stats, "secret")) as http:
         headers = {} if given is None else {"authorization": given.encode()}
         answer = await http.get("/v1/plumage/stats", headers=headers)
@@ -72,8 +74,8 @@ async def test_a_token_is_asked_of_everybody(given: str | None) -> None:
         assert (await http.get("/v1/plumage/stats", headers={"authorization": "Bearer secret"})).status_code == 200
 
 
-async def test_vllms_key_is_asked_for_where_vllm_does_not_ask() -> None:
-    """Its own check covers /v1, /v2, /inference and /cohere: /invocations runs a completion beside it."""
+async def test_vllm_key_is_required_where_vllm_does_not_require_it() -> None:
+    """Its own check covers /v1, /v2, /inference and /cohere, but /invocations runs a completion too."""
     routes = made(stats)
     routes.api_keys = ("one", "two")
     routes.app.go.set()  # type: ignore[attr-defined]
@@ -87,7 +89,7 @@ async def test_vllms_key_is_asked_for_where_vllm_does_not_ask() -> None:
     assert "/pause" in routes.app.seen  # type: ignore[attr-defined]
 
 
-async def test_what_is_not_ours_passes() -> None:
+async def test_other_paths_pass() -> None:
     routes = made(stats, "secret")
     async with client(routes) as http:
         assert (await http.get("/v1/models")).text == "vllm"
@@ -95,7 +97,7 @@ async def test_what_is_not_ours_passes() -> None:
     assert routes.app.seen == ["/v1/models", "/v1/plumage-else"]
 
 
-async def test_behind_a_root_path_they_are_guarded_too() -> None:
+async def test_routes_below_a_root_path_are_guarded_too() -> None:
     async with client(made(stats, "secret"), root_path="/llm") as http:
         assert (await http.get("/llm/v1/plumage/stats")).status_code == 401
 
@@ -110,7 +112,7 @@ async def silent(name: str, body: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(("ask", "expected"), [(None, 404), (dead, 503), (silent, 503)])
-async def test_an_engine_core_that_does_not_answer(ask: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_engine_core_is_reported(ask: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "_QUICK_SECONDS", 0.05)
     monkeypatch.setattr(endpoints, "_SCRAPE_SECONDS", 0.05)
     routes = made(ask)
@@ -118,10 +120,10 @@ async def test_an_engine_core_that_does_not_answer(ask: Any, expected: int, monk
         answer = await http.get("/v1/plumage/stats")
         assert answer.status_code == expected
         assert answer.json()["error"]["message"]
-        assert (await http.get("/metrics")).text == "vllm"  # a scrape never fails for our sake
+        assert (await http.get("/metrics")).text == "vllm"  # a scrape never fails because of us
 
 
-async def test_an_engine_core_without_our_scheduler_is_told_of_and_asked_no_more() -> None:
+async def test_engine_core_without_our_scheduler_is_logged_and_not_asked_again() -> None:
     guard = Guard("scheduler", Counters())
     guard.failed(AttributeError("made to fail"))
     asked: list[str] = []
@@ -134,9 +136,9 @@ async def test_an_engine_core_without_our_scheduler_is_told_of_and_asked_no_more
     routes = made(stock)
     async with client(routes) as http:
         for _ in range(2):
-            told = (await http.get("/v1/plumage/stats")).raise_for_status().json()
-            assert told["features"] == {"scheduler": {"on": False, "reason": "AttributeError: made to fail"}}
-            assert told["counters"] == {"failures": {"scheduler": 1}}
+            stats = (await http.get("/v1/plumage/stats")).raise_for_status().json()
+            assert stats["features"] == {"scheduler": {"on": False, "reason": "AttributeError: made to fail"}}
+            assert stats["counters"] == {"failures": {"scheduler": 1}}
             assert (await http.get("/v1/plumage/tables")).status_code == 503
             assert (await http.get("/metrics")).text == "vllm"
         drained = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 0})
@@ -152,7 +154,7 @@ async def test_an_engine_core_without_our_scheduler_is_told_of_and_asked_no_more
     assert ("plumage_engine_batch_limit", None) not in samples
 
 
-async def test_a_body_beyond_its_bound_is_refused_before_it_is_read_whole() -> None:
+async def test_body_beyond_its_bound_is_refused_before_it_is_complete() -> None:
     asked: list[str] = []
 
     async def ask(name: str, body: bytes) -> tuple[int, bytes]:
@@ -170,7 +172,7 @@ async def test_a_body_beyond_its_bound_is_refused_before_it_is_read_whole() -> N
         assert asked == ["learn"]
 
 
-async def test_a_drain_waits_for_what_is_in_flight() -> None:
+async def test_drain_waits_for_requests_in_flight() -> None:
     routes = made(stats)
     async with client(routes) as http:
         request = asyncio.create_task(http.post("/v1/completions"))
@@ -185,13 +187,13 @@ async def test_a_drain_waits_for_what_is_in_flight() -> None:
         assert (await request).text == "vllm"
 
 
-async def test_a_drain_without_patience_looks_once() -> None:
+async def test_drain_without_a_timeout_checks_once() -> None:
     async with client(made(stats)) as http:
         answer = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 0})
     assert answer.json() == {"drained": True, "inFlight": 0}
 
 
-async def test_a_drain_outlasts_a_step_that_takes_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drain_outlasts_a_step_longer_than_the_answer_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 0
 
     async def slow(name: str, body: bytes) -> tuple[int, bytes]:
@@ -208,7 +210,7 @@ async def test_a_drain_outlasts_a_step_that_takes_longer_than_an_answer_may(monk
     assert asked > 1
 
 
-async def test_a_drain_waits_for_requests_of_other_servers_too() -> None:
+async def test_drain_waits_for_requests_of_other_servers_too() -> None:
     left = [2, 1, 0]
 
     async def ask(name: str, body: bytes) -> tuple[int, bytes]:
@@ -226,14 +228,14 @@ async def test_a_drain_waits_for_requests_of_other_servers_too() -> None:
         b'{"timeoutSeconds": ' + b"9" * 400 + b"}", b"[" * 100_000,
     ],
 )  # fmt: skip
-async def test_a_drain_asked_wrongly(body: bytes) -> None:
+async def test_invalid_drain_is_refused(body: bytes) -> None:
     routes = made(stats)
     async with client(routes) as http:
         assert (await http.post("/v1/plumage/drain", content=body)).status_code == 400
     assert not routes.draining
 
 
-async def test_a_scrape_pulls_the_counters() -> None:
+async def test_scrape_reads_the_counters() -> None:
     routes = made(stats)
     async with client(routes) as http:
         await http.get("/metrics")
@@ -246,7 +248,7 @@ async def test_a_scrape_pulls_the_counters() -> None:
     assert samples["plumage_engine_stops_total", None] == 0
 
 
-def test_the_pools_word_lapses() -> None:
+def test_pool_wide_hotness_expires() -> None:
     now = [100.0]
     heats = PooledHeats(lambda: now[0])
     assert heats.prior(1) is None
@@ -257,7 +259,7 @@ def test_the_pools_word_lapses() -> None:
 
 
 @pytest.mark.parametrize("name", ["feather", "promote"])
-async def test_what_an_agent_says_reaches_the_engine_core_as_it_is(name: str) -> None:
+async def test_messages_of_an_agent_reach_the_engine_core_unchanged(name: str) -> None:
     heard: list[tuple[str, bytes]] = []
 
     async def core(asked: str, body: bytes) -> tuple[int, bytes]:

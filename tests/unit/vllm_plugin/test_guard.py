@@ -1,3 +1,5 @@
+"""The switch of each plugin feature: it is disabled at its first failure, with a reason in log and metrics."""
+
 from __future__ import annotations
 
 import logging
@@ -9,7 +11,7 @@ from plumage_engine.vllm.counters import MEANINGS, Counters
 from plumage_engine.vllm.guard import Guard
 
 
-def test_the_first_failure_switches_the_feature_off_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_first_failure_disables_the_feature_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     counters, fallen = Counters(), []
     guard = Guard("eviction", counters, lambda: fallen.append(1))
     with caplog.at_level(logging.ERROR):
@@ -31,7 +33,7 @@ def test_the_first_failure_switches_the_feature_off_and_says_so(caplog: pytest.L
         ["prefix caching is off, so requests have no hashes to be grouped by: --enable-prefix-caching"],
     ],
 )
-def test_what_is_against_a_feature_leaves_it_off_and_is_told_as_it_is(
+def test_obstacle_disables_a_feature_and_is_logged_unchanged(
     reasons: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     guard = Guard("feather", Counters())

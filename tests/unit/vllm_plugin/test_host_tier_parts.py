@@ -1,4 +1,4 @@
-"""The host tier's parts that need no vLLM: uses of chunks, who stays in host memory, and whether there is so much."""
+"""The host tier's parts that need no vLLM: uses of chunks, residents of host memory, and the available memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Chunk:
         return self.ref_cnt >= 0
 
 
-class Told:
+class PoolPrior:
     """Pool-wide hotness that was handed over."""
 
     def __init__(self, **hotness: float) -> None:
@@ -76,15 +76,15 @@ def stored(residents: Residents, keys: list[bytes], parent: bytes | None = None,
     residents.join(keys, parent, start)
 
 
-class TestHeats:
-    def test_a_request_uses_its_whole_chain_once(self) -> None:
+class TestHotness:
+    def test_request_uses_its_whole_chain_once(self) -> None:
         known = heats()
         used(known, "abc", 3)
         used(known, "ab", 2)
         assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [5, 5, 3, 0]
 
-    def test_what_the_pool_names_comes_first_and_ours_decides_the_rest(self) -> None:
-        known = heats(Told(a=7.0, b=8.0, c=7.0))
+    def test_pool_wide_hotness_comes_first_and_the_own_one_decides_the_rest(self) -> None:
+        known = heats(PoolPrior(a=7.0, b=8.0, c=7.0))
         used(known, "acd", 9)
         used(known, "aef", 1)
         used(known, "ae", 2)
@@ -93,11 +93,11 @@ class TestHeats:
             assert order == list("bacdefg")
 
     def test_uses_elsewhere_count_where_they_are_more(self) -> None:
-        known = heats(Told(a=7.0, b=2.0))
+        known = heats(PoolPrior(a=7.0, b=2.0))
         used(known, "abc", 3)
         assert [known.frequency(chunk_key(key_of(name))) for name in "abcd"] == [7, 3, 3, 0]
 
-    def test_a_prior_that_fails_is_told_of_once_and_asked_no_more(self) -> None:
+    def test_failing_prior_is_logged_once_and_not_asked_again(self) -> None:
         failures: list[Exception] = []
         known = heats(Broken(), failures)
         used(known, "a", 1)
@@ -105,19 +105,19 @@ class TestHeats:
         assert known.admission(chunk_key(key_of("a"))) == 255
         assert [str(failure) for failure in failures] == ["the table is torn"]
 
-    def test_the_same_hash_in_two_groups_is_two_chunks(self) -> None:
+    def test_same_hash_in_two_groups_is_two_chunks(self) -> None:
         assert chunk_key(key_of("a", 0)) != chunk_key(key_of("a", 1))
         assert chunk_key(key_of("a")) == int.from_bytes(key_of("a")[24:32], "big")
 
 
 class TestResidents:
-    def test_what_was_used_too_seldom_stays_out_and_so_does_what_hangs_below_it(self) -> None:
+    def test_rarely_used_chunk_and_its_children_are_not_admitted(self) -> None:
         known = heats()
         keys = used(known, "abc", 1)
         used(known, "a", 4)
         assert Residents(8, known).admit(keys, 8, 2, keys) == 1
 
-    def test_a_hot_newcomer_takes_the_place_of_the_coldest_and_a_cold_one_does_not(self) -> None:
+    def test_hot_chunk_replaces_the_coldest_and_a_cold_one_does_not(self) -> None:
         known = heats()
         cold, warm, hot = used(known, "a", 2), used(known, "b", 3), used(known, "c", 4)
         residents = Residents(2, known)
@@ -130,7 +130,7 @@ class TestResidents:
         stored(residents, warm)
         assert residents.admit(cold, 0, 2, cold) == 0
 
-    def test_equals_do_not_drive_one_another_out(self) -> None:
+    def test_equal_chunks_do_not_replace_each_other(self) -> None:
         known = heats()
         first, second = used(known, "a", 2), used(known, "b", 2)
         residents = Residents(1, known)
@@ -138,7 +138,7 @@ class TestResidents:
         assert residents.admit(second, 0, 2, second) == 0
         assert residents.admit(second, 0, 2, second, always=True) == 1
 
-    def test_of_a_chain_the_deepest_goes_first(self) -> None:
+    def test_deepest_chunk_of_a_chain_is_dropped_first(self) -> None:
         known = heats()
         chain, hot = used(known, "abc", 2), used(known, "xy", 5)
         residents = Residents(3, known)
@@ -149,7 +149,7 @@ class TestResidents:
         assert gone is not None
         assert [key for key, _ in gone] == [chain[2], chain[1]]
 
-    def test_what_is_offered_or_in_transfer_does_not_go(self) -> None:
+    def test_offered_or_moving_chunk_is_not_dropped(self) -> None:
         known = heats()
         old, busy, hot = used(known, "a", 2), used(known, "b", 2), used(known, "c", 9)
         residents = Residents(2, known)
@@ -160,7 +160,7 @@ class TestResidents:
         assert residents.evict(1, set(old)) is None
         assert len(residents) == 2
 
-    def test_a_chunk_that_has_gone_and_come_back_goes_once(self) -> None:
+    def test_chunk_that_returned_is_dropped_once(self) -> None:
         known = heats()
         first, second = used(known, "a", 2), used(known, "b", 3)
         residents = Residents(2, known)
@@ -173,14 +173,14 @@ class TestResidents:
         assert gone is not None
         assert [key for key, _ in gone] == [*first, *second]
 
-    def test_only_as_much_of_a_chain_comes_in_as_there_is_room_for(self) -> None:
+    def test_chain_is_admitted_as_far_as_there_is_room(self) -> None:
         known = heats()
         chain, hotter = used(known, "abcd", 3), used(known, "x", 9)
         residents = Residents(3, known)
         stored(residents, hotter)
         assert residents.admit(chain, 2, 2, chain) == 2
 
-    def test_entries_are_told_newest_first_until_their_last_chunk_has_gone(self) -> None:
+    def test_entries_are_listed_newest_first_until_their_last_chunk_is_dropped(self) -> None:
         known = heats()
         residents = Residents(4, known)
         stored(residents, used(known, "ab", 2))
@@ -193,8 +193,8 @@ class TestResidents:
         assert not len(residents)
 
     @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 6)), max_size=60), st.integers(1, 6))
-    def test_it_keeps_the_hottest_of_what_came_often_enough(self, uses: list[tuple[int, int]], room: int) -> None:
-        """Against a slow one: newcomers of one chunk, compared with the coldest by hand."""
+    def test_hottest_of_the_often_used_chunks_stay(self, uses: list[tuple[int, int]], room: int) -> None:
+        """Against a slow model: new chains of one chunk, each compared with the coldest resident."""
         known, slow = heats(), dict[bytes, None]()
         residents = Residents(room, known)
         for name, times in uses:
@@ -218,19 +218,19 @@ class TestResidents:
 
 
 class TestMemory:
-    def test_the_machines_memory_or_its_containers_limit(self, tmp_path: Path) -> None:
+    def test_memory_is_that_of_the_machine_or_the_limit_of_its_container(self, tmp_path: Path) -> None:
         limit, none = tmp_path / "memory.max", tmp_path / "missing"
         limit.write_text("123456789\n")
         assert machine_memory((limit, none)) == 123456789
         limit.write_text("max\n")
         assert machine_memory((limit, none)) > 123456789
 
-    def test_more_than_there_is_is_refused_with_both_figures(self) -> None:
+    def test_size_beyond_the_memory_is_refused_with_both_figures(self) -> None:
         check_host_memory(2**30, 2**30, shared=False)
         with pytest.raises(ConfigurationError, match=r"cpu_bytes_to_use is 2\.00 GiB, but this machine has 1\.00 GiB"):
             check_host_memory(2 * 2**30, 2**30, shared=False)
 
-    def test_shared_memory_that_is_too_small_names_the_remedy(self, tmp_path: Path) -> None:
+    def test_small_shared_memory_is_refused_with_a_remedy(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="emptyDir"):
             check_host_memory(2**60, 2**61, shared=True, folder=tmp_path)
         check_host_memory(2**60, 2**61, shared=True, folder=tmp_path / "missing")

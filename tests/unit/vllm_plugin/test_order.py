@@ -22,7 +22,7 @@ BLOCK = 16
 
 @dataclass(eq=False)
 class FakeRequest:
-    """What the order reads of vLLM's `Request`."""
+    """The fields of vLLM's `Request` that the order reads."""
 
     request_id: str
     block_hashes: list[bytes]
@@ -92,14 +92,14 @@ class Bench:
         self.order.end(request.request_id)
 
 
-def test_a_sibling_is_admitted_before_an_older_stranger() -> None:
+def test_sibling_is_admitted_before_an_older_stranger() -> None:
     bench = Bench()
     first, stranger, sibling = bench.insert(1), bench.insert(2), bench.insert(1)
     assert [bench.admit() for _ in range(3)] == [first, sibling, stranger]
     assert bench.admit() is None
 
 
-def test_what_an_admission_costs_the_shared_prefix_is_counted() -> None:
+def test_loss_of_the_shared_prefix_is_counted() -> None:
     bench = Bench()
     bench.insert(1, blocks=4)
     bench.insert(1, blocks=4)
@@ -113,11 +113,11 @@ def test_what_an_admission_costs_the_shared_prefix_is_counted() -> None:
     assert bench.counters.get("tip_loss") == 4
 
 
-def test_what_was_put_aside_comes_back_ahead_of_the_policys_choice() -> None:
+def test_request_put_aside_returns_before_the_choice_of_the_policy() -> None:
     bench = Bench()
     blocked, other = bench.insert(1), bench.insert(1)
     assert bench.put_aside() is blocked
-    assert bench.admit() is other  # the step goes on without it
+    assert bench.admit() is other  # the step continues without it
     bench.order.put_back(blocked)
     assert len(bench.order) == 1
     assert bench.admit() is blocked
@@ -125,7 +125,7 @@ def test_what_was_put_aside_comes_back_ahead_of_the_policys_choice() -> None:
     assert bench.order.active == bench.order.queue.active == 2
 
 
-def test_a_preempted_request_is_next_and_active_no_longer() -> None:
+def test_preempted_request_is_next_and_no_longer_active() -> None:
     bench = Bench()
     old, new = bench.insert(1), bench.insert(1)
     assert bench.admit() is old
@@ -137,7 +137,7 @@ def test_a_preempted_request_is_next_and_active_no_longer() -> None:
     assert bench.admit() is new
 
 
-def test_a_request_older_than_its_bound_is_admitted_whatever_the_policy_says() -> None:
+def test_request_past_the_ageing_bound_is_admitted_next() -> None:
     bench = Bench(policy="Heuristic")
     for _ in range(6):
         bench.insert(1, blocks=40)
@@ -152,7 +152,7 @@ def test_a_request_older_than_its_bound_is_admitted_whatever_the_policy_says() -
     assert bench.counters.get("aged") == 1
 
 
-def test_nothing_running_means_no_stop() -> None:
+def test_order_never_stops_while_nothing_runs() -> None:
     bench = Bench(policy="Heuristic")
     for group in range(4):
         bench.insert(group)
@@ -162,7 +162,7 @@ def test_nothing_running_means_no_stop() -> None:
         bench.finish(admitted)
 
 
-def test_aborts_are_tolerated_wherever_the_request_is() -> None:
+def test_aborts_are_accepted_in_every_state() -> None:
     bench = Bench()
     waiting, aside, gone = bench.insert(1), bench.insert(2), bench.request(3)
     bench.order.remove(gone)
@@ -176,7 +176,7 @@ def test_aborts_are_tolerated_wherever_the_request_is() -> None:
     assert len(bench.order) == len(bench.order.queue) == 0
 
 
-def test_an_open_request_that_ends_is_forgotten() -> None:
+def test_ended_open_request_is_forgotten() -> None:
     bench = Bench()
     only = bench.insert(1)
     assert bench.put_aside() is only
@@ -184,7 +184,7 @@ def test_an_open_request_that_ends_is_forgotten() -> None:
     assert len(bench.order.queue) == bench.order.queue.active == 0
 
 
-def test_requests_that_run_without_having_waited_here_are_active_too() -> None:
+def test_running_requests_that_never_waited_here_are_active_too() -> None:
     bench = Bench()
     loaded = bench.request(1)
     bench.running.append(loaded)
@@ -195,7 +195,7 @@ def test_requests_that_run_without_having_waited_here_are_active_too() -> None:
     assert bench.order.queue.active == 0
 
 
-def test_a_sessions_next_input_waits_again() -> None:
+def test_next_input_of_a_session_waits_again() -> None:
     bench = Bench()
     session = bench.insert(1)
     assert bench.admit() is session
@@ -206,25 +206,25 @@ def test_a_sessions_next_input_waits_again() -> None:
     assert bench.admit() is session
 
 
-def test_steps_before_which_nothing_was_asked_are_told_together_before_the_next_question() -> None:
-    bench, told = Bench(), []
-    bench.order.queue.policy.observe = told.append  # type: ignore[attr-defined]
+def test_steps_without_a_question_are_reported_together_before_the_next_one() -> None:
+    bench, reported = Bench(), []
+    bench.order.queue.policy.observe = reported.append  # type: ignore[attr-defined]
     bench.insert(1)
     bench.insert(1)
     assert bench.admit()
     bench.order.observe(StepOutcome(0.5, 0, prefill_tokens=64))
     for _ in range(3):
         bench.order.observe(StepOutcome(0.25, 1))
-    assert told == [StepOutcome(0.5, 0, prefill_tokens=64)]
+    assert reported == [StepOutcome(0.5, 0, prefill_tokens=64)]
     assert bench.admit()
     bench.order.observe(StepOutcome(0.5, 2))
-    assert told[1:] == [StepOutcome(0.75, 3, steps=3), StepOutcome(0.5, 2)]
+    assert reported[1:] == [StepOutcome(0.75, 3, steps=3), StepOutcome(0.5, 2)]
     for _ in range(100):
         bench.order.observe(StepOutcome(0.25, 2))
-    assert told[3:] == [StepOutcome(16.0, 128, steps=64), StepOutcome(0.25, 2)], "nor do they wait for ever"
+    assert reported[3:] == [StepOutcome(16.0, 128, steps=64), StepOutcome(0.25, 2)], "nor do they wait for ever"
 
 
-def test_another_policy_takes_over_who_waits_and_who_runs() -> None:
+def test_new_policy_takes_over_waiting_and_running_requests() -> None:
     bench = Bench(policy="Fcfs")
     first, aside = bench.insert(1), bench.insert(3)
     assert bench.admit() is first
@@ -238,7 +238,7 @@ def test_another_policy_takes_over_who_waits_and_who_runs() -> None:
     assert bench.counters.get("admissions") == admissions + 3, "who runs already is not admitted again"
 
 
-def test_who_has_waited_keeps_its_turn_under_another_policy() -> None:
+def test_aged_request_keeps_its_turn_under_another_policy() -> None:
     bench = Bench(policy="Fcfs", max_wait=10.0)
     first = bench.insert(1)
     assert bench.admit() is first
@@ -275,7 +275,7 @@ def test_every_request_is_served_once(policy: str) -> None:
 
 
 @pytest.mark.parametrize("group", [["a"], {"a": 1}, None, 1.5, "g" * 257, 1 << 65, float("nan")])
-def test_a_group_that_is_none_is_as_if_it_were_not_there(group: Any) -> None:
+def test_invalid_group_is_ignored(group: Any) -> None:
     """A client may send lists and more in `vllm_xargs`."""
     bench = Bench("Oracle")
     assert _candidate_of(bench, {"plumage_group": group}).group is None
@@ -283,12 +283,12 @@ def test_a_group_that_is_none_is_as_if_it_were_not_there(group: Any) -> None:
 
 
 @pytest.mark.parametrize("group", ["chat", 7, "g" * 256])
-def test_a_group_is_a_name_or_a_number(group: Any) -> None:
+def test_group_is_a_name_or_a_number(group: Any) -> None:
     assert _candidate_of(Bench("Oracle"), {"plumage_group": group}).group == group
 
 
 @pytest.mark.parametrize("extra", [None, {}, {"other": [1]}, ["plumage_group"]])
-def test_other_arguments_of_clients_are_not_looked_at(extra: Any) -> None:
+def test_other_arguments_of_clients_are_ignored(extra: Any) -> None:
     assert _candidate_of(Bench("Oracle"), extra).group is None
 
 
@@ -300,7 +300,7 @@ def _candidate_of(bench: Bench, extra: Any) -> Candidate:
 
 
 class AsVllmDoes(RuleBasedStateMachine):
-    """Any sequence of what vLLM's scheduler does to its queue."""
+    """Any sequence of operations of vLLM's scheduler on its queue."""
 
     def __init__(self) -> None:
         super().__init__()

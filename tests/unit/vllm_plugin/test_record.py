@@ -1,4 +1,4 @@
-"""The record of cached blocks: what snapshots tell is what the engine's events told, and nothing else."""
+"""The record of cached blocks: its snapshots have exactly what the engine's events reported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(record: BlockRecord, seq: int = 7) -> list[list[Any]]:
     return [list(msgspec.structs.astuple(row)) for row in snapshot.blocks]
 
 
-def test_a_block_is_told_with_parent_ids_keys_and_copies() -> None:
+def test_block_is_listed_with_parent_ids_keys_and_copies() -> None:
     record = BlockRecord(100)
     record.stored(stored([1, 2], None, lora_name="ada", extra_keys=[["ada", "salt"], ["ada"]]))
     record.stored(stored([2], 1, lora_name="ada", extra_keys=[["ada"]]))
@@ -43,7 +43,7 @@ def test_a_block_is_told_with_parent_ids_keys_and_copies() -> None:
     ]
 
 
-def test_a_copy_that_leaves_takes_no_other_with_it() -> None:
+def test_removed_copy_leaves_the_others() -> None:
     record = BlockRecord(100)
     record.stored(stored([1]))
     record.stored(stored([1]))
@@ -56,7 +56,7 @@ def test_a_copy_that_leaves_takes_no_other_with_it() -> None:
     assert (rows(record), len(record)) == ([], 0)
 
 
-def test_groups_do_not_mix() -> None:
+def test_groups_are_separate() -> None:
     record = BlockRecord(100)
     record.stored(stored([1], group_idx=0))
     record.stored(stored([1], group_idx=1))
@@ -64,7 +64,7 @@ def test_groups_do_not_mix() -> None:
     assert [row[4] for row in rows(record)] == [1]
 
 
-def test_parents_come_first_although_they_came_back_later() -> None:
+def test_parents_come_first_although_they_returned_later() -> None:
     record = BlockRecord(100)
     record.stored(stored([1, 2, 3]))
     record.removed(removed(1))
@@ -72,20 +72,20 @@ def test_parents_come_first_although_they_came_back_later() -> None:
     assert [row[0] for row in rows(record)] == [1, 2, 3]
 
 
-def test_a_block_that_nobody_described_is_counted_and_not_invented() -> None:
+def test_undescribed_block_is_counted_and_not_invented() -> None:
     record = BlockRecord(100)
     record.stored(Stored([5], None, [], 0, medium="CPU", group_idx=0))  # host memory's short event
     record.stored(stored([1, 2], token_ids=[1, 2, 3]))  # a sparse group's: ids of other blocks among them
     assert (rows(record), record.missing, len(record)) == ([], 3, 0)
     assert msgspec.msgpack.decode(encode(record.rows(), seq=0, block_size=SIZE))["missing"] == 3
-    record.stored(stored([5]))  # now the device holds it as well, and tells
+    record.stored(stored([5]))  # now the device holds it as well, and describes it
     assert [(row[0], row[3]) for row in rows(record)] == [(5, "CPU"), (5, "GPU")]
     for block_hash in (1, 2):
         record.removed(removed(block_hash))
     assert record.missing == 0
 
 
-def test_beyond_its_capacity_it_counts() -> None:
+def test_blocks_beyond_the_capacity_are_counted() -> None:
     record = BlockRecord(2)
     record.stored(stored([1, 2, 3]))
     assert ([row[0] for row in rows(record)], record.missing) == ([1, 2], 1)
@@ -99,9 +99,9 @@ def test_blocks_known_by_their_hash_are_bounded_too() -> None:
     record.stored(Stored(list(range(50)), None, [], 0, medium="CPU", group_idx=0))
     assert len(record._blocks) == 2 + 3
     assert (len(record), record.missing, record.beyond) == (2, 50, 47)
-    told = encode(record.rows(), seq=0, block_size=SIZE, beyond=record.beyond)
-    assert msgspec.msgpack.decode(told)["missing"] == 50
-    record.stored(stored([7]))  # one that is beyond: the device tells what it is
+    snapshot = encode(record.rows(), seq=0, block_size=SIZE, beyond=record.beyond)
+    assert msgspec.msgpack.decode(snapshot)["missing"] == 50
+    record.stored(stored([7]))  # one beyond the capacity, which the device describes
     assert [row[0] for row in rows(record)] == [90, 91, 7]
     for block_hash in range(50):
         record.removed(removed(block_hash, "CPU"))
@@ -110,7 +110,7 @@ def test_blocks_known_by_their_hash_are_bounded_too() -> None:
     assert record.strays == 1
 
 
-def test_a_removal_of_what_was_never_there_is_counted() -> None:
+def test_removal_of_an_unknown_block_is_counted() -> None:
     record = BlockRecord(100)
     record.stored(stored([1]))
     record.removed(removed(1, "CPU"))
@@ -118,7 +118,7 @@ def test_a_removal_of_what_was_never_there_is_counted() -> None:
     assert (record.strays, len(record)) == (2, 1)
 
 
-def test_cleared_is_empty() -> None:
+def test_record_is_empty_after_a_clear() -> None:
     record = BlockRecord(1)
     record.stored(stored([1, 2, 3]))
     assert (record.missing, record.beyond) == (2, 1)
@@ -126,19 +126,19 @@ def test_cleared_is_empty() -> None:
     assert (len(record), record.missing, rows(record)) == (0, 0, [])
 
 
-def test_rows_stay_as_they_were_taken_while_the_engine_goes_on() -> None:
+def test_taken_rows_do_not_change_while_the_engine_continues() -> None:
     record = BlockRecord(100)
     record.stored(stored([1, 2]))
     taken = record.rows()
     record.stored(stored([1]))
     record.removed(removed(2))
     record.stored(stored([3], 1))
-    told = decode_snapshot(encode(taken, seq=0, block_size=SIZE)).blocks
-    assert [(row.block_hash, row.copies) for row in told] == [(1, 1), (2, 1)]
+    blocks = decode_snapshot(encode(taken, seq=0, block_size=SIZE)).blocks
+    assert [(row.block_hash, row.copies) for row in blocks] == [(1, 1), (2, 1)]
 
 
 @given(st.randoms(use_true_random=False))
-def test_any_history_is_told_as_a_plain_count_would(rng: random.Random) -> None:
+def test_rows_equal_a_plain_count_after_any_history(rng: random.Random) -> None:
     record, held = BlockRecord(1000), Counter[tuple[int, str]]()
     for _ in range(60):
         if held and rng.random() < 0.4:
@@ -150,16 +150,16 @@ def test_any_history_is_told_as_a_plain_count_would(rng: random.Random) -> None:
             chain = list(range(first, first + rng.randrange(1, 4)))
             record.stored(stored(chain, first - 1 if first else None, medium=medium))
             held.update((block_hash, medium) for block_hash in chain)
-    told = rows(record)
-    assert {(row[0], row[3]): row[7] for row in told} == dict(held)
+    listed = rows(record)
+    assert {(row[0], row[3]): row[7] for row in listed} == dict(held)
     seen: set[int] = set()
-    present = {row[0] for row in told}
-    for row in told:
+    present = {row[0] for row in listed}
+    for row in listed:
         assert row[1] is None or row[1] in seen or row[1] not in present
         seen.add(row[0])
 
 
-def test_a_block_of_16_tokens_takes_no_more_memory_than_stated() -> None:
+def test_block_of_16_tokens_takes_no_more_memory_than_stated() -> None:
     rng = random.Random(0)
     events = [
         Stored([rng.getrandbits(64)], rng.getrandbits(64), list(range(16)), 16, medium="GPU", group_idx=0)

@@ -1,3 +1,5 @@
+"""The order of a batch's rows: swaps that make rows of one prefix adjacent."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from plumage_engine.vllm.row_order import rank_rows, swaps
 
 
 @given(st.lists(st.binary(max_size=3), max_size=30))
-def test_the_swaps_sort_the_rows(rows: list[bytes]) -> None:
+def test_swaps_sort_the_rows(rows: list[bytes]) -> None:
     placed = list(rows)
     wanted = rank_rows(rows)
     for one, other in swaps(wanted):
@@ -24,22 +26,22 @@ def test_the_swaps_sort_the_rows(rows: list[bytes]) -> None:
 
 
 @given(st.permutations(range(12)))
-def test_no_more_swaps_than_the_cycles_need(wanted: list[int]) -> None:
+def test_swaps_are_as_few_as_the_cycles_need(wanted: list[int]) -> None:
     moved = sum(1 for place, row in enumerate(wanted) if place != row)
     assert len(swaps(wanted)) <= max(0, moved - 1)
 
 
-def test_rows_of_one_prefix_stand_together_at_every_level() -> None:
+def test_rows_of_one_prefix_are_adjacent_at_every_level() -> None:
     root, left, right = b"\x01\0\0\0", b"\x07\0\0\0", b"\x03\0\0\0"
     rows = [root + left + b"a", b"\x02\0\0\0", root + right + b"b", root + left + b"c"]
     assert [rows[row][:8] for row in rank_rows(rows)] == [root + right, root + left, root + left, rows[1][:8]]
 
 
-def test_a_sorted_batch_is_left_alone() -> None:
+def test_sorted_batch_is_unchanged() -> None:
     assert swaps(rank_rows([b"a", b"a", b"b"])) == []
 
 
-def test_a_runner_that_is_left_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_runner_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_order, "_guard", None)
     guard = Guard("batchOrder", Counters())
     row_order.install(guard, SimpleNamespace(use_v2_model_runner=True))
@@ -71,8 +73,8 @@ class Batch:
         (0, ["dec-9", "dec-5", "dec-1", "short", "long", "first"]),
     ],
 )
-def test_those_that_decode_stay_in_front_where_the_backend_wants_that(threshold: int | None, order: list[str]) -> None:
-    """A prompt of one token, and the last token of a chunked one, are scheduled as many tokens as a decode is."""
+def test_decoding_rows_stay_in_front_where_the_backend_requires_it(threshold: int | None, order: list[str]) -> None:
+    """A prompt of one token, and the last token of a chunked one, are scheduled with as many tokens as a decode."""
     batch = Batch([
         ("dec-9", 30, 20, 9), ("dec-5", 40, 20, 5), ("dec-1", 25, 20, 1), ("short", 20, 21, 2), ("long", 8, 60, 7),
         ("first", 0, 1, 0),

@@ -1,3 +1,5 @@
+"""The plugin's settings: their sources, and the errors for wrong ones."""
+
 from __future__ import annotations
 
 import json
@@ -11,14 +13,14 @@ from plumage_bench.baselines.eviction import path
 from plumage_engine.vllm.settings import ENVIRONMENT, PluginSettings, check_keys, read_feather, read_settings
 
 
-def test_without_settings_the_plugin_is_not_configured() -> None:
+def test_plugin_without_settings_is_not_configured() -> None:
     assert read_settings({}, {}) is None
     assert read_settings(None, {ENVIRONMENT: " "}) is None
     assert read_settings({"another": 1}, {}) is None
 
 
 @pytest.mark.parametrize(("config", "environment"), [({"plumage": {}}, {}), ({}, {ENVIRONMENT: "{}"})])
-def test_an_empty_object_switches_the_defaults_on(config: object, environment: dict[str, str]) -> None:
+def test_empty_object_enables_the_defaults(config: object, environment: dict[str, str]) -> None:
     settings = read_settings(config, environment)
     assert settings == PluginSettings()
     assert settings is not None
@@ -28,7 +30,7 @@ def test_an_empty_object_switches_the_defaults_on(config: object, environment: d
     assert not settings.feather.order_batch
 
 
-def test_the_command_line_is_taken_before_the_environment() -> None:
+def test_command_line_wins_over_the_environment() -> None:
     settings = read_settings({"plumage": {"feather": None}}, {ENVIRONMENT: '{"eviction": null}'})
     assert settings is not None
     assert settings.feather is None
@@ -36,7 +38,7 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "phrases"),
     [
         ({"feather": {"policy": "Bandid"}}, ["Bandid", "Bandit", "QLearning", "ChtOrder", "Fcfs"]),
         ({"eviction": {"policy": "Hottest"}}, ["Hottest", "Hotness", "Rlt", "Lru"]),
@@ -73,24 +75,24 @@ def test_the_command_line_is_taken_before_the_environment() -> None:
         ("on", ["object"]),
     ],
 )
-def test_a_mistake_is_told_with_what_would_be_right(given: object, words: list[str]) -> None:
+def test_mistake_is_reported_with_the_valid_choice(given: object, phrases: list[str]) -> None:
     for config, environment in (({"plumage": given}, {}), ({}, {ENVIRONMENT: json.dumps(given)})):
         with pytest.raises(ConfigurationError) as raised:
             read_settings(config, environment)
-        assert all(word in str(raised.value) for word in words), str(raised.value)
+        assert all(phrase in str(raised.value) for phrase in phrases), str(raised.value)
 
 
-def test_what_is_no_json_is_told() -> None:
+def test_invalid_json_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="PLUMAGE_VLLM must hold a JSON object"):
         read_settings(None, {ENVIRONMENT: "feather"})
 
 
-def test_what_is_nested_beyond_all_reason_is_told_as_no_json() -> None:
+def test_too_deeply_nested_text_is_reported_as_invalid_json() -> None:
     with pytest.raises(ConfigurationError, match="PLUMAGE_VLLM must hold a JSON object"):
         read_settings(None, {ENVIRONMENT: "[" * 100_000})
 
 
-def test_a_batching_policy_is_read_alone() -> None:
+def test_batching_policy_is_read_alone() -> None:
     made = read_feather(b'{"policy": "Heuristic", "chunkTokens": 128}')
     assert made is not None
     assert (made.policy, made.chunk_tokens, made.order_batch) == ("Heuristic", 128, False)
@@ -98,7 +100,7 @@ def test_a_batching_policy_is_read_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "word"),
+    ("body", "name"),
     [
         (b"{", "JSON"),
         (b"[]", "feather"),
@@ -113,13 +115,13 @@ def test_a_batching_policy_is_read_alone() -> None:
         (b"\xff", "JSON"),
     ],
 )
-def test_a_wrong_batching_policy_is_told(body: bytes, word: str) -> None:
-    with pytest.raises(ConfigurationError, match=word):
+def test_wrong_batching_policy_is_reported(body: bytes, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
         read_feather(body)
 
 
 @pytest.mark.parametrize("key", ["feather", "hostTier", "host_tier", "batchLimit", "plumge", "Plumage"])
-def test_what_is_ours_and_stands_elsewhere_is_refused(key: str) -> None:
+def test_own_setting_in_another_place_is_refused(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'{key}.*"plumage"'):
         check_keys({key: {}, "another": 1})
     with pytest.raises(ConfigurationError, match=key):
@@ -127,12 +129,12 @@ def test_what_is_ours_and_stands_elsewhere_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"plumage": {}}, {"plum": 1, "virtualGpu": {}, "gdn": "x"}, object()])
-def test_what_is_other_plugins_is_left_to_them(given: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_other_plugins_are_ignored(given: object, caplog: pytest.LogCaptureFixture) -> None:
     check_keys(given)
     assert not caplog.records
 
 
-def test_a_name_that_others_may_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_ambiguous_name_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     check_keys({"eviction": {}, "plumage": {}})
     (record,) = caplog.records
     assert record.levelname == "WARNING"

@@ -1,3 +1,5 @@
+"""Times and token counts of vLLM's steps, from its schedule and its output."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -8,7 +10,7 @@ from plumage_engine.vllm.steps import StepTimes
 
 @dataclass(eq=False)
 class FakeOutput:
-    """What is read of vLLM's `SchedulerOutput`."""
+    """The fields of vLLM's `SchedulerOutput` that are read."""
 
     num_scheduled_tokens: dict[str, int]
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -23,13 +25,13 @@ def ended(times: StepTimes, output: Any, now: float) -> tuple[float, int, int] |
     return None if outcome is None else (outcome.seconds, outcome.decode_tokens, outcome.prefill_tokens)
 
 
-def test_a_step_runs_from_its_schedule_to_its_output() -> None:
+def test_step_lasts_from_its_schedule_to_its_output() -> None:
     times, step = StepTimes(), FakeOutput({"a": 1, "b": 1, "c": 40})
     times.begun(step, 10.0)
     assert ended(times, step, 10.5) == (0.5, 2, 40)
 
 
-def test_under_asynchronous_scheduling_a_step_begins_when_the_one_before_ends() -> None:
+def test_asynchronous_step_begins_when_the_previous_one_ends() -> None:
     times, first, second = StepTimes(), FakeOutput({"a": 1}), FakeOutput({"a": 1})
     times.begun(first, 10.0)
     times.begun(second, 10.1)
@@ -43,10 +45,10 @@ def test_drafts_are_neither_prefill_nor_decoded_tokens() -> None:
     assert ended(times, step, 1.0) == (1.0, 2, 9)
 
 
-def test_a_step_that_nobody_began_or_that_is_empty_tells_nothing() -> None:
+def test_unknown_or_empty_step_gives_nothing() -> None:
     times, empty, lost, step = StepTimes(), FakeOutput({}), FakeOutput({"a": 1}), FakeOutput({"a": 1})
     assert ended(times, lost, 1.0) is None
     for output in (empty, lost, step):
         times.begun(output, 2.0)
     assert ended(times, empty, 3.0) is None
-    assert ended(times, step, 4.0) == (1.0, 1, 0)  # the output of `lost` never came
+    assert ended(times, step, 4.0) == (1.0, 1, 0)  # the output of `lost` never arrived
