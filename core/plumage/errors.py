@@ -3,7 +3,7 @@
 PlumageError
 ├── ConfigurationError      what a person wrote can't work; the message says what to change
 │   └── ManifestError       a manifest, with every mistake at once
-├── RefusedError            a caller of a pod's own routes is not let in
+├── CallerRefusedError      a caller of a pod's own routes is not let in
 └── StateError              a caller broke a contract: an unknown request, a block freed twice
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from plumage.plural import counted
 
-__all__ = ["ConfigurationError", "ManifestError", "PlumageError", "RefusedError", "StateError"]
+__all__ = ["CallerRefusedError", "ConfigurationError", "ManifestError", "PlumageError", "StateError"]
 
 
 class PlumageError(Exception):
@@ -33,7 +33,7 @@ class ManifestError(ConfigurationError):
         )
 
 
-class RefusedError(PlumageError):
+class CallerRefusedError(PlumageError):
     """A caller is not let in. `status`: 401 for what proves nothing, 403 for somebody who may not, 503 where nobody can
     be known now. The message says why and never holds the secret."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import jwt
 
 from plumage.cluster import AUDIENCE
-from plumage.errors import ConfigurationError, RefusedError
+from plumage.errors import CallerRefusedError, ConfigurationError
 
 __all__ = ["LEEWAY", "caller_of", "key_id_of", "parse_keys"]
 
@@ -43,14 +43,14 @@ def parse_keys(data: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 def key_id_of(token: str) -> str:
     """The key that a token says it is signed with; nothing of it is proved yet."""
     if len(token) > LONGEST:
-        raise RefusedError(401, "the token is too long for a service account's")
+        raise CallerRefusedError(401, "the token is too long for a service account's")
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError as error:
-        raise RefusedError(401, "it is no service account's token (a JWT)") from error
+        raise CallerRefusedError(401, "it is no service account's token (a JWT)") from error
     name = header.get("kid")
     if not isinstance(name, str) or not name:
-        raise RefusedError(401, "the token does not name the key that signed it")
+        raise CallerRefusedError(401, "the token does not name the key that signed it")
     return name
 
 
@@ -58,23 +58,25 @@ def caller_of(token: str, keys: Mapping[str, jwt.PyJWK], now: float, audience: s
     """The service account's full name. now: seconds since 1970."""
     key = keys.get(key_id_of(token))
     if key is None:
-        raise RefusedError(401, "the token is signed with a key that this cluster's API server does not have")
+        raise CallerRefusedError(401, "the token is signed with a key that this cluster's API server does not have")
     try:
         claims = jwt.decode(token, key, algorithms=_ALGORITHMS, options=_CHECKED_HERE)  # type: ignore[arg-type]
     except jwt.PyJWTError as error:
-        raise RefusedError(401, "the token's signature is wrong") from error
+        raise CallerRefusedError(401, "the token's signature is wrong") from error
     _check_audience(claims.get("aud"), audience)
     _check_time(claims, now)
     subject = claims.get("sub")
     if not isinstance(subject, str) or not subject.startswith("system:serviceaccount:"):
-        raise RefusedError(401, "the token names no service account")
+        raise CallerRefusedError(401, "the token names no service account")
     return subject
 
 
 def _check_audience(given: object, wanted: str) -> None:
     audiences = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     if wanted not in audiences:
-        raise RefusedError(401, f"the token is not for audience {wanted!r}: mount one with it (serviceAccountToken)")
+        raise CallerRefusedError(
+            401, f"the token is not for audience {wanted!r}: mount one with it (serviceAccountToken)"
+        )
 
 
 def _check_time(claims: Mapping[str, Any], now: float) -> None:
@@ -82,13 +84,15 @@ def _check_time(claims: Mapping[str, Any], now: float) -> None:
     expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
     if now > expires + LEEWAY:
         late = int(now - expires)
-        raise RefusedError(401, f"the token expired {late} s ago: it was not read anew, or the two clocks differ")
+        raise CallerRefusedError(401, f"the token expired {late} s ago: it was not read anew, or the two clocks differ")
     if now < begins - LEEWAY:
         early = int(begins - now)
-        raise RefusedError(401, f"the token counts in {early} s only: this machine's clock is behind its issuer's")
+        raise CallerRefusedError(
+            401, f"the token counts in {early} s only: this machine's clock is behind its issuer's"
+        )
 
 
 def _time(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise RefusedError(401, "the token does not say until when it counts")
+    raise CallerRefusedError(401, "the token does not say until when it counts")

@@ -17,6 +17,7 @@ from typing import Any
 
 import kopf
 
+from plumage.backoff import Backoff
 from plumage_operator.autoscaling import AutoscalingLoop, FleetClient
 from plumage_operator.cache.relist import fill_store, keep_relisting, missing_definitions
 from plumage_operator.cache.store import PoolKey, Store
@@ -169,7 +170,7 @@ class Manager:
         It retries while the API server is down, and a few times when it refuses: just after its start, it refuses what
         roles allow.
         """
-        wait, refusals = _FIRST_WAIT, 0
+        backoff, refusals = Backoff(None, _FIRST_WAIT, _LONGEST_WAIT), 0
         while True:
             try:
                 await self._wait_for_definitions(api)
@@ -179,10 +180,10 @@ class Manager:
                 refusals += isinstance(error, RefusedError)
                 if refusals > _REFUSALS:
                     raise
+                wait = backoff.next()
                 log.warning("can't fill the cache, retrying in %g s: %s", wait, error)
                 self.heartbeats.beat(_LOOP)
                 await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
         for pool in self.store.pools():
             self._changed(pool)
 
@@ -191,13 +192,13 @@ class Manager:
 
         Without them a watch sees nothing: the operator would look healthy and do nothing.
         """
-        wait = _FIRST_WAIT
+        backoff = Backoff(None, _FIRST_WAIT, _LONGEST_WAIT)
         while missing := await missing_definitions(api, self._options.namespaces):
+            wait = backoff.next()
             self.not_ready_reason = f"the cluster has no definition of {' and '.join(missing)}: {_DEFINE}"
             log.error("%s; retrying in %g s", self.not_ready_reason, wait)
             self.heartbeats.beat(_LOOP)
             await asyncio.sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
         self.not_ready_reason = ""
 
     async def _run_kopf(self, stopped: asyncio.Event, kinds: tuple[Kind, ...]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 
+from plumage.backoff import delay
 from plumage_cli.errors import CliError
 from plumage_cli.local.log import OURS, ChildLog
 from plumage_cli.local.plan import ProcessPlan
@@ -32,7 +33,7 @@ class ChildState(Enum):
 
 def backoff(crashes: int) -> float:
     """Seconds to wait after the `crashes`-th crash in a row."""
-    return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(crashes - 1, 16))
+    return delay(crashes, _FIRST_WAIT, _LONGEST_WAIT)
 
 
 class Child:

@@ -16,7 +16,7 @@ from typing import Final
 
 import jwt
 
-from plumage.errors import ConfigurationError, RefusedError
+from plumage.errors import CallerRefusedError, ConfigurationError
 from plumage.identity import caller_of, key_id_of, parse_keys
 from plumage.incluster.api import ApiServer, ApiServerError
 
@@ -43,16 +43,16 @@ class Callers:
         self._asking = asyncio.Lock()
 
     async def check(self, authorization: str) -> str:
-        """Who calls, by an Authorization header; RefusedError for everybody who is not on the list."""
+        """Who calls, by an Authorization header; CallerRefusedError for everybody who is not on the list."""
         if authorization[: len(_SCHEME)].lower() != _SCHEME:
-            raise RefusedError(401, "a service account's token is needed: Authorization: Bearer TOKEN")
+            raise CallerRefusedError(401, "a service account's token is needed: Authorization: Bearer TOKEN")
         token = authorization[len(_SCHEME) :].strip()
         await self._have_key(key_id_of(token))
         if not self._keys:
-            raise RefusedError(503, f"nobody can be known here now: {self._trouble}")
+            raise CallerRefusedError(503, f"nobody can be known here now: {self._trouble}")
         caller = caller_of(token, self._keys, self._clock())
         if caller not in self._names:
-            raise RefusedError(403, f"{caller} may not call here: its name is not among this pod's callers")
+            raise CallerRefusedError(403, f"{caller} may not call here: its name is not among this pod's callers")
         return caller
 
     async def _have_key(self, name: str) -> None:

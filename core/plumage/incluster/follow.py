@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.incluster.api import ApiServer, ApiServerError
 
 __all__ = ["Follower"]

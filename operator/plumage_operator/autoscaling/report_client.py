@@ -18,6 +18,7 @@ from typing import Final
 
 import aiohttp
 
+from plumage.backoff import delay
 from plumage.cluster import TOKEN_FOLDER
 from plumage.errors import ConfigurationError
 from plumage_operator.observability.logs import cause
@@ -130,7 +131,7 @@ class PodBackoff:
     def failed(self, now: float) -> None:
         """now: when it failed, not when its round started: a round of many pods takes a while."""
         self.failures += 1
-        self.until = now + min(LONGEST, _FIRST_WAIT * 2 ** min(self.failures - 1, 10)) - _EARLY
+        self.until = now + delay(self.failures, _FIRST_WAIT, LONGEST) - _EARLY
 
     def succeeded(self) -> bool:
         """The pod answered. Returns whether it failed before."""

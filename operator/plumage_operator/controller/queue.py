@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeVar
 
+from plumage.backoff import delay
 from plumage_operator.observability.health import Heartbeats
 
 __all__ = ["QueueProgress", "WorkQueue"]
@@ -97,8 +98,7 @@ class WorkQueue(Generic[Key]):
             self.add(key, after)
 
     def _delay(self, key: Key) -> float:
-        longest = min(_LONGEST, _FIRST * 2.0 ** min(self._failures[key] - 1, 20))
-        return longest * (0.5 + self._jitter() / 2)
+        return delay(self._failures[key], _FIRST, _LONGEST) * (0.5 + self._jitter() / 2)
 
     def forget(self, key: Key) -> None:
         """Drops the failures of a key that no longer exists."""

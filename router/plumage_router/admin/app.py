@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from plumage.errors import RefusedError
+from plumage.errors import CallerRefusedError
 from plumage.fleet_report import FLEET_PATH
 from plumage_router.admin.fleet_report import fleet_report
 from plumage_router.admin.status import metrics_page, status_document
@@ -183,7 +183,7 @@ def _add_admin(app: FastAPI, pool: PoolRouter) -> None:
     async def reader(request: Request) -> None:
         try:
             await pool.auth.check_reader(dict(request.scope["headers"]))
-        except RefusedError as error:
+        except CallerRefusedError as error:
             if error.status == 401:
                 raise _Unauthorized(str(error), "admin_key") from error
             raise HTTPException(error.status, str(error)) from error

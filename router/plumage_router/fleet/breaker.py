@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from plumage.backoff import delay
 from plumage_router.config import BreakerConfig
 
 __all__ = ["Breaker", "BreakerState"]
@@ -26,12 +27,12 @@ class BreakerState(StrEnum):
 class Breaker:
     """`opened`: how often it opened, for the metrics. Times are seconds of the caller's clock."""
 
-    __slots__ = ("_config", "_delay", "_failures", "_retry_at", "_trial", "_unreachable", "opened", "state")
+    __slots__ = ("_config", "_failed_trials", "_failures", "_retry_at", "_trial", "_unreachable", "opened", "state")
 
     def __init__(self, config: BreakerConfig) -> None:
         self._config = config
         self._failures = 0
-        self._delay = config.base
+        self._failed_trials = 0
         self._retry_at = 0.0
         self._trial = False
         self._unreachable = False  # the last failure was a failed connection
@@ -41,7 +42,6 @@ class Breaker:
     def configure(self, config: BreakerConfig) -> None:
         """Sets other bounds, from the next failure on."""
         self._config = config
-        self._delay = min(max(self._delay, config.base), config.cap)
 
     def allows(self, now: float) -> bool:
         """Whether a request may be sent now. A half-open breaker allows one trial, until `started`."""
@@ -63,7 +63,7 @@ class Breaker:
         """An answer began."""
         self._failures = 0
         self._trial = self._unreachable = False
-        self._delay = self._config.base
+        self._failed_trials = 0
         self.state = BreakerState.CLOSED
 
     def reached(self, *, back: bool) -> None:
@@ -86,7 +86,7 @@ class Breaker:
             if certain or self._failures >= self._config.failures:
                 self._open(now)
         elif self.state is BreakerState.HALF_OPEN:
-            self._delay = min(self._delay * 2, self._config.cap)
+            self._failed_trials += 1
             self._open(now)
 
     def _half_open(self) -> None:
@@ -95,5 +95,5 @@ class Breaker:
 
     def _open(self, now: float) -> None:
         self.state = BreakerState.OPEN
-        self._retry_at = now + self._delay
+        self._retry_at = now + delay(self._failed_trials + 1, self._config.base, self._config.cap)
         self.opened += 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from plumage.errors import ConfigurationError, RefusedError
+from plumage.errors import CallerRefusedError, ConfigurationError
 from plumage_router.config import AuthConfig
 from plumage_router.process.secret_file import SecretFile, one_line
 
@@ -51,7 +51,7 @@ class CallerCheck(Protocol):
     """Checks service accounts (`plumage.incluster.callers.Callers`, which needs the extra `kube`)."""
 
     async def check(self, authorization: str) -> object:
-        """Raises RefusedError unless the header belongs to a caller that is allowed."""
+        """Raises CallerRefusedError unless the header belongs to a caller that is allowed."""
         ...
 
 
@@ -144,11 +144,11 @@ class Auth:
         return hmac.compare_digest(_digest(key), self._admin)
 
     async def check_reader(self, headers: dict[bytes, bytes]) -> None:
-        """Raises RefusedError unless the admin or one of `callers` asks for the fleet report."""
+        """Raises CallerRefusedError unless the admin or one of `callers` asks for the fleet report."""
         if self.is_admin(headers):
             return
         if self._callers is None:
-            raise RefusedError(401, self.admin_refusal)
+            raise CallerRefusedError(401, self.admin_refusal)
         await self._callers.check(headers.get(b"authorization", b"").decode("latin-1"))
 
     @property

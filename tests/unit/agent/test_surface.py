@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from plumage.errors import RefusedError
+from plumage.errors import CallerRefusedError
 from plumage_engine.agent.http.access import Access
 from plumage_engine.agent.http.routes import make_app
 from plumage_engine.agent.warmup import Hottest
@@ -55,7 +55,7 @@ class _Callers:
     async def check(self, authorization: str) -> str:
         known = {"Bearer of a peer": PEER, "Bearer of the operator": OPERATOR}
         if authorization not in known:
-            raise RefusedError(403, "system:serviceaccount:a:b may not call here")
+            raise CallerRefusedError(403, "system:serviceaccount:a:b may not call here")
         return known[authorization]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.mirror.log_reader import Entry, LogReader, OutOfStep, in_pieces
 from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.mirror.replica_view import ReplicaView

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from plumage.backoff import Backoff
 from plumage.directory.client import tasks
-from plumage.directory.client.backoff import Backoff
 from plumage.directory.client.tasks import KINDS, end, run_forever
 from plumage.directory.mirror.log_reader import LogReader
 from plumage.directory.mirror.mirror import Mirror

@@ -10,7 +10,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from plumage.errors import ConfigurationError, RefusedError
+from plumage.errors import CallerRefusedError, ConfigurationError
 from plumage.identity import LEEWAY, caller_of, key_id_of, parse_keys
 
 NOW = 1_800_000_000.0
@@ -33,8 +33,8 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "one", **c
     return jwt.encode(claims, key, algorithm, headers={} if kid is None else {"kid": kid})
 
 
-def refusal(given: str, now: float = NOW) -> RefusedError:
-    with pytest.raises(RefusedError) as refused:
+def refusal(given: str, now: float = NOW) -> CallerRefusedError:
+    with pytest.raises(CallerRefusedError) as refused:
         caller_of(given, KEYS, now)
     assert given not in str(refused.value)
     return refused.value
@@ -89,7 +89,7 @@ def test_missing_signature_and_public_key_as_secret_are_refused() -> None:
 
 @pytest.mark.parametrize("nonsense", ["", "x", "a.b.c", "é.é.é", "." * 20_000, "A" * 100_000])
 def test_nonsense_is_refused_with_a_message(nonsense: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallerRefusedError) as refused:
         key_id_of(nonsense)
     assert refused.value.status == 401
 

@@ -10,7 +10,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from plumage.errors import RefusedError
+from plumage.errors import CallerRefusedError
 from plumage.incluster import callers as module
 from plumage.incluster.api import ApiServerError
 from plumage.incluster.callers import Callers
@@ -59,8 +59,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Clock
 
 
-async def refused(callers: Callers, header: str) -> RefusedError:
-    with pytest.raises(RefusedError) as caught:
+async def refused(callers: Callers, header: str) -> CallerRefusedError:
+    with pytest.raises(CallerRefusedError) as caught:
         await callers.check(header)
     return caught.value
 
@@ -123,7 +123,7 @@ async def test_known_key_does_not_wait_for_a_stranger(clock: Any) -> None:
     clock.now += 30  # the API server's timeout has passed
     api.answers.set()
     for result in await asyncio.gather(*strangers, return_exceptions=True):
-        assert isinstance(result, RefusedError)
+        assert isinstance(result, CallerRefusedError)
         assert result.status == 401
     assert api.asked == 2  # the others waited for the same answer
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.connection import UNAVAILABLE
 
 __all__ = ["UnexpectedErrors", "end", "run_forever"]

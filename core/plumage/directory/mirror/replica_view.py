@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.mirror.log_reader import LogReader
 from plumage.directory.schema import Beat, Keys
 

@@ -27,7 +27,7 @@ from typing import Any
 from redis.asyncio import RedisCluster
 from redis.exceptions import NoPermissionError, ResponseError
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.connection import close, connect, error_text, redacted
 from plumage.directory.client.redis_pipeline import RedisPipeline
 from plumage.directory.client.tasks import UnexpectedErrors, end, run_forever

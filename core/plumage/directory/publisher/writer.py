@@ -28,7 +28,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.connection import UNAVAILABLE, close, connect, error_text, redacted
 from plumage.directory.client.redis_pipeline import Command, RedisPipeline
 from plumage.directory.client.tasks import end, run_forever

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end, run_forever
 from plumage.directory.schema import HEAT_TTL, SCHEMA_VERSION, NewerSchemaError, PoolKeys, SchemaError, check_version
 from plumage.directory.sharing.shared_stream import Fields, SharedStream

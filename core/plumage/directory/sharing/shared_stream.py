@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.connection import close, connect, error_text, redacted
 from plumage.directory.client.tasks import end, run_forever
 from plumage.directory.schema import NewerSchemaError, SchemaError

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end, run_forever
 from plumage.directory.mirror.mirror import Mirror
 from plumage.directory.schema import (

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.tasks import run_forever
 from plumage.errors import ConfigurationError
 from plumage.version_skew import MARK

@@ -12,9 +12,9 @@ import asyncio
 import random
 from collections import Counter
 
+from plumage.backoff import Backoff
 from plumage.batching.stop.shared import LearnedTable, checked, merged, pack, unpack
 from plumage.batching.stop.table import Row
-from plumage.directory.client.backoff import Backoff
 from plumage.directory.client.connection import close, connect
 from plumage.directory.client.tasks import run_forever
 from plumage.directory.schema import TABLES_TTL, PoolKeys

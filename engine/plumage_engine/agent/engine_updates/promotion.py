@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from heapq import nlargest
 
-from plumage.directory.client.backoff import Backoff
+from plumage.backoff import Backoff
 from plumage.directory.client.tasks import run_forever
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError

@@ -25,6 +25,7 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
+from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end
 from plumage_engine.agent.events.live_socket import LiveSocket
 from plumage_engine.agent.events.sequence import Sequencer, Verdict
@@ -194,7 +195,7 @@ class EventStream:
             self._recovery = asyncio.create_task(self._recover(), name="event stream recovery")
 
     async def _recover(self) -> None:
-        pause = RETRY_FIRST
+        backoff = Backoff(None, RETRY_FIRST, RETRY_MOST)
         while True:
             suspicions = self._suspicions
             try:
@@ -205,8 +206,7 @@ class EventStream:
             self._sink.settle()
             if whole and suspicions == self._suspicions:
                 break
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            await asyncio.sleep(backoff.next())
         self._recovery = None
         self.synced.set()
 

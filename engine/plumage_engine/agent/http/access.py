@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from pydantic import SecretStr
 from starlette.exceptions import HTTPException
 
-from plumage.errors import RefusedError
+from plumage.errors import CallerRefusedError
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.configuration import read_secret
 
@@ -26,7 +26,7 @@ class Callers(Protocol):
     """Knows a caller by its token (`plumage.incluster.callers`)."""
 
     async def check(self, authorization: str) -> str:
-        """The caller's full name. RefusedError for a token that names no caller."""
+        """The caller's full name. CallerRefusedError for a token that names no caller."""
         ...
 
 
@@ -57,7 +57,7 @@ class Access:
             raise HTTPException(401, "this route needs the agent's bearer token")
         try:
             caller = await self.callers.check(authorization)
-        except RefusedError as error:
+        except CallerRefusedError as error:
             raise HTTPException(error.status, str(error)) from error
         if audience == "peers" and caller in self.figures_only:
             raise HTTPException(403, f"{caller} may read figures here, and no prompts")
