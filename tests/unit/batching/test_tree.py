@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.queues import vector
 
 from plumage.batching.interface import Candidate
 from plumage.batching.tree import CandidateOrder, ChunkedHashTree
@@ -14,11 +15,6 @@ from plumage.errors import StateError
 from plumage_bench.reference_tree import ReferenceTree
 
 BOTH = pytest.mark.parametrize("order", list(CandidateOrder))
-
-
-def vector(text: str) -> tuple[int, ...]:
-    """A cumulative vector with one level per character: equal at level l iff the first l characters are equal."""
-    return tuple(hash(text[: i + 1]) & 0xFFFF_FFFF for i in range(len(text)))
 
 
 def put(tree: ChunkedHashTree, name: str, text: str, arrival: float = 0.0) -> None:

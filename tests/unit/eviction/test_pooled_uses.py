@@ -5,19 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from support.eviction_chains import serve
 
 from plumage.blocks.pool import BlockPool
 from plumage.eviction.hotness import Hotness
 
 CAPACITY = 40
-
-
-def serve(pool: BlockPool, blocks: list[int], now: float) -> int:
-    known = pool.pin(blocks, now)
-    assert pool.allocate(len(blocks) - known, now)
-    pool.commit(blocks[known:], blocks[known - 1] if known else None, now)
-    pool.release(blocks, 0, now)
-    return known
 
 
 def hits(policy: Hotness, seed: int) -> int:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.routing_policies import loads, prompt, send
 
 from plumage.api.v1alpha1 import parse_pool
 from plumage.errors import ConfigurationError
-from plumage.routing import POLICY_NAMES, Query, Randomness, ReplicaState, RoutingPolicy, make_policy, policy_options
+from plumage.routing import Query, Randomness, ReplicaState, RoutingPolicy, make_policy, policy_options
 from plumage.routing.base import ScoringPolicy
 from plumage.routing.simple import RoundRobin
 
@@ -27,41 +28,6 @@ def _make(name: str, **options: Any) -> RoutingPolicy:
     return make_policy(name, rng=random.Random(7), **options)
 
 
-def _send(policy: RoutingPolicy, query: Query, replicas: Sequence[ReplicaState]) -> int:
-    choice = policy.choose(query, replicas)
-    policy.routed(query, choice)
-    return choice.slot
-
-
-def _prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b"") -> Query:
-    return Query(0.0, 100.0 * len(chunks), hits or {}, chunks, text)
-
-
-def _loads(*loads: int) -> list[ReplicaState]:
-    return [ReplicaState(slot, routed=load) for slot, load in enumerate(loads)]
-
-
-@pytest.mark.parametrize("name", POLICY_NAMES)
-def test_every_policy_handles_a_request_and_a_lost_replica(name: str) -> None:
-    policy = _make(name)
-    replicas = [ReplicaState(3), ReplicaState(17)]
-    for step in range(50):
-        query = Query(float(step), 1000.0, {3: 256.0}, (1, 2, step), b"hello")
-        choice = policy.choose(query, replicas)
-        assert choice.slot in (3, 17)
-        assert not choice.scores or len(choice.scores) == len(choice.considered or replicas)
-        ticket = policy.routed(query, choice)
-        assert (ticket.slot, ticket.tokens) == (choice.slot, 1000.0)
-        policy.first_token(ticket, step + 0.1)
-        if step % 2:
-            policy.finished(ticket, step + 0.2, 256.0)
-        else:
-            policy.failed(ticket, step + 0.2)
-        if step == 25:
-            policy.forget(17)
-    policy.forget(99)
-
-
 def test_unknown_name_or_option_is_named() -> None:
     with pytest.raises(ConfigurationError, match="Lbgr"):
         _make("Fastest")
@@ -69,42 +35,36 @@ def test_unknown_name_or_option_is_named() -> None:
         _make("LeastLoad", nodes=3)
 
 
-@pytest.mark.parametrize("name", POLICY_NAMES)
-def test_one_replica_gets_everything(name: str) -> None:
-    policy = _make(name)
-    assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
-
-
 def test_round_robin_takes_turns_by_slot_while_replicas_are_removed() -> None:
     policy = _make("RoundRobin")
     replicas = [ReplicaState(slot) for slot in (0, 2, 5)]
-    assert [_send(policy, _prompt(1), replicas) for _ in range(4)] == [0, 2, 5, 0]
-    assert [_send(policy, _prompt(1), [replicas[0], replicas[2]]) for _ in range(3)] == [5, 0, 5]
+    assert [send(policy, prompt(1), replicas) for _ in range(4)] == [0, 2, 5, 0]
+    assert [send(policy, prompt(1), [replicas[0], replicas[2]]) for _ in range(3)] == [5, 0, 5]
 
 
 def test_random_is_even() -> None:
     policy = _make("Random")
-    slots = Counter(_send(policy, _prompt(1), _loads(0, 0, 0, 0)) for _ in range(4000))
+    slots = Counter(send(policy, prompt(1), loads(0, 0, 0, 0)) for _ in range(4000))
     assert all(900 < count < 1100 for count in slots.values())
 
 
 def test_least_load_counts_requests_of_other_routers() -> None:
     policy = _make("LeastLoad")
     replicas = [ReplicaState(0, routed=1, running=9, waiting=3), ReplicaState(1, routed=4)]
-    assert _send(policy, _prompt(1), replicas) == 1
+    assert send(policy, prompt(1), replicas) == 1
 
 
 def test_power_of_two_never_chooses_the_worst() -> None:
     policy = _make("PowerOfTwo")
-    slots = Counter(_send(policy, _prompt(1), _loads(0, 5, 9)) for _ in range(300))
+    slots = Counter(send(policy, prompt(1), loads(0, 5, 9)) for _ in range(300))
     assert slots[2] == 0
     assert slots[0] > slots[1] > 0
 
 
 def test_prefix_aware_takes_the_longest_prefix_then_the_least_load() -> None:
     policy = _make("PrefixAware")
-    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 128.0}), _loads(0, 50, 0)) == 1
-    assert _send(policy, _prompt(1, hits={0: 64.0, 1: 64.0}), _loads(3, 2, 0)) == 1
+    assert send(policy, prompt(1, hits={0: 64.0, 1: 128.0}), loads(0, 50, 0)) == 1
+    assert send(policy, prompt(1, hits={0: 64.0, 1: 64.0}), loads(3, 2, 0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,14 +102,14 @@ class Plain(RoundRobin):
 
 def test_import_path_names_a_policy_with_its_options() -> None:
     policy = _make("test_policies:Sticky", slot=2)
-    assert policy.choose(_prompt(1), _loads(0, 0, 9)).slot == 2
+    assert policy.choose(prompt(1), loads(0, 0, 9)).slot == 2
     assert policy_options("test_policies:Sticky") == ["slot"]
     with pytest.raises(ConfigurationError, match="routing policy test_policies:Sticky has no option slots"):
         _make("test_policies:Sticky", slots=2)
 
 
 def test_own_policy_may_do_without_randomness() -> None:
-    assert _make("test_policies:Plain").choose(_prompt(1), _loads(0, 0)).slot == 0
+    assert _make("test_policies:Plain").choose(prompt(1), loads(0, 0)).slot == 0
     assert policy_options("test_policies:Plain") == []
 
 

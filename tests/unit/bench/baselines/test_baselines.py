@@ -4,59 +4,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.routing_policies import loads, prompt, send
 
 from plumage.errors import ConfigurationError
 from plumage.routing import Query, ReplicaState, RoutingPolicy
-from plumage_bench.baselines.routing import BASELINE_NAMES, make_policy
+from plumage_bench.baselines.routing import make_policy
 
 
 def _make(name: str, **options: Any) -> RoutingPolicy:
     return make_policy(name, rng=random.Random(7), **options)
-
-
-def _send(policy: RoutingPolicy, query: Query, replicas: Sequence[ReplicaState]) -> int:
-    choice = policy.choose(query, replicas)
-    policy.routed(query, choice)
-    return choice.slot
-
-
-def _loads(*loads: int) -> list[ReplicaState]:
-    return [ReplicaState(slot, routed=load) for slot, load in enumerate(loads)]
-
-
-def _prompt(*chunks: int, hits: dict[int, float] | None = None, text: bytes = b"") -> Query:
-    return Query(0.0, 100.0 * len(chunks), hits or {}, chunks, text)
-
-
-@pytest.mark.parametrize("name", BASELINE_NAMES)
-def test_every_policy_handles_a_request_and_a_lost_replica(name: str) -> None:
-    policy = _make(name)
-    replicas = [ReplicaState(3), ReplicaState(17)]
-    for step in range(50):
-        query = Query(float(step), 1000.0, {3: 256.0}, (1, 2, step), b"hello")
-        choice = policy.choose(query, replicas)
-        assert choice.slot in (3, 17)
-        assert not choice.scores or len(choice.scores) == len(choice.considered or replicas)
-        ticket = policy.routed(query, choice)
-        assert (ticket.slot, ticket.tokens) == (choice.slot, 1000.0)
-        policy.first_token(ticket, step + 0.1)
-        if step % 2:
-            policy.finished(ticket, step + 0.2, 256.0)
-        else:
-            policy.failed(ticket, step + 0.2)
-        if step == 25:
-            policy.forget(17)
-    policy.forget(99)
-
-
-@pytest.mark.parametrize("name", BASELINE_NAMES)
-def test_one_replica_gets_everything(name: str) -> None:
-    policy = _make(name)
-    assert {_send(policy, _prompt(1, 2, 3), [ReplicaState(5)]) for _ in range(10)} == {5}
 
 
 def test_unknown_name_or_option_is_named() -> None:
@@ -70,27 +29,27 @@ def test_sglang_matches_above_its_threshold_only() -> None:
     """The fork falls back to the smallest tree, the gateway to the least load."""
     for preset, expected in (("fork", 1), ("gateway-rust", 2)):
         policy = _make("SglangCacheAware", preset=preset)
-        _send(policy, _prompt(1, 2, 3, 4), _loads(0, 9, 9))  # otherwise slot 0 would have the smallest tree
+        send(policy, prompt(1, 2, 3, 4), loads(0, 9, 9))  # otherwise slot 0 would have the smallest tree
         tree = policy._tree  # type: ignore[attr-defined]
         for slot in range(3):
             tree.forget(slot)
         tree.insert(0, (1, 2, 3, 4))
         tree.insert(2, (7, 8))
-        assert policy.choose(_prompt(1, 2, 3, 5), _loads(5, 5, 5)).slot == 0
-        assert policy.choose(_prompt(1, 2, 5, 6), _loads(5, 5, 1)).slot == expected, "half is not above one half"
+        assert policy.choose(prompt(1, 2, 3, 5), loads(5, 5, 5)).slot == 0
+        assert policy.choose(prompt(1, 2, 5, 6), loads(5, 5, 1)).slot == expected, "half is not above one half"
 
 
 def test_sglang_uses_load_alone_when_out_of_balance() -> None:
     policy = _make("SglangCacheAware", preset="fork")
-    _send(policy, _prompt(1, 2), _loads(0))
-    assert policy.choose(_prompt(1, 2), _loads(32, 0)).slot == 0
-    assert policy.choose(_prompt(1, 2), _loads(33, 0)).slot == 1
+    send(policy, prompt(1, 2), loads(0))
+    assert policy.choose(prompt(1, 2), loads(32, 0)).slot == 0
+    assert policy.choose(prompt(1, 2), loads(33, 0)).slot == 1
 
 
 def test_sglang_bounds_its_tree() -> None:
     policy = _make("SglangCacheAware", tree_characters=1024, chunk_characters=256)
     for start in range(0, 100, 10):
-        _send(policy, _prompt(*range(start, start + 3)), _loads(0))
+        send(policy, prompt(*range(start, start + 3)), loads(0))
     assert policy._tree.size(0) == 4  # type: ignore[attr-defined]
 
 
@@ -107,13 +66,13 @@ def test_llmd_weighs_prefix_queue_and_kv() -> None:
 
 
 def test_llmd_with_equal_queues_scores_them_all_full() -> None:
-    choice = _make("LlmDWeighted").choose(_prompt(1), _loads(0, 0))
+    choice = _make("LlmDWeighted").choose(prompt(1), loads(0, 0))
     assert choice.scores == pytest.approx([-4.0, -4.0])
 
 
 def test_kserve_spreads_cold_requests() -> None:
     policy = _make("LlmDWeighted", cold_weight=2.0)
-    slots = [_send(policy, _prompt(100 + step), _loads(0, 0, 0)) for step in range(6)]
+    slots = [send(policy, prompt(100 + step), loads(0, 0, 0)) for step in range(6)]
     assert Counter(slots) == {0: 2, 1: 2, 2: 2}
 
 
@@ -132,36 +91,36 @@ def test_aibrix_skips_the_busy_holder() -> None:
     policy = _make("AIBrix")
     policy._index.insert(0, (1, 2, 3))  # type: ignore[attr-defined]
     policy._index.insert(1, (1,))  # type: ignore[attr-defined]
-    assert policy.choose(_prompt(1, 2, 3), _loads(2, 2, 2)).slot == 0
-    assert policy.choose(_prompt(1, 2, 3), _loads(7, 1, 1)).slot == 1, "load above mean + one deviation"
-    assert policy.choose(_prompt(1, 2, 3), _loads(9, 0, 1)).slot == 1, "out of balance"
-    assert policy.choose(_prompt(9), _loads(2, 1, 2)).slot == 1, "no match"
+    assert policy.choose(prompt(1, 2, 3), loads(2, 2, 2)).slot == 0
+    assert policy.choose(prompt(1, 2, 3), loads(7, 1, 1)).slot == 1, "load above mean + one deviation"
+    assert policy.choose(prompt(1, 2, 3), loads(9, 0, 1)).slot == 1, "out of balance"
+    assert policy.choose(prompt(9), loads(2, 1, 2)).slot == 1, "no match"
 
 
 def test_production_stack_ignores_load_by_default() -> None:
     for options, expected in (({}, 0), ({"load_aware": True}, 1)):
         policy = _make("ProductionStack", **options)
         policy._index.insert(0, (1, 2))  # type: ignore[attr-defined]
-        assert policy.choose(_prompt(1, 2), _loads(50, 0)).slot == expected
+        assert policy.choose(prompt(1, 2), loads(50, 0)).slot == expected
 
 
 def test_kubeai_keeps_a_prefix_until_its_replica_is_over_the_bound() -> None:
     policy = _make("KubeAI")
     texts = [b"prefix-%d" % number for number in range(40)]
-    homes = {text: policy.choose(_prompt(1, text=text), _loads(0, 0, 0, 0)).slot for text in texts}
+    homes = {text: policy.choose(prompt(1, text=text), loads(0, 0, 0, 0)).slot for text in texts}
     assert set(homes.values()) == {0, 1, 2, 3}
     for text, home in homes.items():
-        loads = [10, 10, 10, 10]
-        assert policy.choose(_prompt(9, text=text), _loads(*loads)).slot == home
-        loads[home] = 20
-        assert policy.choose(_prompt(9, text=text), _loads(*loads)).slot != home
+        requests = [10, 10, 10, 10]
+        assert policy.choose(prompt(9, text=text), loads(*requests)).slot == home
+        requests[home] = 20
+        assert policy.choose(prompt(9, text=text), loads(*requests)).slot != home
 
 
 def test_kubeai_moves_few_prefixes_when_a_replica_is_removed() -> None:
     policy = _make("KubeAI")
-    queries = [_prompt(number) for number in range(300)]
-    before = [policy.choose(query, _loads(0, 0, 0, 0)).slot for query in queries]
-    after = [policy.choose(query, _loads(0, 0, 0)).slot for query in queries]
+    queries = [prompt(number) for number in range(300)]
+    before = [policy.choose(query, loads(0, 0, 0, 0)).slot for query in queries]
+    after = [policy.choose(query, loads(0, 0, 0)).slot for query in queries]
     assert all(new == old for new, old in zip(after, before, strict=True) if old != 3)
 
 

@@ -10,26 +10,11 @@ from hypothesis import strategies as st
 from support.eviction_chains import misses, paths, serve
 
 from plumage.blocks.pool import BlockPool
-from plumage.errors import ConfigurationError, StateError
-from plumage.eviction.base import ScoredPolicy
+from plumage.errors import ConfigurationError
 from plumage_bench.baselines.eviction import POLICY_NAMES, make_policy
 from plumage_bench.baselines.eviction.belady import Belady, future_of
 from plumage_bench.baselines.eviction.classic import Fifo, Lfu, Ttl
 from plumage_bench.baselines.eviction.twoq import TwoQ
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32), capacity=st.integers(6, 30))
-@pytest.mark.parametrize("name", ["Lfu", "Fifo"])
-def test_victim_has_the_lowest_score_of_all_evictable_leaves(name: str, seed: int, capacity: int) -> None:
-    policy = make_policy(name, capacity=capacity, rng=random.Random(1))
-    assert isinstance(policy, ScoredPolicy)
-    pool = BlockPool(capacity, policy)
-    for now, blocks in enumerate(paths(seed, 40)):
-        serve(pool, blocks, float(now))
-        victim = policy.victim(float(now))
-        assert victim in pool.tree.leaves
-        assert policy.score(victim) == min(policy.score(leaf) for leaf in pool.tree.leaves)
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,18 +24,6 @@ def test_no_policy_misses_less_than_leaf_opt(seed: int, capacity: int) -> None:
     best = misses(Belady(future_of(chains)), capacity, chains)
     for name in POLICY_NAMES:
         assert best <= misses(make_policy(name, capacity=capacity, rng=random.Random(seed)), capacity, chains), name
-
-
-@pytest.mark.parametrize("name", POLICY_NAMES)
-def test_cleared_pool_starts_again(name: str) -> None:
-    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
-    for now, blocks in enumerate(paths(1, 30)):
-        serve(pool, blocks, float(now))
-    pool.clear()
-    with pytest.raises(StateError, match="no evictable leaf"):
-        pool.policy.victim(0.0)
-    for now, blocks in enumerate(paths(2, 30)):
-        serve(pool, blocks, float(now))
 
 
 def test_lfu_keeps_the_most_used_block() -> None:
@@ -91,25 +64,6 @@ def test_two_q_keeps_its_blocks_during_a_scan() -> None:
         serve(pool, [block], now)
         now += 1
     assert pool.match([1]) == 1
-
-
-@pytest.mark.parametrize("name", ["TwoQ"])
-def test_remembered_prefix_and_new_tail_are_two_runs_for_any_commit_order(name: str) -> None:
-    pool = BlockPool(12, make_policy(name, capacity=12, rng=random.Random(1)))
-    for now, tail in enumerate((50, 60, 70)):
-        serve(pool, [1, 2, 3, 4, tail], float(now))
-    assert pool.allocate(12, 5.0)
-    pool.release([], 12, 5.0)
-    assert pool.allocate(6, 6.0)
-    pool.commit([1, 2], None, 6.0)
-    assert pool.allocate(3, 6.0), "another request comes between the chunks of this one"
-    pool.commit([90, 91, 92], None, 6.0)
-    pool.commit([3, 4], 2, 6.0)
-    pool.commit([80, 81], 4, 6.0)
-    runs = {tuple(run.hashes): run for run in pool.tree.runs()}
-    assert (80, 81) in runs
-    pool.release([1, 2, 3, 4, 80, 81], 0, 7.0)
-    pool.release([90, 91, 92], 0, 7.0)
 
 
 @pytest.mark.parametrize(

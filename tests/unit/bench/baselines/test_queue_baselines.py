@@ -1,44 +1,20 @@
-"""What each baseline's queue adds to the contract of every queue (tests/unit/batching/test_queues.py)."""
+"""What each baseline's queue adds to the contract of every queue (tests/unit/batching/test_queue_contract.py)."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Hashable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.queues import Never, candidate, queue, vector
 
-from plumage.batching import BatchState, Candidate, Decision, StepOutcome
+from plumage.batching import BatchState, Decision, StepOutcome
 from plumage.batching.feather import Feather
 from plumage.batching.stop import QLearning
 from plumage.errors import ConfigurationError
-from plumage_bench.baselines.batching import make_queue
 from plumage_bench.baselines.batching.prefixes import PrefixRecord
 from plumage_bench.baselines.batching.radix import Radix
-
-
-class Never:
-    """A stop policy that always stops."""
-
-    def decide(self, state: BatchState) -> Decision:
-        return Decision.STOP
-
-    def observe(self, outcome: StepOutcome) -> None:
-        pass
-
-
-def queue(policy: str, **options: object) -> Any:
-    return make_queue(policy, rng=random.Random(3), **options)
-
-
-def vector(text: str) -> tuple[int, ...]:
-    return tuple(hash(text[: i + 1]) & 0xFFFF_FFFF for i in range(len(text)))
-
-
-def candidate(name: Hashable, text: str = "aaaa", arrival: float = 0.0, group: str | None = None) -> Candidate:
-    return Candidate(name, vector(text), 64 * len(text), arrival, group or text[:1])
 
 
 def test_lpm_takes_the_longest_cached_prefix_and_falls_back_to_fcfs_in_a_long_queue() -> None:
@@ -150,41 +126,6 @@ def test_radix_takes_any_stop_policy() -> None:
     assert isinstance(queue("Radix", stop="QLearning", stop_options={"alpha": 0.3}).policy, QLearning)
     with pytest.raises(ConfigurationError, match="no stop policy named 'Fcfs'; there are: Bandit"):
         queue("Radix", stop="Fcfs")
-
-
-def test_repeated_question_does_not_move_the_floor() -> None:
-    waiting = queue("Radix")
-    waiting.insert(candidate(0))
-    waiting.add(0)
-    waiting.insert(candidate(1))
-    for _ in range(20):
-        waiting.select(now=0.0)
-    assert waiting.policy.floor == 2
-
-
-@pytest.mark.parametrize("policy", ["Radix"])
-def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: str) -> None:
-    waiting = queue(policy)
-    for number in range(40):
-        waiting.insert(candidate(number, chr(200 + number) * 12, arrival=number / 100))
-    taken = []
-    while len(waiting):
-        waiting.add(chosen := waiting.select(now=1.0))
-        waiting.observe(StepOutcome(0.01, waiting.active))
-        taken.append(chosen)
-    assert taken == list(range(40))
-
-
-@pytest.mark.parametrize("policy", ["Radix"])
-def test_batch_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
-    waiting = queue(policy)
-    waiting.insert(candidate("last", "a" * 12))
-    waiting.add("last")
-    for number in range(3):
-        waiting.insert(candidate(number, "b" * 12))
-    assert waiting.select(now=0.0) is None
-    waiting.finish("last")
-    assert waiting.select(now=0.0) == 0
 
 
 def test_prefix_record_is_bounded_and_closed_under_ancestors() -> None:

@@ -1,42 +1,19 @@
-"""The contract that every waiting queue keeps with its engine, baselines included, and FEATHER's own rules."""
+"""The contract that every waiting queue keeps with its engine, FEATHER's and the baselines'."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.queues import candidate, queue
 
-from plumage.batching import BatchQueue, BatchState, Candidate, Decision, StepOutcome
-from plumage.batching.feather import Feather
+from plumage.batching import StepOutcome
 from plumage.errors import StateError
-from plumage_bench.baselines.batching import POLICY_NAMES, make_queue
+from plumage_bench.baselines.batching import POLICY_NAMES
 
 EVERY = pytest.mark.parametrize("policy", POLICY_NAMES)
-
-
-class Never:
-    """A stop policy that always stops."""
-
-    def decide(self, state: BatchState) -> Decision:
-        return Decision.STOP
-
-    def observe(self, outcome: StepOutcome) -> None:
-        pass
-
-
-def queue(policy: str, **options: object) -> BatchQueue:
-    return make_queue(policy, rng=random.Random(3), **options)
-
-
-def vector(text: str) -> tuple[int, ...]:
-    return tuple(hash(text[: i + 1]) & 0xFFFF_FFFF for i in range(len(text)))
-
-
-def candidate(name: Hashable, text: str = "aaaa", arrival: float = 0.0, group: str | None = None) -> Candidate:
-    return Candidate(name, vector(text), 64 * len(text), arrival, group or text[:1])
 
 
 @EVERY
@@ -145,46 +122,18 @@ def test_no_sequence_of_operations_loses_a_request(policy: str, moves: list[int]
         assert (len(waiting), waiting.active) == (len(inside), len(active))
 
 
-def test_feather_stops_at_a_stranger_and_continues_when_the_batch_has_ended() -> None:
-    waiting = Feather(Never())
-    waiting.insert(candidate("one", "aaaa"))
-    waiting.insert(candidate("stranger", "zzzz"))
-    waiting.add(waiting.select(now=0.0))
-    assert waiting.select(now=0.0) is None
-    assert (len(waiting), waiting.stops) == (1, 1)
-    waiting.finish("one")
-    assert waiting.select(now=0.0) == "stranger"
+@EVERY
+def test_arrival_that_is_not_finite_is_refused_and_changes_nothing(policy: str) -> None:
+    waiting = queue(policy)
+    with pytest.raises(StateError, match="NaN"):
+        waiting.insert(candidate("lost", arrival=float("nan")))
+    waiting.insert(candidate("lost"))
+    assert waiting.select(now=0.0) == "lost"
 
 
-def test_feather_decides_again_after_each_step() -> None:
-    waiting = Feather(Never())
-    waiting.insert(candidate("one"))
-    waiting.add("one")
-    waiting.insert(candidate("two"))
-    for _ in range(3):
-        waiting.select(now=0.0)
-        waiting.observe(StepOutcome(0.01, 1))
-    assert waiting.stops == 3
-
-
-def test_algorithm_7_b_is_the_current_batch_without_new_admissions() -> None:
-    seen: list[int] = []
-
-    class Watching(Never):
-        def decide(self, state: BatchState) -> Decision:
-            seen.append(state.batch)
-            return Decision.ADD
-
-    waiting = Feather(Watching())
-    for number in range(4):
-        waiting.insert(candidate(number))
-        waiting.add(waiting.select(now=0.0))
-        waiting.observe(StepOutcome(0.01, 1))
-    assert seen == [1, 2, 3]
-
-
-def test_repeated_question_does_not_move_the_floor() -> None:
-    waiting = queue("Heuristic")
+@pytest.mark.parametrize("policy", ["Heuristic", "Radix"])
+def test_repeated_question_does_not_move_the_floor(policy: str) -> None:
+    waiting = queue(policy)
     waiting.insert(candidate(0))
     waiting.add(0)
     waiting.insert(candidate(1))
@@ -193,7 +142,7 @@ def test_repeated_question_does_not_move_the_floor() -> None:
     assert waiting.policy.floor == 2
 
 
-@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder"])
+@pytest.mark.parametrize("policy", ["Bandit", "QLearning", "Heuristic", "ChtOrder", "Radix"])
 def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: str) -> None:
     waiting = queue(policy)
     for number in range(40):
@@ -206,7 +155,7 @@ def test_strangers_without_siblings_fill_the_batch_in_order_of_arrival(policy: s
     assert taken == list(range(40))
 
 
-@pytest.mark.parametrize("policy", ["Heuristic"])
+@pytest.mark.parametrize("policy", ["Heuristic", "Radix"])
 def test_batch_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
     waiting = queue(policy)
     waiting.insert(candidate("last", "a" * 12))
@@ -216,12 +165,3 @@ def test_batch_drained_to_one_waits_for_a_group_to_lead(policy: str) -> None:
     assert waiting.select(now=0.0) is None
     waiting.finish("last")
     assert waiting.select(now=0.0) == 0
-
-
-@EVERY
-def test_arrival_that_is_not_finite_is_refused_and_changes_nothing(policy: str) -> None:
-    waiting = queue(policy)
-    with pytest.raises(StateError, match="NaN"):
-        waiting.insert(candidate("lost", arrival=float("nan")))
-    waiting.insert(candidate("lost"))
-    assert waiting.select(now=0.0) == "lost"
