@@ -6,13 +6,13 @@ Here an observation is appended to a list, and the list is sorted into buckets o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from plumage import exposition
+from plumage.prometheus import exposition
+from plumage.prometheus.histogram import Histogram
 
-__all__ = ["SECONDS", "Histogram", "Metrics"]
+__all__ = ["SECONDS", "BufferedHistogram", "Metrics"]
 
 _PREFIX = "plumage_router_"
 _DECISION = (25e-6, 50e-6, 75e-6, 1e-4, 1.5e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05)
@@ -21,45 +21,34 @@ _ERROR = (-10.0, -5.0, -2.0, -1.0, -0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.
 _TOKENS = (-4096, -1024, -512, -256, -128, -64, -16, 0, 16, 64, 128, 256, 512, 1024, 4096)
 
 
-class Histogram:
-    """Cumulative buckets, as Prometheus reads them. `observe(value)` adds a value; call `flush` with each tick."""
+class BufferedHistogram(Histogram):
+    """`observe(value)` appends to a list; `flush`, once a tick, sorts the list's values into the buckets.
 
-    __slots__ = ("_cumulative", "_pending", "_sum", "bounds", "observe")
+    `cumulative` is as of the last flush; count and sum are of all values.
+    """
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self._cumulative = [0] * (len(bounds) + 1)  # values up to each bound, and all values
-        self._sum = 0.0
+    __slots__ = ("_pending", "observe")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        super().__init__(bounds)
         self._pending: list[float] = []
         self.observe: Callable[[float], None] = self._pending.append
 
     def flush(self) -> None:
-        """Sorts the pending observations into the buckets."""
-        pending = self._pending
-        pending.sort()
-        self._sum += sum(pending)
-        for index, bound in enumerate(self.bounds):
-            self._cumulative[index] += bisect_right(pending, bound)
-        self._cumulative[-1] += len(pending)
-        pending.clear()
+        self.add_all(self._pending)
+        self._pending.clear()
 
     @property
     def count(self) -> int:
-        return self._cumulative[-1] + len(self._pending)
-
-    @property
-    def cumulative(self) -> list[int]:
-        """Values up to each bound, and then all values, as of the last `flush`."""
-        return list(self._cumulative)
+        return super().count + len(self._pending)
 
     @property
     def sum(self) -> float:
-        return self._sum + sum(self._pending)
+        return super().sum + sum(self._pending)
 
     def lines(self, name: str, text: str) -> Iterator[str]:
-        """The metric family in Prometheus' text format."""
         self.flush()
-        return exposition.histogram(name, text, self.bounds, self._cumulative, self._sum)
+        return super().lines(name, text)
 
 
 class Metrics:
@@ -79,12 +68,12 @@ class Metrics:
         self.actual_hit_tokens = 0.0
         self.prompt_tokens = 0.0
         self.output_tokens = 0
-        self.decision = Histogram(_DECISION)
-        self.ttft = Histogram(SECONDS)
-        self.latency = Histogram(SECONDS)
-        self.ttft_error = Histogram(_ERROR)
-        self.latency_error = Histogram(_ERROR)
-        self.hit_error = Histogram(_TOKENS)
+        self.decision = BufferedHistogram(_DECISION)
+        self.ttft = BufferedHistogram(SECONDS)
+        self.latency = BufferedHistogram(SECONDS)
+        self.ttft_error = BufferedHistogram(_ERROR)
+        self.latency_error = BufferedHistogram(_ERROR)
+        self.hit_error = BufferedHistogram(_TOKENS)
 
     def flush(self) -> None:
         """Call with each tick: observations are pending until then."""
@@ -122,7 +111,7 @@ class Metrics:
             ("retries", "Failed attempts that were followed by another, by reason.", "reason", self.retries),
         )
 
-    def _histograms(self) -> tuple[tuple[str, str, Histogram], ...]:
+    def _histograms(self) -> tuple[tuple[str, str, BufferedHistogram], ...]:
         return (
             ("decision_seconds", "Time to read a request and choose its replica.", self.decision),
             ("ttft_seconds", "Time from a received request to its first body byte, of streams.", self.ttft),

@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 
 from plumage.fleet_report import HistogramReport
+from plumage.prometheus.parser import buckets_of, samples
 
 __all__ = ["Figures", "figures_of", "peak_megabytes", "processor_seconds", "read_figures"]
 
@@ -45,19 +46,12 @@ async def read_figures(session: aiohttp.ClientSession, port: int) -> Figures | N
 
 def figures_of(page: str) -> Figures:
     """From a scrape. KeyError where it is not the operator's."""
-    values: dict[str, float] = {}
-    bounds: list[float] = []
-    counts: list[int] = []
-    for line in page.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.startswith(f"{_SECONDS}_bucket"):
-            bound = name.split('le="')[1].split('"')[0]
-            bounds += [] if bound == "+Inf" else [float(bound)]
-            counts.append(int(float(value)))
-        elif name and not name.startswith("#"):
-            values[name.removeprefix(_PREFIX)] = float(value)
-    looks = HistogramReport(bounds, counts, values["reconcile_seconds_sum"])
-    return Figures(values["leading"] == 1.0, int(values["pools"]), int(values["queue_length"]), looks)
+    found = list(samples(page, _PREFIX))
+    values = {sample.name.removeprefix(_PREFIX): sample.value for sample in found}
+    looks = buckets_of(found, _SECONDS)
+    if looks is None:
+        raise KeyError(_SECONDS)
+    return Figures(values["leading"] == 1.0, int(values["pools"]), int(values["queue_length"]), HistogramReport(*looks))
 
 
 def peak_megabytes(pid: int) -> float:

@@ -15,7 +15,7 @@ requests may be submitted and aborted; what is submitted during a step is consid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from random import Random
 
 from plumage.batching import make_queue
 from plumage.batching.interface import RequestId, StepOutcome
@@ -30,9 +30,6 @@ from plumage_engine.simulator.device import StepShape
 from plumage_engine.simulator.hostlink import HostLink
 from plumage_engine.simulator.request import Load, SimRequest, State, StepReport, Tracked
 from plumage_engine.simulator.settings import EngineSettings
-
-if TYPE_CHECKING:
-    from random import Random
 
 __all__ = ["SimEngine"]
 

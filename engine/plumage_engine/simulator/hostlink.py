@@ -12,7 +12,8 @@ By default both rank by hotness, which is a formula that users may set. The alte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Final
 
 from plumage import defaults
 from plumage.blocks.events import EventSink
@@ -25,9 +26,6 @@ from plumage.hotness.formula_parser import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
 from plumage_engine.simulator.transfers import Transfers
-
-if TYPE_CHECKING:
-    from random import Random
 
 __all__ = ["HostLink"]
 

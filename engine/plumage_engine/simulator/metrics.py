@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from plumage_engine.simulator.transfers import Histogram
+from plumage.prometheus.histogram import Histogram
 
 if TYPE_CHECKING:
     from plumage_engine.simulator.core import SimEngine
@@ -52,14 +52,14 @@ class Metrics:
     def token(self, job: Job, now: float) -> None:
         """`job` has one more token, not yet counted in it."""
         if job.emitted == 0:
-            self.time_to_first_token.observe(now - job.arrived)
+            self.time_to_first_token.add(now - job.arrived)
         else:
-            self.inter_token_latency.observe(now - job.last_token)
+            self.inter_token_latency.add(now - job.last_token)
 
     def ended(self, job: Job, reason: str, now: float) -> None:
         """reason: "stop", "length" or "abort"."""
         self._ended[reason] += 1
-        self.latency.observe(now - job.arrived)
+        self.latency.add(now - job.arrived)
 
     def render(self) -> bytes:
         """The text exposition."""
@@ -154,7 +154,9 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
         family = HistogramMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), histogram.buckets(), histogram.sum)
+        bounds = (*map(str, histogram.bounds), "+Inf")
+        buckets = list(zip(bounds, map(float, histogram.cumulative), strict=True))
+        family.add_metric(list(self._labels.values()), buckets, histogram.sum)
         return family
 
     def _gauge(self, name: str, text: str, value: float, **labels: str) -> GaugeMetricFamily:

@@ -159,7 +159,7 @@ class Runner:
         for request_id in report.admitted:
             job = self._jobs.get(request_id)
             if job is not None:
-                self._metrics.queue_time.observe(now - job.arrived)
+                self._metrics.queue_time.add(now - job.arrived)
 
     def _deliver(self, report: StepReport) -> None:
         now = self._clock()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from plumage.exposition import CONTENT_TYPE
+from plumage.prometheus.exposition import CONTENT_TYPE
 
 __all__ = ["Heartbeats", "health_app", "metrics_app", "serve"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 
-from plumage.exposition import counter, counters, gauge, histogram, page
+from plumage.prometheus.exposition import counter, counters, gauge, page
+from plumage.prometheus.histogram import Histogram
 
 __all__ = ["Metrics"]
 
@@ -29,27 +29,22 @@ class Metrics:
         self.events = 0
         self.leading = False
         self.certificate_expires: float | None = None
-        self._buckets = [0] * (len(_BOUNDS) + 1)
-        self._seconds = 0.0
+        self._seconds = Histogram(_BOUNDS)
 
     def observe(self, seconds: float) -> None:
         """Counts a reconcile. seconds: how long it took."""
         self.reconciles += 1
-        self._seconds += seconds
-        self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self._seconds.add(seconds)
 
     def page(self, *, pools: int, waiting: int, oldest: float) -> str:
         """The text of `/metrics`. oldest: seconds that the longest overdue key has waited."""
-        reached = [sum(self._buckets[: index + 1]) for index in range(len(self._buckets))]
         return page(
             counter("plumage_operator_watch_events", "Changes that the watches reported.", self.events),
             counter("plumage_operator_reconciles", "Reconciles of a pool or gateway.", self.reconciles),
             counters("plumage_operator_errors", "Reconciles that failed, by reason.", "reason", self.errors),
             counters("plumage_operator_actions", "Actions performed, by kind.", "action", self.actions),
             counters("plumage_operator_refusals", _REFUSALS, "kind", self.refusals),
-            histogram(
-                "plumage_operator_reconcile_seconds", "Duration of a reconcile.", _BOUNDS, reached, self._seconds
-            ),
+            self._seconds.lines("plumage_operator_reconcile_seconds", "Duration of a reconcile."),
             gauge("plumage_operator_pools", "Pools in the cache.", pools),
             gauge("plumage_operator_queue_length", "Pools and gateways that wait for a reconcile.", waiting),
             gauge("plumage_operator_queue_oldest_seconds", "How long the next one in the queue is overdue.", oldest),

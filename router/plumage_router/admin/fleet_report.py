@@ -5,7 +5,7 @@ from __future__ import annotations
 from plumage.fleet_report import HistogramReport, ReplicaReport, RouterReport
 from plumage_router.clock import monotonic, wall
 from plumage_router.fleet.replicas import Replica
-from plumage_router.metrics import Histogram
+from plumage_router.metrics import BufferedHistogram
 from plumage_router.pool_router import PoolRouter
 
 __all__ = ["fleet_report"]
@@ -57,6 +57,6 @@ def _replica(replica: Replica, now: float) -> ReplicaReport:
     )
 
 
-def _histogram(histogram: Histogram) -> HistogramReport:
+def _histogram(histogram: BufferedHistogram) -> HistogramReport:
     histogram.flush()
     return HistogramReport(list(histogram.bounds), histogram.cumulative, histogram.sum)

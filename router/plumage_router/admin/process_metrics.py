@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from plumage.exposition import counter, gauge
+from plumage.prometheus.exposition import counter, gauge
 
 __all__ = ["process_lines"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeAlias
 
-from plumage.exposition import counter, counters, gauge, gauges, wanted_page
+from plumage.prometheus.exposition import counter, counters, gauge, gauges, wanted_page
 from plumage_router.admin.process_metrics import process_lines
 from plumage_router.clock import monotonic
 from plumage_router.fleet.breaker import BreakerState

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from plumage import exposition
+from plumage.prometheus import exposition
 from plumage_router.fleet.replicas import Replica
 
 __all__ = ["HitGapWatch"]

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from plumage import exposition
+from plumage.prometheus import exposition
 
 __all__ = ["directory_lines"]
 

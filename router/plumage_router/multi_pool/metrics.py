@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from plumage import exposition
+from plumage.prometheus import exposition
 from plumage_router.admin.process_metrics import process_lines
 from plumage_router.admin.status import metric_lines
 from plumage_router.multi_pool.dispatcher import PoolDispatcher

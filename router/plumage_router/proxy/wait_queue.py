@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from plumage_router.config import HoldConfig
 from plumage_router.http.errors import RequestError
-from plumage_router.metrics import SECONDS, Histogram
+from plumage_router.metrics import SECONDS, BufferedHistogram
 
 __all__ = ["WaitQueue", "WaitingRequest", "no_replica_yet"]
 
@@ -44,7 +44,7 @@ class WaitQueue:
         self.config = config
         self.total = 0
         self.refused = 0
-        self.wait = Histogram(SECONDS)
+        self.wait = BufferedHistogram(SECONDS)
         self._waiting: dict[WaitingRequest, float] = {}  # the start of the wait, in order of arrival
         self._recent: deque[float] = deque(maxlen=_MAX_RECENT)
 

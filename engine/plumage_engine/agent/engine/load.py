@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plumage.prometheus.parser import samples
+
 __all__ = ["EngineLoad", "parse_load"]
 
 _GAUGES = {
@@ -42,21 +44,10 @@ class EngineLoad:
 
 
 def parse_load(text: str) -> EngineLoad:
-    """Lines that are no samples, or not numbers, are skipped: what matters here is optional to an engine."""
+    """A figure that the page lacks is 0: every one of them is optional to an engine."""
     found: dict[str, float] = {}
-    for line in text.splitlines():
-        if not line.startswith(("vllm:", "process_start_time_seconds")):
-            continue
-        name = line.split("{", 1)[0].split(" ", 1)[0]
-        key = _GAUGES.get(name) or ("steps" if name in _STEPS else None)
+    for sample in samples(text, ("vllm:", "process_start_time_seconds")):
+        key = _GAUGES.get(sample.name) or ("steps" if sample.name in _STEPS else None)
         if key is not None:
-            found[key] = found.get(key, 0.0) + _value(line)
+            found[key] = found.get(key, 0.0) + sample.value
     return EngineLoad(**found)
-
-
-def _value(line: str) -> float:
-    """`name{label="…"} value [timestamp]`; a label's value may hold blanks, so look behind the last brace."""
-    try:
-        return float(line.rpartition("}")[2].split()[-1 if "}" not in line else 0])
-    except (ValueError, IndexError):
-        return 0.0

@@ -7,19 +7,17 @@ Pure. It is apart from the load, because the load is read all the time and this 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from plumage.fleet_report import HistogramReport
+from plumage.prometheus.parser import Buckets, buckets_of, number, samples
 
 __all__ = ["EngineFigures", "parse_figures"]
 
-_QUEUE: Final = "vllm:request_queue_time_seconds"
-_TTFT: Final = "vllm:time_to_first_token_seconds"
-_SAMPLE: Final = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)")
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_OUTPUT: Final = "vllm:generation_tokens_total"
+_HELD_BACK: Final = "plumage_engine_held_back"
+_SUMMED: Final = frozenset({_OUTPUT, _HELD_BACK})
 
 
 class EngineFigures(NamedTuple):
@@ -34,44 +32,23 @@ class EngineFigures(NamedTuple):
 
 def parse_figures(text: str) -> EngineFigures:
     """Lines that can't be read are skipped."""
-    buckets: dict[str, dict[float, float]] = {_QUEUE: defaultdict(float), _TTFT: defaultdict(float)}
+    found = list(samples(text, ("vllm:", "plumage_engine_")))
     sums: dict[str, float] = defaultdict(float)
     cache = 0.0
-    for name, labels, value in _samples(text):
-        family = name.removesuffix("_bucket")
-        if family in buckets and family != name:
-            buckets[family][_number(labels.get("le", ""))] += value
-        elif name == "vllm:cache_config_info":
-            cache += _number(labels.get("block_size", "0")) * _number(labels.get("num_gpu_blocks", "0"))
-        else:
-            sums[name] += value
+    for sample in found:
+        if sample.name in _SUMMED:
+            sums[sample.name] += sample.value
+        elif sample.name == "vllm:cache_config_info":
+            labels = sample.labels
+            cache += number(labels.get("block_size", "0")) * number(labels.get("num_gpu_blocks", "0"))
     return EngineFigures(
-        queue_wait=_histogram(buckets[_QUEUE], sums[f"{_QUEUE}_sum"]),
-        ttft=_histogram(buckets[_TTFT], sums[f"{_TTFT}_sum"]),
+        queue_wait=_histogram(buckets_of(found, "vllm:request_queue_time_seconds")),
+        ttft=_histogram(buckets_of(found, "vllm:time_to_first_token_seconds")),
         cache_tokens=int(cache),
-        output_tokens=int(sums["vllm:generation_tokens_total"]),
-        held_back=int(sums["plumage_engine_held_back"]),
+        output_tokens=int(sums[_OUTPUT]),
+        held_back=int(sums[_HELD_BACK]),
     )
 
 
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    for line in text.splitlines():
-        if line.startswith(("vllm:", "plumage_engine_")) and (found := _SAMPLE.match(line)):
-            yield found[1], dict(_LABEL.findall(found[2] or "")), _number(found[3])
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if value == value else 0.0
-
-
-def _histogram(buckets: dict[float, float], total: float) -> HistogramReport:
-    if not buckets:
-        return HistogramReport()
-    bounds = sorted(buckets)
-    counts = [int(buckets[bound]) for bound in bounds]
-    finite = [bound for bound in bounds if bound != float("inf")]
-    return HistogramReport(finite, counts if len(finite) < len(counts) else [*counts, counts[-1]], total)
+def _histogram(found: Buckets | None) -> HistogramReport:
+    return HistogramReport() if found is None else HistogramReport(*found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from plumage.exposition import counters, gauge, page
+from plumage.prometheus.exposition import counters, gauge, page
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.http.stats import fields_of
 

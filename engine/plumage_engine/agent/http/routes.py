@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from plumage.exposition import CONTENT_TYPE
+from plumage.prometheus.exposition import CONTENT_TYPE
 from plumage_engine.agent.agent import Agent
 from plumage_engine.agent.http.access import Access, Audience
 from plumage_engine.agent.http.metrics_page import metrics_page

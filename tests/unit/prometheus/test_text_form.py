@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scrapes import families
 
-from plumage.exposition import counter, counters, gauge, gauges, histogram, page
+from plumage.prometheus.exposition import counter, counters, gauge, gauges, histogram, page
 
 AWKWARD = st.text(st.one_of(st.sampled_from('\\"\nn{}=, #\r'), st.characters(codec="utf-8")), max_size=12)
 NUMBERS = st.floats(allow_nan=False)

@@ -1,0 +1,1 @@
+"""Prometheus' text form: `exposition` writes a page, `parser` reads one, `histogram` counts values in buckets."""
