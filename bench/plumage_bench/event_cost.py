@@ -21,8 +21,8 @@ from plumage.models import resolve
 from plumage.rendering import ByteTable, ModelFolder
 from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
-from plumage_engine.agent.events.wire import decode_batch
 from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.kv_events import decode_batch
 
 __all__ = ["EventCost", "event_cost"]
 

@@ -29,8 +29,8 @@ from plumage_bench.ours import Ours
 from plumage_bench.vllm_server import Server, serving
 from plumage_engine.agent.directory.event_publisher import EventPublisher
 from plumage_engine.agent.directory.throttle import Throttle
-from plumage_engine.agent.events.wire import decode_batch
 from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.kv_events import decode_batch
 
 __all__ = ["Answer", "Fleet", "Setting", "agent_cost", "fleet"]
 

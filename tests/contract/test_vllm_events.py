@@ -13,8 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from plumage_engine.agent.events.wire import Cleared, Removed, Stored, decode_batch, decode_snapshot
-from plumage_engine.simulator import wire
+from plumage_engine.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EventBatch,
+    decode_batch,
+    decode_snapshot,
+    encode_batch,
+)
 from plumage_engine.vllm.record import BlockRecord, encode
 
 GOLDENS = [
@@ -24,8 +31,8 @@ EVENTS = [event for payload in GOLDENS for event in decode_batch(payload).events
 
 
 def test_goldens_have_each_kind_of_event() -> None:
-    assert {type(event) for event in EVENTS} == {Stored, Removed, Cleared}
-    stored = [event for event in EVENTS if isinstance(event, Stored)]
+    assert {type(event) for event in EVENTS} == {BlockStored, BlockRemoved, AllBlocksCleared}
+    stored = [event for event in EVENTS if isinstance(event, BlockStored)]
     assert any(event.parent_block_hash is not None for event in stored)
     assert [event.extra_keys[0] for event in stored if event.extra_keys and event.extra_keys[0]] == [["tenant"]]
     counts = Counter(key for event in stored for key in event.block_hashes)
@@ -34,11 +41,11 @@ def test_goldens_have_each_kind_of_event() -> None:
 
 def test_agent_reads_all_events() -> None:
     for event in EVENTS:
-        if isinstance(event, Stored):
+        if isinstance(event, BlockStored):
             assert len(event.token_ids) == event.block_size * len(event.block_hashes) > 0
             assert (event.block_size, event.medium, event.group_idx) == (32, "GPU", 0)
             assert event.kv_cache_spec_kind == "full_attention"
-        elif isinstance(event, Removed):
+        elif isinstance(event, BlockRemoved):
             assert (event.medium, event.group_idx) == ("GPU", 0)
 
 
@@ -46,23 +53,23 @@ def test_agent_reads_all_events() -> None:
 def test_simulator_sends_the_same_bytes(payload: bytes) -> None:
     """Byte for byte, except for fields that vLLM has and the simulator never sets."""
     ts, events, rank = msgspec.msgpack.decode(payload)
-    made = wire.encode(wire.EventBatch(ts, [_simulated(event) for event in events], rank))
+    made = encode_batch(EventBatch(ts, [_simulated(event) for event in events], rank))
     assert made == payload
 
 
 def _simulated(event: dict[str, Any]) -> Any:
-    kinds = {"BlockStored": wire.BlockStored, "BlockRemoved": wire.BlockRemoved}
-    kind = kinds.get(event["type"], wire.AllBlocksCleared)
+    kinds = {"BlockStored": BlockStored, "BlockRemoved": BlockRemoved}
+    kind = kinds.get(event["type"], AllBlocksCleared)
     return kind(**{name: value for name, value in event.items() if name != "type"})
 
 
 def test_record_has_the_blocks_that_the_events_leave() -> None:
     record, held = BlockRecord(100), Counter[Any]()
     for event in EVENTS:
-        if isinstance(event, Stored):
+        if isinstance(event, BlockStored):
             record.stored(event)
             held.update(event.block_hashes)
-        elif isinstance(event, Removed):
+        elif isinstance(event, BlockRemoved):
             record.removed(event)
             held.subtract(event.block_hashes)
         else:

@@ -22,10 +22,10 @@ from pydantic import SecretStr
 
 from plumage_engine.agent.config import WarmupConfig
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError, bearer, read_bounded
-from plumage_engine.agent.events.wire import TokenId
 from plumage_engine.agent.index.block import Block
 from plumage_engine.agent.index.local_hotness import LocalHotness
 from plumage_engine.agent.pool_members import agents_in, agents_of
+from plumage_engine.kv_events import TokenId
 
 __all__ = ["Hottest", "Prefix", "WarmupResult", "find_peers", "hottest_of", "hottest_prefixes", "warm"]
 

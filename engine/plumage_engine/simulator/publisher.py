@@ -18,7 +18,7 @@ from itertools import count
 import zmq
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.wire import END_OF_REPLAY, EventBatch, encode, sequence
+from plumage_engine.kv_events import END_OF_REPLAY, EventBatch, encode_batch, encode_sequence
 
 __all__ = ["EventPublisher"]
 
@@ -51,12 +51,12 @@ class EventPublisher:
 
     def publish(self, batch: EventBatch) -> None:
         """Send one batch; never blocks."""
-        payload, number = encode(batch), next(self._numbers)
+        payload, number = encode_batch(batch), next(self._numbers)
         with self._lock:
             self._kept.append((number, payload))
             self.next_sequence = number + 1
         if self._pub is not None:
-            self._pub.send_multipart((self._topic, sequence(number), payload))
+            self._pub.send_multipart((self._topic, encode_sequence(number), payload))
 
     def close(self) -> None:
         """Stop the thread, give what is on its way a moment, close the sockets."""
@@ -110,5 +110,5 @@ class EventPublisher:
         with self._lock:
             batches = [entry for entry in self._kept if entry[0] >= start]
         for number, payload in batches:
-            router.send_multipart((client, b"", sequence(number), payload))
+            router.send_multipart((client, b"", encode_sequence(number), payload))
         router.send_multipart((client, b"", END_OF_REPLAY, b""))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from plumage.blocks.events import BlockEvent
+from plumage_engine.kv_events import EventBatch
 from plumage_engine.simulator.answers import Answer
 from plumage_engine.simulator.core import SimEngine
 from plumage_engine.simulator.metrics import Metrics
@@ -20,7 +21,6 @@ from plumage_engine.simulator.publisher import EventPublisher
 from plumage_engine.simulator.request import SimRequest, StepReport
 from plumage_engine.simulator.settings import EngineSettings
 from plumage_engine.simulator.table import BlockTable, Origin
-from plumage_engine.simulator.wire import EventBatch
 
 __all__ = ["Job", "Runner"]
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from plumage.blocks.events import GPU, BlockEvent, Cleared, Removed, Stored
-from plumage_engine.simulator.wire import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKeys
+from plumage_engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Event, ExtraKeys, Row, encode_snapshot
 
 __all__ = ["BlockTable", "Origin"]
 
@@ -54,7 +51,7 @@ class BlockTable:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def apply(self, event: BlockEvent, origin: Origin | None = None, first: int = 0) -> Any:
+    def apply(self, event: BlockEvent, origin: Origin | None = None, first: int = 0) -> Event:
         """Note an event of the pool and return it as it goes over the wire. `origin`, `first`: the sequence whose
         blocks are stored and the position of the first one; None for blocks that another medium holds already."""
         if isinstance(event, Stored):
@@ -68,23 +65,21 @@ class BlockTable:
             self._lose(block, GPU)
         return AllBlocksCleared()
 
-    def snapshot(self) -> Iterator[list[Any]]:
-        """[hash, parent, token ids, medium, group, adapter, extra keys, copies] of every block, parents first."""
+    def snapshot(self) -> Iterator[Row]:
+        """Every block, parents first."""
         done: set[int] = set()
         for block in self._blocks:
             for link in self._chain(block, done):
                 done.add(link)
                 entry = self._blocks[link]
                 for medium, copies in entry.copies.items():
-                    yield [
+                    yield Row(
                         link, entry.parent, entry.token_ids, medium, _GROUP, entry.lora_name, entry.extra_keys, copies
-                    ]  # fmt: skip
+                    )
 
     def encode(self, next_sequence: int) -> bytes:
         """The snapshot as it is served: valid after all batches below `next_sequence`."""
-        return msgspec.msgpack.encode(
-            {"v": 1, "seq": next_sequence - 1, "block_size": self._size, "blocks": list(self.snapshot())}
-        )
+        return encode_snapshot(next_sequence, self._size, list(self.snapshot()))
 
     def _chain(self, block: int | None, done: set[int]) -> list[int]:
         """The block and those above it that are known and not done, topmost first."""

@@ -14,7 +14,7 @@ import pytest
 from support.agents import until
 
 from plumage_engine.agent.events.stream import EventStream
-from plumage_engine.agent.events.wire import EventBatch, Removed, Row, Snapshot, Stored
+from plumage_engine.kv_events import BlockRemoved, BlockStored, EventBatch, Row, Snapshot
 
 
 class Held:
@@ -27,10 +27,10 @@ class Held:
 
     def apply(self, batch: EventBatch) -> None:
         for event in batch.events:
-            if isinstance(event, Stored):
+            if isinstance(event, BlockStored):
                 assert not self.blocks & set(event.block_hashes), "applied twice"
                 self.blocks |= set(event.block_hashes)
-            elif isinstance(event, Removed):
+            elif isinstance(event, BlockRemoved):
                 self.blocks -= set(event.block_hashes)
 
     def load(self, snapshot: Snapshot) -> None:

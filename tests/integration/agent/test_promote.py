@@ -25,10 +25,10 @@ from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient
 from plumage_engine.agent.engine_updates import promotion
 from plumage_engine.agent.engine_updates.promotion import PromotionSender
-from plumage_engine.agent.events.wire import Stored
 from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.local_hotness import LocalHotness
+from plumage_engine.kv_events import BlockStored
 
 pytestmark = pytest.mark.redis
 
@@ -91,7 +91,7 @@ class Cache:
         rng = random.Random(name)
         ids = [rng.randrange(300, 600) for _ in range(BLOCK * blocks)]
         keys = [rng.getrandbits(63) for _ in range(blocks)]
-        self.index.apply(Stored(keys, None, ids, BLOCK, None, "GPU"))
+        self.index.apply(BlockStored(keys, None, ids, BLOCK, None, "GPU"))
         self.blocks[name] = keys
         self.chunks[name] = chain(b"".join(TEXT.table.parts(ids, True)), seed("tiny"))
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from plumage.hashing.chunks import CHUNK, chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.events.wire import Cleared, Removed, Row, Stored
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.checkpoint import Checkpoint
+from plumage_engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, Row
 
 # Several token sequences for the same bytes, as in sampled text.
 TABLE = ByteTable([b"a" * 64, b"a" * 32, b"b" * 64, b"a" * 96, b"c" * 7])
@@ -77,7 +77,7 @@ class World:
             known += 1
         extra = [[salt] if salt and number == 0 else None for number in range(len(keys))][known:]
         parent = keys[known - 1] if known else None
-        event = Stored(keys[known:], parent, list(prompt[known * SIZE :]), SIZE, medium=medium, extra_keys=extra)
+        event = BlockStored(keys[known:], parent, list(prompt[known * SIZE :]), SIZE, medium=medium, extra_keys=extra)
         self.index.apply(event)
         for number in range(known, len(keys)):
             self.model.copies[keys[number], TIERS[medium]] += 1
@@ -86,12 +86,12 @@ class World:
     def remove(self, which: int, medium: str) -> None:
         if self.model.paths:
             key = list(self.model.paths)[which % len(self.model.paths)]
-            self.index.apply(Removed([key], medium))
+            self.index.apply(BlockRemoved([key], medium))
             if self.model.copies[key, TIERS[medium]]:
                 self.model.copies[key, TIERS[medium]] -= 1
 
     def clear(self) -> None:
-        self.index.apply(Cleared())
+        self.index.apply(AllBlocksCleared())
         self.model = SlowModel()
 
     def snapshot(self) -> None:
@@ -146,7 +146,7 @@ def test_index_is_empty_after_all_removals(steps: list[tuple]) -> None:
         getattr(world, name)(*arguments)
     for (key, tier), count in world.model.copies.items():
         medium = next(name for name, number in TIERS.items() if number == tier)
-        world.index.apply(Removed([key] * count, medium))
+        world.index.apply(BlockRemoved([key] * count, medium))
     world.check()
     assert world.published == {}
     assert (len(world.index), world.index.chunks, world.index.heat.ids) == (0, 0, 0)
@@ -165,7 +165,9 @@ def test_predicted_chunks_are_the_chain_of_the_cached_bytes(path: list[tuple[int
 def test_tokens_of_a_chunk_are_those_that_end_within_it(path: list[tuple[int, ...]]) -> None:
     index = CacheIndex("m", TABLE)
     tokens = [token for block in path for token in block]
-    index.apply(Stored([hash((1, *tokens[: end + SIZE])) for end in range(0, len(tokens), SIZE)], None, tokens, SIZE))
+    index.apply(
+        BlockStored([hash((1, *tokens[: end + SIZE])) for end in range(0, len(tokens), SIZE)], None, tokens, SIZE)
+    )
     ends = TABLE.ends(tokens)
     order = {key: number for number, key in enumerate(chain(TABLE.decode(tokens), seed("m")), start=1)}
     changes = index.changes()

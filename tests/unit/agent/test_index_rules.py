@@ -6,18 +6,18 @@ import pytest
 
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.events.wire import Removed, Row, Stored
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.local_hotness import LocalHotness
+from plumage_engine.kv_events import BlockRemoved, BlockStored, Row
 
 TABLE = ByteTable([bytes([byte]) * 64 for byte in range(32, 127)])
 SIZE = 4  # 256 bytes: one chunk a block
 
 
-def stored(keys: list[int], parent: int | None = None, **fields: object) -> Stored:
+def stored(keys: list[int], parent: int | None = None, **fields: object) -> BlockStored:
     """Blocks whose tokens follow from their key, so that equal keys have equal text."""
     ids = [(key + token) % 90 for key in keys for token in range(SIZE)]
-    return Stored(keys, parent, ids, SIZE, **fields)  # type: ignore[arg-type]
+    return BlockStored(keys, parent, ids, SIZE, **fields)  # type: ignore[arg-type]
 
 
 def text_of(keys: list[int]) -> bytes:
@@ -63,7 +63,7 @@ def test_only_full_attention_groups_are_followed() -> None:
     one = index()
     one.apply(stored([1], group_idx=0, kv_cache_spec_kind="full_attention"))
     one.apply(stored([2], group_idx=1, kv_cache_spec_kind="sliding_window"))
-    one.apply(Removed([1], "GPU", group_idx=1))
+    one.apply(BlockRemoved([1], "GPU", group_idx=1))
     assert added(one) == chain(text_of([1]), seed("m"))
     assert one.counters.unfollowed == 2
 
@@ -72,26 +72,26 @@ def test_chunk_is_held_until_its_last_copy_is_removed() -> None:
     one = index()
     one.apply(stored([1]))
     one.apply(stored([1]))
-    one.apply(Removed([1]))
+    one.apply(BlockRemoved([1]))
     assert len(added(one)) == 1
-    one.apply(Removed([1]))
+    one.apply(BlockRemoved([1]))
     assert [change.tier for change in one.changes()] == [0]
 
 
 def test_host_copies_without_tokens_keep_the_chunk_in_its_tier() -> None:
     one = index()
     one.apply(stored([1, 2]))
-    one.apply(Stored([1, 2], medium="CPU"))
-    one.apply(Removed([2, 1], "GPU"))
+    one.apply(BlockStored([1, 2], medium="CPU"))
+    one.apply(BlockRemoved([2, 1], "GPU"))
     assert [change.tier for change in one.changes()] == [2, 2]
 
 
 def test_blocks_below_a_lost_parent_are_counted_and_dropped() -> None:
     one = index()
     one.apply(stored([5, 6], parent=4))
-    one.apply(Stored([7], medium="CPU"))
+    one.apply(BlockStored([7], medium="CPU"))
     assert (one.counters.unknown_parents, one.counters.stray_removals, len(one)) == (3, 0, 0)
-    one.apply(Removed([5, 6]))
+    one.apply(BlockRemoved([5, 6]))
     assert one.counters.stray_removals == 2
     assert one.changes() == []
 
@@ -100,7 +100,7 @@ def test_returned_parent_makes_its_children_reachable_again() -> None:
     one = index()
     one.apply(stored([1, 2]))
     one.changes()
-    one.apply(Removed([1]))
+    one.apply(BlockRemoved([1]))
     assert [change.tier for change in one.changes()] == [0, 0]
     one.apply(stored([1]))
     assert added(one) == chain(text_of([1, 2]), seed("m"))
@@ -110,7 +110,7 @@ def test_capacity_bounds_the_blocks_and_drops_are_counted() -> None:
     one = index(capacity=2)
     one.apply(stored([1, 2, 3]))
     assert (len(one), one.counters.over_capacity) == (2, 1)
-    one.apply(Removed([2]))
+    one.apply(BlockRemoved([2]))
     one.apply(stored([9], parent=1))
     assert len(one) == 2
 
@@ -123,7 +123,7 @@ def test_snapshot_replaces_all_blocks_with_their_copies() -> None:
     one.load([Row(1, None, ids[:SIZE], "GPU", 0, None, None, 2), Row(2, 1, ids[SIZE:], "GPU", 0)], SIZE)
     changes = {change.chunk: change.tier for change in one.changes()}
     assert changes == dict.fromkeys(chain(text_of([1, 2]), seed("m")), 1) | {chain(text_of([8]), seed("m"))[0]: 0}
-    one.apply(Removed([1], "GPU", 0))
+    one.apply(BlockRemoved([1], "GPU", 0))
     assert one.changes() == []
 
 
@@ -152,7 +152,7 @@ class TestHotness:
         one.apply(stored([1, 2]))
         one.apply(stored([1, 2, 3]))
         assert [(block.key, uses) for block, uses in one.heat.hottest(5)] == [(2, 1)]
-        one.apply(Stored([1, 2], medium="CPU"))
+        one.apply(BlockStored([1, 2], medium="CPU"))
         assert [(block.key, uses) for block, uses in one.heat.hottest(5)] == [(2, 1)]
 
     def test_salted_prompts_leave_no_token_ids(self) -> None:
@@ -197,8 +197,8 @@ class TestHotness:
         one = index()
         one.apply(stored([1]))
         one.apply(stored([1]))
-        one.apply(Removed([1]))
-        one.apply(Removed([1]))
+        one.apply(BlockRemoved([1]))
+        one.apply(BlockRemoved([1]))
         assert one.heat.hottest(5) == []
 
     def test_shared_part_counts_once_and_long_prefixes_replace_short_ones(self) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from plumage_engine.agent.events.wire import Cleared, Removed, Stored, WireError, decode_batch, decode_snapshot
+from plumage_engine.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    WireError,
+    decode_batch,
+    decode_snapshot,
+)
 
 encode = msgspec.msgpack.encode
 STORED = {
@@ -25,9 +32,9 @@ STORED = {
 REMOVED = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU", "group_idx": 0}
 CLEARED = {"type": "AllBlocksCleared"}
 EXPECTED = [
-    Stored([2**64 - 1, 7], None, [1, 2, 3, 4], 2, None, "GPU", None, [["salt"], None], 0, "full_attention"),
-    Removed([7], "GPU", 0),
-    Cleared(),
+    BlockStored([2**64 - 1, 7], None, [1, 2, 3, 4], 2, None, "GPU", None, [["salt"], None], 0, "full_attention"),
+    BlockRemoved([7], "GPU", 0),
+    AllBlocksCleared(),
 ]
 
 
@@ -55,7 +62,7 @@ def test_all_forms_read_the_same(batch: object) -> None:
 def test_hashes_may_be_bytes() -> None:
     event = {**STORED, "block_hashes": [b"x" * 32, b"y" * 32], "parent_block_hash": b"p" * 32}
     [stored] = decode_batch(encode([0.0, [event]])).events
-    assert isinstance(stored, Stored)
+    assert isinstance(stored, BlockStored)
     assert stored.parent_block_hash == b"p" * 32
 
 

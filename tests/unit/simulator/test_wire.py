@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from plumage.blocks.events import CPU, Cleared, Removed, Stored
+from plumage_engine.kv_events import Event, EventBatch, encode_batch
 from plumage_engine.simulator.table import BlockTable, Origin
-from plumage_engine.simulator.wire import EventBatch, encode
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def table() -> BlockTable:
     return BlockTable(2)
 
 
-def decoded(event: object) -> object:
-    _, (only,), rank = msgspec.msgpack.decode(encode(EventBatch(1.5, [event], 0)))
+def decoded(event: Event) -> object:
+    _, (only,), rank = msgspec.msgpack.decode(encode_batch(EventBatch(1.5, [event], 0)))
     assert rank == 0
     return only
 
@@ -56,7 +56,7 @@ def test_block_is_remembered_until_its_last_copy_in_any_medium_is_removed(table:
     table.apply(Stored((12,), 11, CPU))
     table.apply(Removed((12,)))
     table.apply(Removed((12,)))
-    snapshot = [entry[:4] + entry[7:] for entry in table.snapshot()]
+    snapshot = [[row.block_hash, row.parent, row.token_ids, row.medium, row.copies] for row in table.snapshot()]
     assert snapshot == [[11, None, [1, 2], "GPU", 1], [12, 11, [3, 4], "CPU", 1]]
     table.apply(Removed((12,), CPU))
     assert len(table) == 1
@@ -67,7 +67,7 @@ def test_host_copies_outlive_a_cleared_device(table: BlockTable) -> None:
     table.apply(Stored((12,), 11), Origin([1, 2, 3, 4]), 1)
     table.apply(Stored((11,), None, CPU))
     table.apply(Cleared())
-    assert [entry[:4] for entry in table.snapshot()] == [[11, None, [1, 2], "CPU"]]
+    assert [(row.block_hash, row.token_ids, row.medium) for row in table.snapshot()] == [(11, [1, 2], "CPU")]
     table.apply(Removed((11,), CPU))
     assert len(table) == 0
 
@@ -80,7 +80,7 @@ def test_parent_stored_after_its_child_still_comes_first(table: BlockTable) -> N
     table.apply(Removed((12,)))
     table.apply(Removed((11,)))
     table.apply(Stored((11,), None), origin, 0)
-    assert [entry[0] for entry in table.snapshot()] == [11, 12]
+    assert [row.block_hash for row in table.snapshot()] == [11, 12]
 
 
 def test_snapshot_is_valid_at_the_last_batch_sent(table: BlockTable) -> None:

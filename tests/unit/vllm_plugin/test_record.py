@@ -11,20 +11,20 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_engine.agent.events.wire import Removed, Stored, decode_snapshot
+from plumage_engine.kv_events import BlockRemoved, BlockStored, decode_snapshot
 from plumage_engine.vllm.record import BlockRecord, encode
 
 SIZE = 4
 
 
-def stored(hashes: list[int], parent: int | None = None, **named: Any) -> Stored:
+def stored(hashes: list[int], parent: int | None = None, **named: Any) -> BlockStored:
     ids = [block_hash * 10 + place for block_hash in hashes for place in range(SIZE)]
     fields: dict[str, Any] = {"token_ids": ids, "block_size": SIZE, "medium": "GPU", "group_idx": 0, **named}
-    return Stored(list(hashes), parent, **fields)
+    return BlockStored(list(hashes), parent, **fields)
 
 
-def removed(block_hash: int, medium: str = "GPU", group: int = 0) -> Removed:
-    return Removed([block_hash], medium, group)
+def removed(block_hash: int, medium: str = "GPU", group: int = 0) -> BlockRemoved:
+    return BlockRemoved([block_hash], medium, group)
 
 
 def rows(record: BlockRecord, seq: int = 7) -> list[list[Any]]:
@@ -74,7 +74,7 @@ def test_parents_come_first_although_they_returned_later() -> None:
 
 def test_undescribed_block_is_counted_and_not_invented() -> None:
     record = BlockRecord(100)
-    record.stored(Stored([5], None, [], 0, medium="CPU", group_idx=0))  # host memory's short event
+    record.stored(BlockStored([5], None, [], 0, medium="CPU", group_idx=0))  # host memory's short event
     record.stored(stored([1, 2], token_ids=[1, 2, 3]))  # a sparse group's: ids of other blocks among them
     assert (rows(record), record.missing, len(record)) == ([], 3, 0)
     assert msgspec.msgpack.decode(encode(record.rows(), seq=0, block_size=SIZE))["missing"] == 3
@@ -96,7 +96,7 @@ def test_blocks_beyond_the_capacity_are_counted() -> None:
 def test_blocks_known_by_their_hash_are_bounded_too() -> None:
     record = BlockRecord(3)
     record.stored(stored([90, 91]))
-    record.stored(Stored(list(range(50)), None, [], 0, medium="CPU", group_idx=0))
+    record.stored(BlockStored(list(range(50)), None, [], 0, medium="CPU", group_idx=0))
     assert len(record._blocks) == 2 + 3
     assert (len(record), record.missing, record.beyond) == (2, 50, 47)
     snapshot = encode(record.rows(), seq=0, block_size=SIZE, beyond=record.beyond)
@@ -162,7 +162,7 @@ def test_rows_equal_a_plain_count_after_any_history(rng: random.Random) -> None:
 def test_block_of_16_tokens_takes_no_more_memory_than_stated() -> None:
     rng = random.Random(0)
     events = [
-        Stored([rng.getrandbits(64)], rng.getrandbits(64), list(range(16)), 16, medium="GPU", group_idx=0)
+        BlockStored([rng.getrandbits(64)], rng.getrandbits(64), list(range(16)), 16, medium="GPU", group_idx=0)
         for _ in range(5_000)
     ]
     record = BlockRecord(10_000)

@@ -21,9 +21,9 @@ from plumage.directory.server.local_server import LocalServer
 from plumage.hashing.chunks import chain, seed
 from plumage.rendering import ChatRenderer, ModelFolder
 from plumage_engine.agent.agent import Agent
-from plumage_engine.agent.events.wire import decode_snapshot
 from plumage_engine.agent.http.stats import agent_stats
 from plumage_engine.agent.tokenizer import read_tokenizer
+from plumage_engine.kv_events import decode_snapshot
 
 pytestmark = pytest.mark.redis
 

@@ -16,7 +16,7 @@ import pytest
 
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 from plumage_bench.vllm_pretend import host_tier_arguments
-from plumage_engine.agent.events.wire import Row, Snapshot, decode_snapshot
+from plumage_engine.kv_events import Row, Snapshot, decode_snapshot
 
 BLOCK = 32
 

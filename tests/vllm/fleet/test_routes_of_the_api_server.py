@@ -15,7 +15,7 @@ from support.waiting import looks
 from tests.vllm.fleet.conftest import ADMIN, CLIENT, Served
 
 from plumage_bench.vllm_server import Server
-from plumage_engine.agent.events.wire import decode_snapshot
+from plumage_engine.kv_events import decode_snapshot
 from plumage_engine.vllm.counters import MEANINGS
 
 TABLE = b'{"fingerprint": "f", "policy": "Bandit", "rows": [[1, 1, 1, "add", "many", 0]]}'

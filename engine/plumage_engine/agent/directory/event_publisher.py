@@ -12,8 +12,8 @@ from typing import Protocol
 
 from plumage.directory.schema import Change
 from plumage_engine.agent.directory.throttle import Throttle
-from plumage_engine.agent.events.wire import EventBatch, Snapshot
 from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.kv_events import EventBatch, Snapshot
 
 __all__ = ["EventPublisher", "Publisher"]
 

@@ -12,10 +12,10 @@ from collections import Counter
 from contextlib import suppress
 
 from plumage.directory.sharing.hotness_share import HotnessShare
-from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.block import Block, children_of, last_chunk
 from plumage_engine.agent.index.cache_index import CacheIndex
 from plumage_engine.agent.index.local_hotness import LocalHotness
+from plumage_engine.kv_events import BlockHash
 
 __all__ = ["PoolHotness"]
 

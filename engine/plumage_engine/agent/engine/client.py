@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from plumage.batching.stop.shared import LearnedTable
 from plumage.errors import ConfigurationError
 from plumage_engine.agent.engine.load import EngineLoad, parse_load
-from plumage_engine.agent.events.wire import Snapshot, WireError, decode_snapshot
+from plumage_engine.kv_events import Snapshot, WireError, decode_snapshot
 
 __all__ = ["EngineClient", "EngineDownError", "bearer", "read_bounded"]
 

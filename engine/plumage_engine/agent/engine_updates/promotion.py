@@ -20,8 +20,8 @@ from plumage.backoff import Backoff
 from plumage.directory.client.tasks import run_forever
 from plumage_engine.agent.directory.pool_hotness import PoolHotness
 from plumage_engine.agent.engine.client import EngineClient, EngineDownError
-from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.cache_index import CacheIndex
+from plumage_engine.kv_events import BlockHash
 
 __all__ = ["MOST", "PromotionSender"]
 

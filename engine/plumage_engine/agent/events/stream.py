@@ -29,13 +29,12 @@ from plumage.backoff import Backoff
 from plumage.directory.client.tasks import end
 from plumage_engine.agent.events.live_socket import LiveSocket
 from plumage_engine.agent.events.sequence import Sequencer, Verdict
-from plumage_engine.agent.events.wire import EventBatch, Snapshot, WireError, decode_batch
+from plumage_engine.kv_events import END_OF_REPLAY, EventBatch, Snapshot, WireError, decode_batch
 
 __all__ = ["EventStream", "Sink", "StreamCounters"]
 
 log = logging.getLogger(__name__)
 
-END = (1 << 64) - 1  # the replay's last frame has number -1
 BURST = 64  # replayed batches applied before the event loop gets its turn
 WAITING = 10_000  # live batches kept during a recovery, as many as the engine keeps for replay
 REPLAY_SILENCE = 2.0  # seconds without a replayed batch; vLLM looks at its replay socket ten times a second
@@ -321,8 +320,7 @@ async def _until_end(asked: zmq.asyncio.Socket, patience: float) -> list[tuple[i
             frames = await asked.recv_multipart()
         if len(frames) < 2:
             raise WireError("a replayed message has no number and payload")
-        seq = int.from_bytes(frames[-2], "big")
-        if seq == END:
+        if frames[-2] == END_OF_REPLAY:
             break
-        batches.append((seq, decode_batch(frames[-1])))
+        batches.append((int.from_bytes(frames[-2], "big"), decode_batch(frames[-1])))
     return batches

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.tier_counts import GONE
+from plumage_engine.kv_events import BlockHash
 
 __all__ = ["Block", "Origin", "adopt", "children_of", "disown", "last_chunk"]
 

@@ -27,11 +27,11 @@ from itertools import accumulate
 from plumage.directory.schema import Change
 from plumage.hashing.chunks import CHUNK, Link, chain, seed
 from plumage.rendering.bytetable import ByteTable
-from plumage_engine.agent.events.wire import BlockHash, Cleared, Event, Removed, Row, Stored
 from plumage_engine.agent.index.block import Block, Origin, adopt, children_of, disown
 from plumage_engine.agent.index.checkpoint import VERSION, Checkpoint, block_of, row_of
 from plumage_engine.agent.index.local_hotness import ID, LocalHotness
 from plumage_engine.agent.index.tier_counts import BITS, GONE, best, count, minus, of_medium, plus
+from plumage_engine.kv_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, Event, Row
 
 __all__ = ["CacheIndex", "Counters"]
 
@@ -101,18 +101,20 @@ class CacheIndex:
     # Events
 
     def apply(self, event: Event) -> None:
-        if isinstance(event, Stored):
+        if isinstance(event, BlockStored):
             self._stored(event)
-        elif isinstance(event, Removed):
+        elif isinstance(event, BlockRemoved):
             self._removed(event)
-        elif isinstance(event, Cleared):
+        elif isinstance(event, AllBlocksCleared):
             self.clear()
 
     def load(self, rows: Iterable[Row], block_size: int) -> None:
         """Start over from an engine's snapshot."""
         self.clear()
         for row in rows:
-            stored = Stored([row.block_hash], row.parent, row.token_ids, block_size, None, row.medium, row.lora_name)
+            stored = BlockStored(
+                [row.block_hash], row.parent, row.token_ids, block_size, None, row.medium, row.lora_name
+            )
             stored.extra_keys, stored.group_idx = [row.extra_keys], row.group_idx
             for _ in range(row.copies):
                 self._stored(stored)
@@ -169,7 +171,7 @@ class CacheIndex:
 
     # Storing
 
-    def _stored(self, event: Stored) -> None:
+    def _stored(self, event: BlockStored) -> None:
         if event.kv_cache_spec_kind is not None and event.kv_cache_spec_kind not in FULL_ATTENTION:
             self.counters.unfollowed += 1
             return
@@ -183,7 +185,7 @@ class CacheIndex:
             self.heat.used(shared)
 
     def _one_by_one(
-        self, event: Stored, above: Block | None, shared: Block | None, tier: int, plain: bool
+        self, event: BlockStored, above: Block | None, shared: Block | None, tier: int, plain: bool
     ) -> Block | None:
         """Blocks of which some are known, or more than text, or too many. The last one that was computed once more, or
         where the event branched off."""
@@ -204,7 +206,7 @@ class CacheIndex:
             above = block
         return shared
 
-    def _grow_all(self, event: Stored, above: Block, tier: int) -> bool:
+    def _grow_all(self, event: BlockStored, above: Block, tier: int) -> bool:
         """The usual event, new blocks of text, at half the cost of `_grow` for each. False: it is another one, and
         nothing was done."""
         hashes, ids, size = event.block_hashes, event.token_ids, event.block_size
@@ -237,7 +239,7 @@ class CacheIndex:
         else:
             self.counters.over_capacity += blocks
 
-    def _root(self, event: Stored) -> Block:
+    def _root(self, event: BlockStored) -> Block:
         """The start of a prompt: no block of the engine's, always reachable."""
         adapter = event.lora_name or ""
         keys = _foreign_keys(event, 0)
@@ -304,7 +306,7 @@ class CacheIndex:
 
     # Removing
 
-    def _removed(self, event: Removed) -> None:
+    def _removed(self, event: BlockRemoved) -> None:
         if event.group_idx not in self._followed:
             self.counters.unfollowed += 1
             return
@@ -353,7 +355,7 @@ class CacheIndex:
             block = block.parent
 
 
-def _foreign_keys(event: Stored, number: int) -> list[object]:
+def _foreign_keys(event: BlockStored, number: int) -> list[object]:
     """A block's extra keys without the LoRA's name. They carry no tags: on a prompt's first block a single string that
     is left is the salt; anything else says that the block is not text alone."""
     keys = event.extra_keys[number] if event.extra_keys and number < len(event.extra_keys) else None

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from plumage_engine.agent.events.wire import BlockHash
 from plumage_engine.agent.index.block import Block, Origin
+from plumage_engine.kv_events import BlockHash
 
 __all__ = ["VERSION", "Checkpoint", "Saved", "block_of", "read", "row_of", "write"]
 

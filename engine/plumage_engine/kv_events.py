@@ -1,8 +1,11 @@
-"""vLLM's KV events as they come over the wire, and the engine snapshot, decoded into typed structs.
+"""vLLM's KV events and an engine's snapshot: the structs, and their bytes.
 
-Contract: `decode_batch(payload)` takes any form that vLLM has used: the batch and each event are maps or arrays, block
-hashes are integers or bytes. Event types that are not known are skipped (a newer engine may add some); a payload that
-is no batch raises `WireError`. The usual form of today's vLLM (array batch, map events) is decoded by msgspec in C
+The simulator writes what the agent reads, in the form of today's vLLM: a message is [topic, sequence number (8 bytes,
+big-endian), msgpack of [timestamp, [events], data-parallel rank]]. An event is a map with a "type"; fields that vLLM
+has a default for are left out at their default.
+
+`decode_batch` takes any form that vLLM has used: the batch and each event are maps or arrays, block hashes are integers
+or bytes. Events of an unknown type are skipped, because a newer engine may add some. msgspec decodes today's form in C
 straight into structs: this is the agent's hot path.
 
 Source: vllm/distributed/kv_events.py, 0.22 to 0.33.
@@ -10,6 +13,7 @@ Source: vllm/distributed/kv_events.py, 0.22 to 0.33.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,61 +22,89 @@ from msgspec import Meta, field
 from plumage.errors import PlumageError
 
 __all__ = [
+    "END_OF_REPLAY",
+    "AllBlocksCleared",
     "BlockHash",
-    "Cleared",
+    "BlockRemoved",
+    "BlockStored",
     "Event",
     "EventBatch",
-    "Removed",
+    "ExtraKeys",
     "Row",
     "Snapshot",
-    "Stored",
     "TokenId",
     "WireError",
     "decode_batch",
     "decode_snapshot",
+    "encode_batch",
+    "encode_sequence",
+    "encode_snapshot",
 ]
 
 BlockHash = int | bytes
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Size = Annotated[int, Meta(ge=0)]
+ExtraKeys = Sequence[Any] | None
+"""Of one block, untagged: the adapter's name, and in the first block of a prompt its cache salt."""
+
+END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
+"""The sequence number that ends a replay."""
+SNAPSHOT_VERSION = 1
 
 
 class WireError(PlumageError):
     """A message from the engine that can't be read."""
 
 
-class Stored(msgspec.Struct, tag="BlockStored", gc=False):
-    """Blocks of one chain became cached below `parent_block_hash` (None: they start a prompt)."""
+def _none() -> None:
+    return None
 
+
+def _no_tokens() -> list[int]:
+    return []
+
+
+def _zero() -> int:
+    return 0
+
+
+class BlockStored(msgspec.Struct, tag=True, gc=False, omit_defaults=True):
+    """Blocks of one chain became cached below `parent_block_hash` (None: they start a prompt).
+
+    token_ids: of all the blocks, in order. extra_keys: one entry a block.
+    """
+
+    # vLLM always writes these, so a factory makes the default: msgspec leaves out other defaults.
     block_hashes: list[BlockHash]
-    parent_block_hash: BlockHash | None = None
-    token_ids: list[TokenId] = field(default_factory=list)
-    block_size: Size = 0
-    lora_id: int | None = None
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: list[list[Any] | None] | None = None
+    parent_block_hash: BlockHash | None = field(default_factory=_none)
+    token_ids: list[TokenId] = field(default_factory=_no_tokens)
+    block_size: Size = field(default_factory=_zero)
+    lora_id: int | None = field(default_factory=_none)
+    medium: str | None = field(default_factory=_none)
+    lora_name: str | None = field(default_factory=_none)
+    # vLLM leaves these out at their default.
+    extra_keys: list[ExtraKeys] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
 
-class Removed(msgspec.Struct, tag="BlockRemoved", gc=False):
+class BlockRemoved(msgspec.Struct, tag=True, gc=False, omit_defaults=True):
     """One copy of each of these blocks left `medium`."""
 
     block_hashes: list[BlockHash]
-    medium: str | None = None
+    medium: str | None = field(default_factory=_none)
     group_idx: int | None = None
 
 
-class Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
+class AllBlocksCleared(msgspec.Struct, tag=True, gc=False):
     """The prefix cache was reset."""
 
 
-Event = Stored | Removed | Cleared
+Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """What one engine step did to the cache. `ts` is the engine's wall clock, it tells a restart from a repetition."""
+    """What one engine step did to the cache. ts: the engine's wall clock, which tells a restart from a repetition."""
 
     ts: float
     events: list[Event]
@@ -88,7 +120,7 @@ class Row(msgspec.Struct, array_like=True, gc=False):
     medium: str | None = None
     group_idx: int | None = None
     lora_name: str | None = None
-    extra_keys: list[Any] | None = None
+    extra_keys: ExtraKeys = None
     copies: Size = 1
 
 
@@ -101,9 +133,25 @@ class Snapshot(msgspec.Struct, gc=False):
     blocks: list[Row]
 
 
+_encoder = msgspec.msgpack.Encoder()
 _batches = msgspec.msgpack.Decoder(EventBatch)
 _snapshots = msgspec.msgpack.Decoder(Snapshot)
-_STRUCTS: dict[str, type[Event]] = {"BlockStored": Stored, "BlockRemoved": Removed, "AllBlocksCleared": Cleared}
+_STRUCTS: dict[str, type[Event]] = {kind.__name__: kind for kind in (BlockStored, BlockRemoved, AllBlocksCleared)}
+
+
+def encode_batch(batch: EventBatch) -> bytes:
+    """The third frame of a message."""
+    return _encoder.encode(batch)
+
+
+def encode_sequence(number: int) -> bytes:
+    """The second frame of a message."""
+    return number.to_bytes(8, "big")
+
+
+def encode_snapshot(next_sequence: int, block_size: int, rows: list[Row]) -> bytes:
+    """A snapshot that is valid after all batches below `next_sequence`."""
+    return _encoder.encode(Snapshot(SNAPSHOT_VERSION, next_sequence - 1, block_size, rows))
 
 
 def decode_batch(payload: bytes) -> EventBatch:
@@ -120,8 +168,10 @@ def decode_snapshot(payload: bytes) -> Snapshot:
         snapshot = _snapshots.decode(payload)
     except msgspec.DecodeError as error:
         raise WireError(f"the engine's snapshot can't be read: {error}") from error
-    if snapshot.v != 1:
-        raise WireError(f"the engine's snapshot has version {snapshot.v}, this agent reads 1: upgrade the agent")
+    if snapshot.v != SNAPSHOT_VERSION:
+        raise WireError(
+            f"the engine's snapshot has version {snapshot.v}, this agent reads {SNAPSHOT_VERSION}: upgrade the agent"
+        )
     return snapshot
 
 
