@@ -22,8 +22,8 @@ from plumage_bench.ours import Ours
 from plumage_bench.scenario import WORKER
 from plumage_bench.workloads.arrivals import Arrival
 from plumage_bench.workloads.prompts import BlockNames, Prompt
-from plumage_engine.simulator.device import make_device
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import make_device
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["CASES", "Case", "Phase", "arrivals", "engine", "follow", "run"]
 

@@ -19,10 +19,10 @@ from typing import Any
 from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
 from plumage_bench.parallel import in_parallel
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.device import PRESETS
-from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import PRESETS
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 __all__ = [
     "BLOCK",

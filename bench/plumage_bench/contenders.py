@@ -16,7 +16,7 @@ from typing import Any
 from plumage.routing import RoutingPolicy
 from plumage_bench.baselines.routing import make_policy
 from plumage_bench.ours import Ours
-from plumage_engine.simulator.device import GPU
+from plumage_engine.simulator.engine.device import GPU
 
 __all__ = [
     "AGAIN", "BASELINES", "CACHE_AWARE", "DECAYS", "EVICTIONS", "MATRIX", "OURS", "QUICK_RIVALS", "Contender", "equal",

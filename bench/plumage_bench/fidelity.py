@@ -23,10 +23,10 @@ from plumage_bench.harness import Context, Report, ResultTable
 from plumage_bench.ours import Ours
 from plumage_bench.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.vllm_timed import Ask, Outcome, TimedEngine
-from plumage_engine.simulator.chain import block_hashes, root
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.device import PRESETS
-from plumage_engine.simulator.request import SimRequest
+from plumage_engine.simulator.engine.device import PRESETS
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.sim_engine import SimEngine
+from plumage_engine.simulator.events.block_hashes import block_hashes, root
 
 if TYPE_CHECKING:
     from plumage_bench.virtual_gpu.speech import Speech

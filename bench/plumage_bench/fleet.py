@@ -17,9 +17,9 @@ from plumage.routing.interface import Query, ReplicaState, RoutingPolicy, Ticket
 from plumage_bench.directory_view import DirectoryView
 from plumage_bench.virtual_fleet import Hooks, VirtualFleet
 from plumage_bench.workloads.arrivals import Arrival, Source
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.request import SimRequest, StepReport
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.request import SimRequest, StepReport
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 __all__ = ["FleetRun", "Served", "Worker", "run_fleet"]
 

@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.device import Device, GpuDevice, StepShape
+from plumage_engine.simulator.engine.device import Device, GpuDevice, StepShape
 
 __all__ = ["MeasuredDevice", "StepTable", "WindowedDevice"]
 

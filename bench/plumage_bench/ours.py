@@ -23,8 +23,8 @@ from plumage.api.v1alpha1 import InferencePool, parse_pool
 from plumage.routing import RoutingPolicy, make_policy
 from plumage.settings import Meeting, plugin_settings, router_settings, simulator_settings
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.device import Device
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import Device
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["Ours"]
 

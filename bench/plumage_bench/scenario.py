@@ -39,8 +39,8 @@ from plumage_bench.workloads import (
     gsp_prompts,
     longdoc_prompts,
 )
-from plumage_engine.simulator.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import GPU, QUADRATIC_ATTENTION, Device, StepShape, make_device
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["DEVICES", "WORKER", "Figures", "Scenario", "Shape", "measure", "pooled", "serve"]
 

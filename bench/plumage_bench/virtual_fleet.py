@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from plumage.errors import StateError
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.request import SimRequest, StepReport
+from plumage_engine.simulator.engine.request import SimRequest, StepReport
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 __all__ = ["Hooks", "VirtualFleet"]
 

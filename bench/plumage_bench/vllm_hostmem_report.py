@@ -10,7 +10,7 @@ from typing import Any
 
 from plumage_bench.harness import ResultTable
 from plumage_bench.pairs import PairedRatio, paired_ratio
-from plumage_engine.simulator.device import GPU
+from plumage_engine.simulator.engine.device import GPU
 
 __all__ = ["RATIOS", "Counted", "Found", "Load", "Ratio", "closing", "plot", "ratio", "ratios_table", "table"]
 

@@ -17,8 +17,8 @@ from plumage.routing import make_policy
 from plumage_bench.fleet import run_fleet
 from plumage_bench.ours import Ours
 from plumage_bench.workloads import GspShape, OpenLoop, gsp_prompts
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 from plumage_engine.vllm.settings import read_settings
 
 ROOT = Path(__file__).parents[2]

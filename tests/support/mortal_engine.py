@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from plumage_engine.simulator import __main__ as simulator
-from plumage_engine.simulator.completions import Receive, Scope, Send, respond
+from plumage_engine.simulator.http.completions import Receive, Scope, Send, respond
 
 __all__ = ["Mortal"]
 

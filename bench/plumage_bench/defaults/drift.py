@@ -17,7 +17,7 @@ from plumage.eviction import make_policy
 from plumage_bench.defaults.state import state_of
 from plumage_bench.ours import Ours
 from plumage_engine.policies import HostTierConfig
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["MEASURED", "WITHOUT", "Made", "differences", "drift", "overrides"]
 

@@ -22,7 +22,7 @@ from plumage_bench.scenario import WORKER
 from plumage_bench.trace.mooncake import BLOCK
 from plumage_bench.trace.processes import Trace
 from plumage_bench.workloads import Prompt, Timed
-from plumage_engine.simulator.device import Device
+from plumage_engine.simulator.engine.device import Device
 
 __all__ = ["CACHE_BLOCKS", "COLD_LOAD", "WORKERS", "Fleet", "Routed", "fleets", "mean", "route", "stretch"]
 

@@ -3,6 +3,6 @@
     vllm serve MODEL --distributed-executor-backend plumage_bench.virtual_gpu.executor.VirtualGpuExecutor \\
         --additional-config '{"virtualGpu": {"preset": "gpu", "kvGib": 24}}'
 
-A step takes what `plumage_engine.simulator.device` says, by the same code as in the simulator; no weights are read, and
-answers are words drawn by seed. Only `executor` and `transfers` import vLLM; the rest is plain Python.
+A step takes what `plumage_engine.simulator.engine.device` says, by the same code as in the simulator. No weights are
+read, and answers are words drawn by seed. Only `executor` and `transfers` import vLLM; the rest is plain Python.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plumage_bench.virtual_gpu.readers import Readers
-from plumage_engine.simulator.device import StepShape
+from plumage_engine.simulator.engine.device import StepShape
 
 if TYPE_CHECKING:
     from plumage_bench.virtual_gpu.compat.executor import CachedRequestData, NewRequestData, SchedulerOutput

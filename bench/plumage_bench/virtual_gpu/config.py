@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
 from plumage_engine.configuration import Section
-from plumage_engine.simulator.device import Device, make_device
+from plumage_engine.simulator.engine.device import Device, make_device
 
 __all__ = ["SECTION", "VirtualGpuConfig", "read_config"]
 
@@ -21,8 +21,8 @@ _GIB = 2**30
 
 
 class VirtualGpuConfig(Section):
-    """preset, overrides: the device, see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than
-    the model says; 0 costs no time at all.
+    """preset, overrides: the device, see `plumage_engine.simulator.engine.device`. time_scale: 0.1 runs ten times
+    faster than the model says; 0 costs no time at all.
 
     The KV cache: num_blocks, as vLLM counts them (it keeps one for itself), else what --num-gpu-blocks-override says,
     else kv_gib of the *modelled* device's KV, whatever model vLLM was given the name of. link_latency: seconds before

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from plumage_engine.simulator.shared import SharedPrefix
+from plumage_engine.simulator.engine.shared_prefix import SharedPrefix
 
 __all__ = ["Readers"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from plumage.errors import ConfigurationError
 from plumage_bench.virtual_gpu.config import VirtualGpuConfig
 from plumage_bench.virtual_gpu.speech import Speech
-from plumage_engine.simulator.text import Text
+from plumage_engine.simulator.model.text import Text
 
 __all__ = ["make_speech"]
 

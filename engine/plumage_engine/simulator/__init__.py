@@ -1,5 +1,7 @@
-"""An engine without a GPU or a model, honest about being one: same API, metrics and KV events; its device costs time.
+"""A simulated engine: it needs no GPU and no model, and its cost model says how long each step takes.
 
-`core.SimEngine` is the engine itself, without clock or network; `virtual.VirtualFleet` runs many in virtual time;
-`python -m plumage_engine.simulator` serves one on the wall clock. `device` states what time costs, and why.
+It has vLLM's API, metrics and KV events.
+engine: the engine itself, without clock or network; `device` is the cost model, with its reasons.
+events: what is cached, and the KV events. model: tokenizer and answers. `job`: one request with its answer.
+`runner` steps the engine on the wall clock, `metrics` reports, `http` serves, `__main__` runs one engine.
 """

@@ -12,7 +12,7 @@ import uvicorn
 
 from plumage.errors import ConfigurationError
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.server import make_app
+from plumage_engine.simulator.http.server import make_app
 
 __all__ = ["main"]
 

@@ -17,14 +17,14 @@ from plumage.version_skew import refuse_newer
 from plumage_engine.configuration import Section, is_loopback
 from plumage_engine.endpoints import EventEndpoint
 from plumage_engine.policies import EvictionConfig, FeatherConfig, HostTierConfig
-from plumage_engine.simulator.device import device_options, make_device
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import device_options, make_device
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["DeviceConfig", "SimulatorConfig"]
 
 
 class DeviceConfig(Section):
-    """preset: see `plumage_engine.simulator.device`. time_scale: 0.1 runs ten times faster than the model says.
+    """preset: see `plumage_engine.simulator.engine.device`. time_scale: 0.1 runs ten times faster than the model says.
     overrides: the device's own fields by their names there."""
 
     preset: str = defaults.DEVICE.lower()

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from plumage.prometheus.histogram import Histogram
-
-if TYPE_CHECKING:
-    from plumage_engine.simulator.core import SimEngine
-    from plumage_engine.simulator.device import Device
-    from plumage_engine.simulator.hostlink import HostLink
-    from plumage_engine.simulator.runner import Job
+from plumage_engine.simulator.engine.device import Device
+from plumage_engine.simulator.engine.host_link import HostLink
+from plumage_engine.simulator.engine.sim_engine import SimEngine
+from plumage_engine.simulator.job import Job
 
 __all__ = ["Metrics"]
 

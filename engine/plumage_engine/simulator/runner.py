@@ -14,37 +14,17 @@ from collections.abc import Callable
 
 from plumage.blocks.events import BlockEvent
 from plumage_engine.kv_events import EventBatch
-from plumage_engine.simulator.answers import Answer
-from plumage_engine.simulator.core import SimEngine
+from plumage_engine.simulator.engine.request import StepReport
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
+from plumage_engine.simulator.events.block_table import BlockTable, Origin
+from plumage_engine.simulator.events.publisher import EventPublisher
+from plumage_engine.simulator.job import Job
 from plumage_engine.simulator.metrics import Metrics
-from plumage_engine.simulator.publisher import EventPublisher
-from plumage_engine.simulator.request import SimRequest, StepReport
-from plumage_engine.simulator.settings import EngineSettings
-from plumage_engine.simulator.table import BlockTable, Origin
 
-__all__ = ["Job", "Runner"]
+__all__ = ["Runner"]
 
 _MOST_LAG = 1.0
-
-
-class Job:
-    """One request with its answer, composed before it runs. emitted: tokens that are out. cached_tokens: known at the
-    end. changed: set when a reader has something to look at: at the end, and for streams at each token."""
-
-    def __init__(self, request: SimRequest, origin: Origin, answer: Answer, *, stream: bool, now: float) -> None:
-        self.request = request
-        self.origin = origin
-        self.answer = answer
-        self.stream = stream
-        self.emitted = 0
-        self.cached_tokens: int | None = None
-        self.gone = False
-        self.changed = asyncio.Event()
-        self.arrived = self.last_token = now
-
-    @property
-    def done(self) -> bool:
-        return self.cached_tokens is not None
 
 
 class Runner:

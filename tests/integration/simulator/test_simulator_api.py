@@ -17,7 +17,7 @@ import pytest
 from support.scrapes import families
 from tests.integration.simulator.conftest import API_KEY, Engine, running
 
-from plumage_engine.simulator.device import GPU
+from plumage_engine.simulator.engine.device import GPU
 
 WORDS = "the parser reads a file and returns each line of it as a value "
 SLOW = {"preset": "gpu", "timeScale": 0.5}  # about 14 ms a token: 250 take long enough to be caught at it

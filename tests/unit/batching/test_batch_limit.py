@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from plumage.batching.limit import BatchLimit
 from plumage.errors import ConfigurationError
 from plumage_bench.ours import Ours
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.device import PRESETS
-from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import PRESETS
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 
 def test_preemption_lowers_the_limit_below_the_batch() -> None:

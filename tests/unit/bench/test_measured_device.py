@@ -11,7 +11,7 @@ from plumage.errors import ConfigurationError
 from plumage_bench.measured_device import MeasuredDevice, StepTable
 from plumage_bench.scenario import DEVICES, Scenario
 from plumage_bench.workloads import GspShape
-from plumage_engine.simulator.device import GPU, Device, StepShape
+from plumage_engine.simulator.engine.device import GPU, Device, StepShape
 
 DOCUMENT = {
     "prefill": {"tokens": [100, 200], "context": [0, 1000], "seconds": [[0.1, 0.2], [0.2, 0.4]]},

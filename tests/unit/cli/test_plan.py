@@ -17,7 +17,7 @@ from plumage_cli.local.idle import idle
 from plumage_cli.local.plan import Site, plan_replica, plan_router, refuse_what_needs_a_cluster, unused
 from plumage_engine.agent.config import AgentConfig, ShareConfig
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.prompts import Prompts
+from plumage_engine.simulator.http.prompts import Prompts
 from plumage_router.config import RouterConfig
 from plumage_router.http.errors import RequestError
 from plumage_router.http.paths import COMPLETION_PATH

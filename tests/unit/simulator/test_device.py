@@ -8,7 +8,15 @@ from dataclasses import asdict
 import pytest
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.device import CPU, GPU, PRESETS, QUADRATIC_ATTENTION, Device, StepShape, make_device
+from plumage_engine.simulator.engine.device import (
+    CPU,
+    GPU,
+    PRESETS,
+    QUADRATIC_ATTENTION,
+    Device,
+    StepShape,
+    make_device,
+)
 
 
 def batch(requests: int, prefix: int, *, groups: int = 1, suffix: int = 0, shared: int | None = None) -> StepShape:

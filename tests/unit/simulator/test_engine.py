@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from plumage.blocks.events import CPU, GPU, BlockEvent, Removed, Stored
 from plumage.errors import ConfigurationError, StateError
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.device import StepShape
-from plumage_engine.simulator.request import SimRequest, StepReport
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import StepShape
+from plumage_engine.simulator.engine.request import SimRequest, StepReport
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 SIZE = 4
 

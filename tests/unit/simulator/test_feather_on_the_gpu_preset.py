@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 PREFIX, SUFFIX, DECODE, REQUESTS = 10_000, 20, 50, 500
 CACHE = 245_760 // 16  # the KV tokens that 48 GB leave beside the weights of an 8B model

@@ -11,10 +11,10 @@ import pytest
 from plumage.blocks.events import CPU, BlockEvent, Cleared, Removed
 from plumage.errors import ConfigurationError, StateError
 from plumage.tiering import HostTier
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.device import make_device
-from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.device import make_device
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.engine.settings import EngineSettings
+from plumage_engine.simulator.engine.sim_engine import SimEngine
 
 PREFIX = 10  # blocks of a family's prefix; a prompt has a tail of five more tokens
 NAMES = count()

@@ -15,11 +15,11 @@ import pytest
 
 from plumage.models import resolve
 from plumage.rendering import ModelFolder
-from plumage_engine.simulator.completions import Completions
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.prompts import LONG, Prompts
-from plumage_engine.simulator.protocol import ApiError, Generation, read_generation
-from plumage_engine.simulator.text import Text
+from plumage_engine.simulator.http.completions import Completions
+from plumage_engine.simulator.http.prompts import LONG, Prompts
+from plumage_engine.simulator.http.protocol import ApiError, Generation, read_generation
+from plumage_engine.simulator.model.text import Text
 
 FOLDER = ModelFolder.load(resolve("builtin://tiny-chat"))
 MODEL = {"model": "tiny", "modelFolder": str(resolve("builtin://tiny-chat")), "port": 0}

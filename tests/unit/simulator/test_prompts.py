@@ -13,8 +13,8 @@ import pytest
 from plumage.models import resolve
 from plumage.rendering import ByteTable, ChatRenderer, ModelFolder
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.prompts import Prompts
-from plumage_engine.simulator.protocol import ApiError, read_generation
+from plumage_engine.simulator.http.prompts import Prompts
+from plumage_engine.simulator.http.protocol import ApiError, read_generation
 
 FOLDER = ModelFolder.load(resolve("builtin://tiny-chat"))
 TABLE = ByteTable.from_tokenizer_json(FOLDER.tokenizer_json)

@@ -7,7 +7,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumage_engine.simulator.shared import SharedPrefix, common_blocks
+from plumage_engine.simulator.engine.shared_prefix import SharedPrefix, common_blocks
 
 PATHS = st.lists(st.integers(0, 2), max_size=12)
 

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from plumage.errors import ConfigurationError
 from plumage.models import resolve
-from plumage_engine.simulator.answers import Limits, compose
-from plumage_engine.simulator.chain import block_hashes, root
-from plumage_engine.simulator.text import Text
+from plumage_engine.simulator.events.block_hashes import block_hashes, root
+from plumage_engine.simulator.model.answers import Limits, compose
+from plumage_engine.simulator.model.text import Text
 
 FOLDER: Path = resolve("builtin://tiny-chat")
 DATA = (FOLDER / "tokenizer.json").read_bytes()

@@ -7,7 +7,7 @@ import pytest
 
 from plumage.blocks.events import CPU, Cleared, Removed, Stored
 from plumage_engine.kv_events import Event, EventBatch, encode_batch
-from plumage_engine.simulator.table import BlockTable, Origin
+from plumage_engine.simulator.events.block_table import BlockTable, Origin
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from plumage_bench.virtual_gpu.grammar import Grammar
 from plumage_bench.virtual_gpu.link import Link
 from plumage_bench.virtual_gpu.pending import Pending
 from plumage_bench.virtual_gpu.speech import Speech
-from plumage_engine.simulator.device import GPU
+from plumage_engine.simulator.engine.device import GPU
 
 WORDS = list(range(100, 200))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
-from plumage_engine.simulator.text import Text
+from plumage_engine.simulator.model.text import Text
 
 __all__ = ["Answer", "Limits", "compose"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plumage_engine.simulator.request import StepReport
+from plumage_engine.simulator.engine.request import StepReport
 
 __all__ = ["Counters"]
 

@@ -28,14 +28,14 @@ from starlette.routing import Route
 
 from plumage.rendering import ModelFolder
 from plumage_engine.configuration import read_secret
-from plumage_engine.simulator.completions import Completions, Receive, Scope, Send, respond
 from plumage_engine.simulator.config import SimulatorConfig
+from plumage_engine.simulator.events.publisher import EventPublisher
+from plumage_engine.simulator.http.completions import Completions, Receive, Scope, Send, respond
+from plumage_engine.simulator.http.learned_tables import Tables
+from plumage_engine.simulator.http.prompts import Prompts
+from plumage_engine.simulator.http.protocol import ApiError
 from plumage_engine.simulator.metrics import Metrics
-from plumage_engine.simulator.prompts import Prompts
-from plumage_engine.simulator.protocol import ApiError
-from plumage_engine.simulator.publisher import EventPublisher
 from plumage_engine.simulator.runner import Runner
-from plumage_engine.simulator.tables import Tables
 
 __all__ = ["make_app"]
 

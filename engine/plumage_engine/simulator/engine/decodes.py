@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from plumage_engine.simulator.request import State, Tracked
-from plumage_engine.simulator.shared import SharedPrefix
+from plumage_engine.simulator.engine.request import State, Tracked
+from plumage_engine.simulator.engine.shared_prefix import SharedPrefix
 
 __all__ = ["Decodes"]
 

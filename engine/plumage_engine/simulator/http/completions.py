@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from plumage.errors import ConfigurationError
-from plumage_engine.simulator.prompts import Prompt, Prompts
-from plumage_engine.simulator.protocol import ApiError, Generation, StreamUsage, read_body, read_generation
-from plumage_engine.simulator.replies import DONE, Reply
-from plumage_engine.simulator.runner import Job, Runner
+from plumage_engine.simulator.http.prompts import Prompt, Prompts
+from plumage_engine.simulator.http.protocol import ApiError, Generation, StreamUsage, read_body, read_generation
+from plumage_engine.simulator.http.replies import DONE, Reply
+from plumage_engine.simulator.job import Job
+from plumage_engine.simulator.runner import Runner
 
 __all__ = ["Completions", "Receive", "Scope", "Send", "read", "respond"]
 

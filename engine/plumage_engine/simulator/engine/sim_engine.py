@@ -24,12 +24,12 @@ from plumage.blocks.events import EventSink
 from plumage.blocks.pool import BlockPool
 from plumage.errors import StateError
 from plumage.eviction import make_policy
-from plumage_engine.simulator.counters import Counters
-from plumage_engine.simulator.decodes import Decodes
-from plumage_engine.simulator.device import StepShape
-from plumage_engine.simulator.hostlink import HostLink
-from plumage_engine.simulator.request import Load, SimRequest, State, StepReport, Tracked
-from plumage_engine.simulator.settings import EngineSettings
+from plumage_engine.simulator.engine.counters import Counters
+from plumage_engine.simulator.engine.decodes import Decodes
+from plumage_engine.simulator.engine.device import StepShape
+from plumage_engine.simulator.engine.host_link import HostLink
+from plumage_engine.simulator.engine.request import Load, SimRequest, State, StepReport, Tracked
+from plumage_engine.simulator.engine.settings import EngineSettings
 
 __all__ = ["SimEngine"]
 

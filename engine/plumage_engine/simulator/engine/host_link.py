@@ -25,7 +25,7 @@ from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula_parser import parse_formula
 from plumage.hotness.record import NodeRecord, Recorded
 from plumage.tiering import HostTier, PromotionBudget, PromotionTurn
-from plumage_engine.simulator.transfers import Transfers
+from plumage_engine.simulator.engine.transfers import Transfers
 
 __all__ = ["HostLink"]
 

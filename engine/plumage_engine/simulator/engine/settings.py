@@ -9,7 +9,7 @@ from typing import Any
 from plumage import defaults
 from plumage.errors import ConfigurationError
 from plumage.options import refuse_given
-from plumage_engine.simulator.device import GPU, Device
+from plumage_engine.simulator.engine.device import GPU, Device
 
 __all__ = ["EngineSettings"]
 

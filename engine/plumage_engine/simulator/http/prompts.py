@@ -14,14 +14,14 @@ from datetime import datetime
 
 from plumage.errors import ConfigurationError
 from plumage.rendering import ChatRenderer, ModelFolder, RenderingError
-from plumage_engine.simulator.answers import Limits, compose
-from plumage_engine.simulator.chain import block_hashes, root
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.protocol import ApiError, Generation
-from plumage_engine.simulator.request import SimRequest
-from plumage_engine.simulator.runner import Job
-from plumage_engine.simulator.table import Origin
-from plumage_engine.simulator.text import Text
+from plumage_engine.simulator.engine.request import SimRequest
+from plumage_engine.simulator.events.block_hashes import block_hashes, root
+from plumage_engine.simulator.events.block_table import Origin
+from plumage_engine.simulator.http.protocol import ApiError, Generation
+from plumage_engine.simulator.job import Job
+from plumage_engine.simulator.model.answers import Limits, compose
+from plumage_engine.simulator.model.text import Text
 
 __all__ = ["LONG", "Prompt", "Prompts"]
 

@@ -19,8 +19,8 @@ from plumage.batching.stop.shared import LearnedTable, Teachable, checked
 from plumage.errors import ConfigurationError
 from plumage_engine.policies import FeatherConfig, refuse_code
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.simulator.core import SimEngine
-from plumage_engine.simulator.protocol import ApiError
+from plumage_engine.simulator.engine.sim_engine import SimEngine
+from plumage_engine.simulator.http.protocol import ApiError
 
 __all__ = ["Tables", "fingerprint"]
 

@@ -1,0 +1,1 @@
+"""OpenAI's API, vLLM's metrics and health, and the fleet's own routes."""

@@ -1,0 +1,1 @@
+"""The simulated model: its tokenizer, and answers of random words."""
