@@ -58,7 +58,7 @@ async def measure_size(entries: int, owners: int, replicas: int, colds: int, see
             await _fill(writers, entries, owners, random.Random(seed))
             await _share_heat(server.url, random.Random(seed + 1))
             after, rss_after = await _memory(client)
-            held = sum(writer.count for writer in writers)
+            held = sum(writer.held.count for writer in writers)
             logs = sum([await _usage(client, Keys(POOL, w.keys.replica).log(w.epoch or "")) for w in writers])
             heat = await _usage(client, PoolKeys(POOL).heat) + await _usage(client, PoolKeys(POOL).heat_view)
             routers = [await _cold_router(server.url, names, held) for _ in range(colds)]

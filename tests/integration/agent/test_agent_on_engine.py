@@ -88,7 +88,7 @@ async def test_a_router_learns_what_the_engine_holds(directory, pool, router, sh
         assert abs(predicted - actual) <= 256, (predicted, actual, usage)
         assert router.hit(prose(999)) == (0, 0)
         assert router.hit(prompt, salt="tenant") == (0, 0)
-        await until(lambda: router.view.chunks == agent.writer.count)
+        await until(lambda: router.view.chunks == agent.writer.held.count)
         folder = {"name": "tiny", "modelFolder": "builtin://tiny-chat"}
         assert router.view.engine == load_model(ModelConfig.model_validate(folder)).engine, "routers compare the two"
 

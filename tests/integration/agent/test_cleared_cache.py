@@ -44,7 +44,7 @@ async def test_a_reset_cache_is_forgotten_and_learned_anew(
         epoch = agent.writer.epoch
         async with httpx.AsyncClient() as client:
             assert (await client.post(f"{engine.url}/reset_prefix_cache")).status_code == 200
-        await until(lambda: known() == 0 and agent.writer.count == 0, partial(agent_stats, agent))
+        await until(lambda: known() == 0 and agent.writer.held.count == 0, partial(agent_stats, agent))
         assert len(agent.publisher.index) == 0
         await learned()
         assert agent.writer.epoch == epoch, "one cleared cache is no new life of the engine"

@@ -49,7 +49,7 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         for prompt in once[:12]:
             await ask(engine, prompt)
-        await until(lambda: agent.writer.full, partial(agent_stats, agent))
+        await until(lambda: agent.writer.held.full, partial(agent_stats, agent))
         for tail in range(3):
             await ask(engine, f"{shared}{tail} {prose(tail, words=80)}")
         assert 8 < len(chunks) < ROOM
@@ -57,7 +57,9 @@ async def test_a_prefix_used_again_stays_and_prompts_used_once_go(
         for prompt in once[12:]:
             await ask(engine, prompt)
         await until(lambda: agent.publisher.index.chunks > 6 * ROOM, partial(agent_stats, agent))
-        await until(lambda: router.view("chat-0").chunks == agent.writer.count == ROOM, partial(agent_stats, agent))
+        await until(
+            lambda: router.view("chat-0").chunks == agent.writer.held.count == ROOM, partial(agent_stats, agent)
+        )
         assert known() >= len(chunks) - 1
         assert agent_stats(agent)["chunksLeftOut"] > 5 * ROOM
 
@@ -75,8 +77,8 @@ async def test_the_share_follows_the_pools_size(
         await until(lambda: agent.watch.ready, partial(agent_stats, agent))
         for number in range(12):
             await ask(engine, prose(number))
-        await until(lambda: agent.writer.full and agent.writer.count == ROOM, partial(agent_stats, agent))
+        await until(lambda: agent.writer.held.full and agent.writer.held.count == ROOM, partial(agent_stats, agent))
         members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}, {"id": "chat-2"}, {"id": "chat-3"}]}')
-        await until(lambda: agent.writer.count == ROOM // 4, partial(agent_stats, agent))
+        await until(lambda: agent.writer.held.count == ROOM // 4, partial(agent_stats, agent))
         members.write_text('{"replicas": [{"id": "chat-0"}, {"id": "chat-1"}]}')
-        await until(lambda: agent.writer.count == ROOM // 2, partial(agent_stats, agent))
+        await until(lambda: agent.writer.held.count == ROOM // 2, partial(agent_stats, agent))

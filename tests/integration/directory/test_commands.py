@@ -64,7 +64,7 @@ async def use_everything(url: str, until: Any) -> None:
         for _ in range(60):
             writer.publish([Change(rng.getrandbits(64)) for _ in range(500)])
             await asyncio.sleep(0.01)
-        await until(lambda: sync.view("r0").chunks == writer.count and not writer.behind)
+        await until(lambda: sync.view("r0").chunks == writer.held.count and not writer.behind)
         for _ in range(10):  # whoever comes while the log is ahead of the snapshot reads on in the log
             writer.publish([Change(rng.getrandbits(64)) for _ in range(500)])
             async with DirectorySync(url, pool="p", mirror=Mirror(), rng=rng) as cold:

@@ -106,7 +106,7 @@ class Chaos:
 
     def _in_step(self, router: DirectorySync, slot: int) -> bool:
         writer = self.writers[slot]
-        return in_step(writer, router) and writer.count == len(self.truth[slot]) and not writer.behind
+        return in_step(writer, router) and writer.held.count == len(self.truth[slot]) and not writer.behind
 
 
 @pytest.mark.parametrize("seed", range(4))

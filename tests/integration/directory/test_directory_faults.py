@@ -26,7 +26,7 @@ def held(chain: Sequence[int]) -> list[Change]:
 
 
 def sent(writer: DirectoryWriter) -> bool:
-    return writer.epoch is not None and not writer._outbox and not writer.degraded
+    return writer.epoch is not None and not writer.behind and not writer.degraded
 
 
 @pytest.mark.parametrize("afterwards", ["busy", "quiet"])
@@ -41,10 +41,12 @@ async def test_a_router_that_fell_behind_the_log_reads_the_snapshot(
         writer.publish([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(24)])
     writer.publish(held(CHAIN))
     await until(
-        lambda: sent(writer) and writer._outbox.marked == writer._outbox.made
+        lambda: sent(writer) and writer._publication.outbox.last_checked == writer._publication.outbox.last
     )  # with the mark that ends a busy time
     pipe = client.pipeline()
-    for command in writer._buckets(writer.epoch, range(64)):  # the round over the buckets that a busy engine makes
+    for command in writer._epochs._bucket_commands(
+        writer.epoch, range(64)
+    ):  # the round over the buckets that a busy engine makes
         pipe.execute_command(*command)
     pipe.xtrim(Keys("p", "r0").log(writer.epoch), maxlen=0, approximate=False)
     await pipe.execute()
@@ -122,7 +124,11 @@ async def test_nothing_without_a_lifetime_is_left_in_an_emptied_server(world: An
     first = writer.epoch
     await client.flushall()
     writer.publish([Change(1, Tier.GPU, 1)])  # written before anybody notices, into a log of the former epoch
-    await until(lambda: writer.epoch not in (None, first) and sent(writer) and not writer._begun - {writer.epoch})
+    await until(
+        lambda: (
+            writer.epoch not in (None, first) and sent(writer) and not writer._epochs._leftover_epochs - {writer.epoch}
+        )
+    )
     left = [key async for key in client.scan_iter()]
     assert {await client.ttl(key) > 0 for key in left} == {True}
     assert not [key for key in left if first.encode() in key]
@@ -151,12 +157,12 @@ async def test_what_cannot_be_sent_is_bounded(
     await until(lambda: writer.degraded)
     for _ in range(200):
         writer.publish([Change(RNG.getrandbits(64), Tier.GPU, 1) for _ in range(50)])
-        assert writer._outbox.size <= 20_000
+        assert writer._publication.outbox.size <= 20_000
     writer.publish(held(CHAIN))
     server.start()
     await until(lambda: in_step(writer, router))
     assert router.mirror.match(CHAIN) == {0: WHOLE}
-    assert writer.count == 10_010
+    assert writer.held.count == 10_010
 
 
 async def test_a_full_server_degrades_the_writer_until_there_is_room(

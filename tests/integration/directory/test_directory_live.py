@@ -78,7 +78,7 @@ async def test_a_cold_router_reads_snapshot_and_log(world: Any, until: Any) -> N
         writer.publish(held([rng.getrandbits(64) for _ in range(40)]))
         await asyncio.sleep(0)
     writer.publish(held(CHAIN))
-    await until(lambda: writer.epoch is not None and not writer._outbox)
+    await until(lambda: writer.epoch is not None and not writer.behind)
     router = await world.router()
     assert await router.ready()
     assert in_step(writer, router)
@@ -109,7 +109,7 @@ async def test_a_new_state_is_told_at_once(world: Any, until: Any) -> None:
 async def test_every_key_has_a_lifetime(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer()
     writer.publish(held(CHAIN))
-    await until(lambda: writer.epoch is not None and not writer._outbox)
+    await until(lambda: writer.epoch is not None and not writer.behind)
     keys = [key async for key in client.scan_iter()]
     assert len(keys) == 4, "epoch, heartbeat, snapshot, log"
     assert all([await client.pttl(key) > 0 for key in keys])
@@ -132,7 +132,7 @@ async def test_a_replica_that_falls_silent_is_unknown_cache_not_dead(world: Any,
 async def test_a_writer_that_closes_takes_back_what_it_wrote(world: Any, until: Any, client: Redis) -> None:
     writer = await world.writer()
     writer.publish(held(CHAIN))
-    await until(lambda: writer.epoch is not None and not writer._outbox)
+    await until(lambda: writer.epoch is not None and not writer.behind)
     await writer.close()
     assert [key async for key in client.scan_iter()] == [Keys("p", "r0").epoch.encode()]
 
@@ -183,8 +183,8 @@ async def test_no_prompt_and_no_token_id_reaches_the_server(world: Any, until: A
     writer = await world.writer(engine="tiny@16")
     seed = chunks.seed("model", "adapter", "tenant-secret-salt")
     writer.publish(held(chunks.chain(text, seed)))
-    await until(lambda: writer.epoch is not None and not writer._outbox)
-    await writer._send(writer.epoch, beat=True)
+    await until(lambda: writer.epoch is not None and not writer.behind)
+    await writer._epochs.send(writer.epoch, beat=True)
     found = await everything(client)
     assert len(found) == 4
     for value in found.values():

@@ -44,15 +44,15 @@ async def test_routers_keep_what_is_hot_when_a_replica_holds_more_than_its_share
     await flood([writer], 6_000, rng)
     writer.publish([Change(chunk, Tier.GPU, 64 * depth) for depth, chunk in enumerate(hot, 1)])
     await until(lambda: in_step(writer, router))
-    assert writer.full
+    assert writer.held.full
     assert router.mirror.match(hot).get(0, (0, 0))[0] < len(hot), "its end is as deep as any, and nobody used it"
     await writer.rank(dict.fromkeys(hot, 4))
     await until(lambda: router.mirror.match(hot) == {0: (STEP, 64 * STEP)})
     await flood([writer], 30_000, rng)
     await until(lambda: in_step(writer, router))
     assert router.mirror.match(hot) == {0: (STEP, 64 * STEP)}
-    assert writer.count == 3_000
-    assert writer.left_out > 30_000
+    assert writer.held.count == 3_000
+    assert writer.held.left_out > 30_000
 
 
 async def test_a_log_stays_short_when_each_write_of_it_is_large(world: Any, until: Any, client: Redis) -> None:
@@ -82,7 +82,7 @@ async def test_a_servers_memory_is_enough_for_the_shares_of_all(
         await until(lambda: not any(writer.behind for writer in writers))
         router = await world.router("r0", "r1")  # reads snapshots and logs anew
         await until(lambda: all(in_step(writer, router) for writer in writers))
-        assert [writer.count for writer in writers] == [share, share]
+        assert [writer.held.count for writer in writers] == [share, share]
         assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 2
         told = await client.info("memory")
         assert told["used_memory_peak"] < memory
@@ -116,12 +116,12 @@ async def test_a_pool_that_grows_stays_within_its_servers_memory(
         whole, share = capacity_within(memory, 1), capacity_within(memory, 10)
         await grow(0, 1)
         await flood(writers, whole + 5_000, rng)
-        await until(lambda: writers[0].full and not writers[0].behind)
-        assert writers[0].count == whole
+        await until(lambda: writers[0].held.full and not writers[0].behind)
+        assert writers[0].held.count == whole
         await grow(1, 10)
         for number, writer in enumerate(writers[1:], 1):
             await flood([writer], whole // (number + 1) + 1_000, rng)
-        await until(lambda: all(writer.count == share and not writer.behind for writer in writers), 20.0)
+        await until(lambda: all(writer.held.count == share and not writer.behind for writer in writers), 20.0)
         router = await world.router(*(writer.keys.replica for writer in writers))
         await until(lambda: all(in_step(writer, router) for writer in writers))
         assert [(writer.degraded, writer.registrations) for writer in writers] == [(False, 1)] * 10

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plumage.directory import schema
 from plumage.directory.publisher import held_chunks as module
-from plumage.directory.publisher.held_chunks import ENTRY_BYTES, MOST, HeldChunks, capacity_within
+from plumage.directory.publisher.held_chunks import ENTRY_BYTES, MAX_CHUNKS, HeldChunks, capacity_within
 from plumage.directory.schema import BUCKETS, RECORD, Change, Tier
 
 
@@ -105,7 +105,7 @@ def test_held_chunks_may_change_between_parts_of_a_ranking(monkeypatch: pytest.M
     st.integers(1, 12),
 )
 def test_records_of_full_held_chunks_match_their_content(steps: list[Any], capacity: int) -> None:
-    """Against sets: bounded, complete while there is room, and equal to what the records alone give."""
+    """The same as sets: bounded, complete by the records alone, nothing false, nothing left out while there is room."""
     held_chunks = HeldChunks(capacity)
     engine: dict[int, tuple[int, int]] = {}
     published: dict[int, tuple[int, int]] = {}
@@ -121,7 +121,7 @@ def test_records_of_full_held_chunks_match_their_content(steps: list[Any], capac
             for chunk, tier, tokens in changes:
                 engine[chunk] = (tier, tokens)
         for chunk, tier, tokens in schema.unpack_records(data)[0]:
-            assert (chunk in published) or tier, "nothing goes that was not there"
+            assert (chunk in published) or tier, "no record deletes a chunk that was not published"
             published[chunk] = (tier, tokens)
             if not tier:
                 del published[chunk]
@@ -136,7 +136,7 @@ def spread(number: int) -> int:
     return number * 0x9E3779B97F4A7C15 & schema.DIGEST_MASK
 
 
-def test_hot_chains_outlive_a_flood_many_times_the_capacity() -> None:
+def test_hot_chains_outlive_a_flood_of_many_times_the_capacity() -> None:
     rng = random.Random(3)
     hot = [[rng.getrandbits(64) for _ in range(40)] for _ in range(25)]
     held_chunks = HeldChunks(capacity=10_000)
@@ -153,7 +153,7 @@ def test_hot_chains_outlive_a_flood_many_times_the_capacity() -> None:
 @pytest.mark.parametrize(
     ("memory", "replicas", "chunks"),
     [
-        (256 << 20, 4, MOST),
+        (256 << 20, 4, MAX_CHUNKS),
         (16 << 20, 1, (8 << 20) * 3 // 4 // ENTRY_BYTES),
         (16 << 20, 10, (8 << 20) * 3 // 4 // ENTRY_BYTES // 10),
         (1, 1, 1),

@@ -175,10 +175,10 @@ async def test_writer_restarts_after_an_error(
     async def work() -> None:
         nonlocal turns
         turns += 1
-        writer.epoch = "1.a"
+        writer._publication.epoch = "1.a"
         broken()
 
-    monkeypatch.setattr(writer, "_work", work)
+    monkeypatch.setattr(writer._loop, "_write", work)
     writer.start()
     await until(lambda: turns > 2)
     assert writer.degraded

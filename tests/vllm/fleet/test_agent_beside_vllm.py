@@ -130,7 +130,7 @@ async def snapshots_agree(directory: LocalServer, engine: Served, agent: Agent) 
     try:
         await until(lambda: late.stream.counters.snapshots == 1, partial(agent_stats, late))
         assert held(late) == held(agent)
-        assert late.writer.count == agent.writer.count
+        assert late.writer.held.count == agent.writer.held.count
     finally:
         await late.close()
 
@@ -139,6 +139,6 @@ async def a_reset_empties_the_directory(engine: Served, agent: Agent, sync: Dire
     """At once: the engine is at rest, and takes no step."""
     steps = (await asyncio.to_thread(engine.stats))["secondsSinceStep"]
     await asyncio.to_thread(engine.reset)
-    await until(lambda: not held(agent) and not agent.writer.count, partial(agent_stats, agent))
+    await until(lambda: not held(agent) and not agent.writer.held.count, partial(agent_stats, agent))
     await until(lambda: not sync._replicas["chat-0"].reader.count)
     assert (await asyncio.to_thread(engine.stats))["secondsSinceStep"] > steps

@@ -167,7 +167,7 @@ async def test_a_directory_that_is_killed_costs_the_engine_nothing(with_plugin: 
             sync.set_replicas({"chat-0": 0})
             await until(lambda: sync.view("chat-0").state is State.READY, partial(agent_stats, agent))
             heard = sync._replicas["chat-0"].reader
-            await until(lambda: heard.count == agent.writer.count > 0, partial(agent_stats, agent))
+            await until(lambda: heard.count == agent.writer.held.count > 0, partial(agent_stats, agent))
 
 
 def kill(directory: LocalServer) -> None:

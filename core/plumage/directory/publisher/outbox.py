@@ -1,8 +1,8 @@
-"""Log entries on their way to the server: what a writer has made and the server has not taken yet.
+"""Log entries that the server has not acknowledged yet.
 
-Contract: entries are numbered without holes, and they go on where they are when all is written anew; each has its
-number as its id, so that the server refuses what it is sent twice. How much waits is bounded by the writer, which
-starts over when it is `full`. No I/O.
+Entries are numbered without gaps, and the numbers continue in a new epoch. Each entry has its number as its id, so
+the server refuses an entry that is sent twice. The writer bounds the outbox: it starts a new epoch when the outbox is
+`full`. No I/O.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ from typing import NamedTuple
 from plumage.directory.client.redis_pipeline import Command
 from plumage.directory.schema import pack_entry
 
-__all__ = ["ENTRIES_AT_ONCE", "Entry", "Outbox", "appending", "weight"]
+__all__ = ["ENTRIES_AT_ONCE", "Entry", "Outbox", "append_commands", "log_bytes"]
 
-OUTBOX_BYTES = 4 << 20  # beyond it a whole snapshot is cheaper than the changes
+OUTBOX_BYTES = 4 << 20  # above it a whole snapshot is cheaper than the changes
 ENTRIES_AT_ONCE = 256
 ENTRY_OVERHEAD = 24  # bytes of a stream entry beside its records
 
 
 class Entry(NamedTuple):
+    """check: count and digest after this entry, or None without a check mark."""
+
     seq: int
     records: bytes
-    check: tuple[int, int] | None  # count and digest after it
+    check: tuple[int, int] | None
 
 
 class Outbox:
-    """`made`: number of the last entry. `taken`: of the last one that the server has, 0 where it has none of this
-    epoch. `marked`: of the last one with a check mark. `size`: of what waits, in bytes; its length is in entries."""
+    """The entries that wait; `len` counts them.
+
+    last: number of the last entry that was added.
+    acknowledged: number of the last entry that the server has; 0 if it has none of this epoch.
+    last_checked: number of the last entry with a check mark.
+    size: bytes of the entries that wait."""
 
     def __init__(self) -> None:
-        self.made = self.taken = self.marked = 0
+        self.last = self.acknowledged = self.last_checked = 0
         self.size = 0
         self._entries: deque[Entry] = deque()
 
@@ -44,38 +50,38 @@ class Outbox:
     def full(self) -> bool:
         return self.size > OUTBOX_BYTES
 
-    def put(self, records: bytes, check: tuple[int, int] | None = None) -> None:
-        """One entry more. `check`: count and digest after it, as a mark."""
-        self.made += 1
-        self._entries.append(Entry(self.made, records, check))
+    def add(self, records: bytes, check: tuple[int, int] | None = None) -> None:
+        """Add one entry. check: count and digest after it, as a check mark."""
+        self.last += 1
+        self._entries.append(Entry(self.last, records, check))
         self.size += len(records) + ENTRY_OVERHEAD
         if check is not None:
-            self.marked = self.made
+            self.last_checked = self.last
 
     def batch(self) -> list[Entry]:
-        """The oldest that wait, as many as go at once."""
+        """The oldest entries: at most `ENTRIES_AT_ONCE`."""
         return list(islice(self._entries, ENTRIES_AT_ONCE))
 
-    def sent(self, batch: Sequence[Entry]) -> None:
-        """The server has taken the oldest, which are these."""
+    def acknowledge(self, batch: Sequence[Entry]) -> None:
+        """The server has stored `batch`, which are the oldest entries."""
         for _ in batch:
             self._entries.popleft()
-        self.size -= weight(batch)
-        self.taken = batch[-1].seq
+        self.size -= log_bytes(batch)
+        self.acknowledged = batch[-1].seq
 
     def clear(self) -> None:
-        """All is written anew: nothing waits, and of the new epoch nothing is taken."""
+        """A new epoch begins: its snapshot replaces the entries, and the server has none of its log."""
         self._entries.clear()
-        self.size = self.taken = 0
+        self.size = self.acknowledged = 0
 
 
-def weight(entries: Iterable[Entry]) -> int:
-    """Bytes of the log that they take."""
+def log_bytes(entries: Iterable[Entry]) -> int:
+    """Bytes that the entries take in the log."""
     return sum(len(entry.records) + ENTRY_OVERHEAD for entry in entries)
 
 
-def appending(log: str, batch: Iterable[Entry]) -> list[Command]:
-    """What appends them to the log."""
+def append_commands(log: str, batch: Iterable[Entry]) -> list[Command]:
+    """The commands that append `batch` to the stream with the key `log`."""
     return [
         ("XADD", log, f"{entry.seq}-0", *chain.from_iterable(pack_entry(entry.records, entry.check).items()))
         for entry in batch

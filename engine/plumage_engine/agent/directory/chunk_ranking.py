@@ -20,6 +20,6 @@ async def rank_chunks(writer: DirectoryWriter, hotness: PoolHotness) -> None:
     while True:
         await asyncio.sleep(pause)
         began = time.monotonic()
-        if writer.full:
-            await writer.rank(await hotness.chunk_uses(writer.count))
+        if writer.held.full:
+            await writer.rank(await hotness.chunk_uses(writer.held.count))
         pause = max(INTERVAL, SHARE * (time.monotonic() - began))

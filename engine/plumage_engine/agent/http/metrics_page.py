@@ -36,7 +36,7 @@ def _own(agent: Agent) -> Iterator[str]:
         ("degraded", "1 while the directory refuses writes or is away.", int(agent.writer.degraded)),
         ("config_ignored_fields", "Settings of a newer operator that are ignored.", len(agent.config.ignored)),
         ("blocks", "Blocks of the engine in the index.", len(index)),
-        ("chunks", "Chunks published to the directory.", agent.writer.count),
+        ("chunks", "Chunks published to the directory.", agent.writer.held.count),
     )
     for name, text, value in now:
         yield from gauge(_PREFIX + name, text, value)

@@ -1,0 +1,68 @@
+"""The loop that brings a publication to the server and survives every error."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from plumage.backoff import Backoff
+from plumage.directory.client.connection import UNAVAILABLE, error_text
+from plumage.directory.client.tasks import run_forever
+from plumage.directory.publisher.epoch_writer import EpochWriter
+from plumage.directory.publisher.heartbeat_timer import HeartbeatTimer
+from plumage.directory.publisher.publication import Publication
+
+__all__ = ["PublishLoop"]
+
+log = logging.getLogger(__name__)
+
+
+class PublishLoop:
+    """degraded: the last write failed. name: of the server and the replica, in logs."""
+
+    def __init__(
+        self, publication: Publication, writer: EpochWriter, timer: HeartbeatTimer, name: str, rng: random.Random
+    ) -> None:
+        self.degraded = False
+        self._publication = publication
+        self._writer = writer
+        self._timer = timer
+        self._name = name
+        self._backoff = Backoff(rng)
+
+    async def run(self) -> None:
+        """Write until cancelled, or until a newer writer of this replica registers."""
+        await run_forever(
+            self._turn, self._name, backoff=self._backoff, failed=self._failed, done=lambda: self._writer.superseded
+        )
+
+    async def _turn(self) -> None:
+        await self._write()
+        self._recovered()
+        if self._publication.epoch is not None and not self._publication.outbox:
+            await self._timer.wait()
+
+    async def _write(self) -> None:
+        """The most urgent of: a new epoch, a heartbeat, log entries."""
+        epoch = self._publication.epoch
+        if epoch is None:
+            self._timer.restart()
+            await self._writer.register()
+        elif self._timer.due:
+            self._timer.restart()
+            await self._writer.heartbeat(epoch)
+        elif self._publication.outbox:
+            await self._writer.send(epoch, beat=False)
+
+    def _failed(self, error: Exception) -> None:
+        if not self.degraded:
+            log.warning("%s failed: %s", self._name, error_text(error))
+        self.degraded = True
+        self._timer.expire()  # only a heartbeat shows that the server takes writes again
+        if not isinstance(error, UNAVAILABLE):  # it may have stopped anywhere: write everything again
+            self._publication.start_over()
+
+    def _recovered(self) -> None:
+        if self.degraded:
+            log.info("%s succeeds again", self._name)
+        self.degraded = False
