@@ -28,12 +28,9 @@ from plumage.rendering.conversation import (
 )
 from plumage.rendering.environment import ChatEnvironment
 from plumage.rendering.errors import RenderLimitError, TemplateError
-from plumage.rendering.fallbacks import Fallbacks
 from plumage.rendering.folder import ModelFolder
-from plumage.rendering.incremental import Conversation, instrumented
 from plumage.rendering.normalizer import Normalizer
 from plumage.rendering.outlines import Outlines
-from plumage.rendering.transcripts import TranscriptCache
 
 __all__ = ["ChatRenderer", "ChatTemplate", "Limits"]
 
@@ -42,83 +39,49 @@ COUNTED = 32  # pieces of output between looks at their size; most are the clien
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one prompt may cost here. messages: rendering blocks the router for about 10 µs each. chars: of the rendered
-    prompt, which can be longer than the body. cache_bytes: rendered conversations kept, per template. remembered: the
-    fewest messages worth keeping (2 or more), relearned: the fewest new ones; less costs less to render again.
-    outlined: the most messages of a conversation whose outline is kept; 0 keeps none. changed: characters of a text
-    that the normalizer changes, at up to 0.1 µs each."""
+    """Bounds of one rendering.
+
+    messages: of a conversation; each one costs about 10 µs, during which the router does nothing else.
+    chars: characters of the rendered prompt, which can be longer than the body.
+    outlined: the most messages of a conversation whose outline is kept; 0 keeps none.
+    changed: characters of a text that the normalizer changes; each one costs up to 0.1 µs.
+    """
 
     messages: int = 4096
     chars: int = 16 << 20
-    cache_bytes: int = 64 << 20
-    remembered: int = 24
-    relearned: int = 4
     outlined: int = 48
     changed: int = 1 << 19
 
 
 class ChatTemplate:
-    """One Jinja chat template, compiled twice: plain, and able to reuse the beginnings of conversations."""
+    """One Jinja chat template, with the outlines of conversations that it rendered before."""
 
-    def __init__(
-        self, source: str, clock: Callable[[], datetime], limits: Limits, fallbacks: Fallbacks | None = None
-    ) -> None:
+    def __init__(self, source: str, clock: Callable[[], datetime], limits: Limits) -> None:
         environment = self._environment = ChatEnvironment(clock)
         try:
             tree = environment.parse(source)
-            self._plain = environment.compile_tree(tree)
+            self._compiled = environment.compile_tree(tree)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigurationError(f"chat template, line {error.lineno}: {error.message}; correct it") from error
         self.source = source
         self.content_format = detect_content_format(tree)
         self.knows_developers = '"developer"' in source or "'developer'" in source
-        self.transcripts = TranscriptCache(limits.cache_bytes)
-        self._incremental = instrumented(environment, environment.parse(source), self.transcripts, limits.relearned)
         self.outlines = Outlines.of(
             source, clock, self.content_format, developers=self.knows_developers, limit=limits.chars,
             most=limits.outlined,
         )  # fmt: skip
-        self.fallbacks = fallbacks or Fallbacks()
         self._limits = limits
 
     def render_usual(self, given: Any, variables: Mapping[str, Any]) -> str:
         """`render` for the one set of variables that most requests have."""
         if self.outlines is not None and type(given) is list:
-            text = self.outlines.render(given, variables, self.render_in_full)
+            text = self.outlines.render(given, variables, self.render)
             if text is not None:
                 return text
         return self.render(given, variables)
 
     def render(self, given: Any, variables: Mapping[str, Any]) -> str:
-        """The prompt of the messages `given`, up to the first media. They must not be changed afterwards."""
-        if self._incremental is None or not isinstance(given, list) or len(given) < self._limits.remembered:
-            return self.render_in_full(given, variables)
-        if not self._incremental.pays():
-            return self.render_in_full(given, variables)
-        try:
-            conversation = self._recall(given)
-        except (AttributeError, ValueError):  # a message is no object, or holds what is no plain data
-            conversation = None
-        if conversation is None:
-            return self.render_in_full(given, variables)
-        try:
-            return self._checked(self._incremental.render(variables, conversation, self._limits.chars))
-        except Exception as error:  # whatever it was, the plain template decides, and refuses what has to be refused
-            text = self.render_in_full(given, variables)
-            self.fallbacks.note(error)
-            return text
-
-    def _recall(self, given: list[Any]) -> Conversation | None:
-        """None if reading a message depends on later ones: then no beginning stands for itself."""
-        known = self.transcripts.find(given)
-        cut = MultimodalCut()
-        messages = [] if known is None else [*known.transcript.messages[: known.common]]
-        messages += read_messages(given, self.content_format, cut, len(messages))
-        mixed = cut.found or (not self.knows_developers and has_developers(messages))
-        return None if mixed else Conversation(given, messages, known)
-
-    def render_in_full(self, given: Any, variables: Mapping[str, Any]) -> str:
-        """`render` without any memory."""
+        """The prompt of the messages `given`, up to the first image or audio."""
         cut = MultimodalCut()
         return cut.apply(self.run(self.read(given, cut), variables))
 
@@ -128,7 +91,7 @@ class ChatTemplate:
         return messages if self.knows_developers or not has_developers(messages) else without_developers(messages)
 
     def run(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-        """The plain template; TemplateError with its reason if it refuses."""
+        """Runs the template. TemplateError with the template's reason if it refuses the messages."""
         try:
             return self._checked(self._run({**variables, "messages": messages}))
         except RenderLimitError:
@@ -139,7 +102,7 @@ class ChatTemplate:
             raise TemplateError(str(error) or type(error).__name__) from error
 
     def _run(self, variables: Mapping[str, Any]) -> str | None:
-        printed = self._environment.run(self._plain, variables)[1]
+        printed = self._environment.run(self._compiled, variables)
         pieces: list[str] = []
         size = 0
         while some := list(islice(printed, COUNTED)):
@@ -176,10 +139,7 @@ class ChatRenderer:
     ) -> None:
         self.limits = limits or Limits()
         named = {"default": templates} if isinstance(templates, str) else dict(templates or {})
-        self.fallbacks = Fallbacks()
-        self._templates = {
-            name: ChatTemplate(source, clock, self.limits, self.fallbacks) for name, source in named.items()
-        }
+        self._templates = {name: ChatTemplate(source, clock, self.limits) for name, source in named.items()}
         self._special_tokens = dict(special_tokens or {})
         self._normalize = normalizer or Normalizer()
         self._around = around

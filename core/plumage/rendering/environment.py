@@ -91,14 +91,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """A template from a syntax tree, which may have been changed since it was parsed."""
         return Template.from_code(self, self.compile(tree, filename="<chat template>"), {})
 
-    def run(self, template: Template, variables: Mapping[str, Any]) -> tuple[Context, Iterator[str]]:
-        """The context of one rendering, and its output piece by piece. Errors are raised as they are.
+    def run(self, template: Template, variables: Mapping[str, Any]) -> Iterator[str]:
+        """The output of one rendering, piece by piece. Raises what the template raises.
 
         Jinja's own `Template.render` copies a chain of globals and rewrites the traceback of every error, which costs
         more than a small template.
         """
         context = Context(self, {**self.globals, **variables}, template.name, template.blocks)
-        return context, template.root_render_func(context)
+        return template.root_render_func(context)
 
 
 class _Generation(Extension):

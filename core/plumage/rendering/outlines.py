@@ -108,6 +108,8 @@ class Outlines:
     def render(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
         """The prompt of a conversation that is plain and of a known shape, else None. A shape that comes again is
         rendered in `full`, to find its outline."""
+        if len(given) > self._most:
+            return None
         texts, named = [], []
         try:
             for message in given:
@@ -136,7 +138,7 @@ class Outlines:
     def _meet(self, given: list[Any], variables: Mapping[str, Any], full: Render) -> str | None:
         """A shape without an outline. The first time may be the last, and texts on which no outline stands tell
         nothing: a few attempts are made."""
-        if len(given) > self._most or not all(map(_is_plain, given)):
+        if not all(map(_is_plain, given)):
             return None
         roles = tuple(message["role"] for message in given)
         times = self._met[roles] = self._met.get(roles, 0) + 1
@@ -163,7 +165,7 @@ class Outlines:
         opaque = [Opaque.of(watch, _MARK % index, index) for index in range(len(roles))]
         messages = [plain_message(role, text, self._wanted) for role, text in zip(roles, opaque, strict=True)]
         try:
-            pieces = self._environment.run(self._template, {**variables, "messages": messages})[1]
+            pieces = self._environment.run(self._template, {**variables, "messages": messages})
             text = "".join(_bounded(pieces, self._limit))
         except Exception:  # whatever it was, the plain template decides
             return None

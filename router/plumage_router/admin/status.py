@@ -116,13 +116,7 @@ def metrics_page(pool: PoolRouter, accept: str) -> tuple[str, str]:
 
 def metric_lines(pool: PoolRouter) -> Iterator[str]:
     """The lines of all families."""
-    fallbacks = counters(
-        _PREFIX + "render_fallbacks",
-        "Conversations rendered from the start, because reusing their beginning failed.",
-        "error",
-        dict(sorted(pool.reader.fallbacks.items())),
-    )
-    own = (pool.metrics.lines(), _gauges(pool), _waiting(pool), fallbacks, _per_replica(pool))
+    own = (pool.metrics.lines(), _gauges(pool), _waiting(pool), _per_replica(pool))
     return chain(*own, pool.directory.metric_lines())
 
 

@@ -34,7 +34,6 @@ def load_model(config: ModelConfig) -> Model:
         context=_context(config, folder),
         longest_token=_longest_token(folder),
         allow_media=config.allow_media,
-        fallbacks=renderer.fallbacks.counts,
     )
     return Model(reader, engine_name(config.name, folder.fingerprint))
 

@@ -85,7 +85,6 @@ class PromptReader:
 
     context: the longest prompt in tokens.
     longest_token: bytes of the model's longest token; it makes a refusal by size certain.
-    fallbacks: the renderer's count of conversations that it had to render from the start, by error.
     `allowed_fields`: fields that the pool allows although they are forbidden or unknown.
     """
 
@@ -99,9 +98,7 @@ class PromptReader:
         context: int | None = None,
         longest_token: int = 0,
         allow_media: bool = False,
-        fallbacks: Mapping[str, int] | None = None,
     ) -> None:
-        self.fallbacks: Mapping[str, int] = {} if fallbacks is None else fallbacks
         self.allowed_fields: frozenset[str] = frozenset()
         self._renderer = renderer
         self._model = model

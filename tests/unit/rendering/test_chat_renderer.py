@@ -208,10 +208,9 @@ class TestLimits:
         with pytest.raises(RenderLimitError, match="at most 5"):
             renderer(CHATML, messages=5).render_text({"messages": [HELLO] * 6})
 
-    @pytest.mark.parametrize("remembered", [2, 1000])
-    def test_prompt_larger_than_the_limit(self, remembered: int) -> None:
+    def test_prompt_larger_than_the_limit(self) -> None:
         with pytest.raises(RenderLimitError):
-            renderer(CHATML, chars=100, remembered=remembered).render_text({"messages": [HELLO] * 20})
+            renderer(CHATML, chars=100).render_text({"messages": [HELLO] * 20})
 
     def test_template_that_multiplies_its_input_stops_at_the_limit(self) -> None:
         template = "{% for m in messages %}{% for n in messages %}{{ n.content }}{% endfor %}{% endfor %}"
@@ -221,42 +220,6 @@ class TestLimits:
     def test_raw_prompt_larger_than_the_limit(self) -> None:
         with pytest.raises(RenderLimitError):
             renderer(CHATML, chars=100).render_completion("x" * 101)
-
-
-class TestMemory:
-    def test_continued_conversation_is_not_rendered_from_its_start(self) -> None:
-        chat = renderer("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", remembered=2)
-        messages = [{"role": "user", "content": f"turn {n}"} for n in range(20)]
-        chat.render_text({"messages": messages})
-        assert len(chat._templates["default"].transcripts) == 1
-        known = chat._templates["default"].transcripts.find([*messages, HELLO])
-        assert known is not None
-        assert known.common == 20
-
-    def test_cache_stays_within_its_bound(self) -> None:
-        chat = renderer(CHATML, cache_bytes=200_000, remembered=2)
-        transcripts = chat._templates["default"].transcripts
-        for number in range(200):
-            messages = [{"role": "user", "content": f"{number} {turn}"} for turn in range(20)]
-            chat.render_text({"messages": messages})
-            assert transcripts.bytes <= 200_000
-        assert 1 <= len(transcripts) < 20
-
-    def test_one_conversation_cannot_fill_the_cache(self) -> None:
-        chat = renderer(CHATML, cache_bytes=100_000, remembered=2)
-        chat.render_text({"messages": [{"role": "user", "content": "x" * 10_000}] * 20})
-        assert len(chat._templates["default"].transcripts) == 0
-
-    def test_template_without_reuse_is_left_alone_for_a_while(self) -> None:
-        template = "{% set n = messages | length %}{% for m in messages %}{{ n }}{{ m.content }}{% endfor %}"
-        chat = renderer(template, remembered=2, relearned=1)
-        messages = [HELLO] * 4
-        for _ in range(40):
-            messages = [*messages, HELLO]
-            chat.render_text({"messages": messages})
-        incremental = chat._templates["default"]._incremental
-        assert incremental is not None
-        assert not incremental.pays()
 
 
 EVERYTHING = "{{ [tools, documents, add_generation_prompt, reasoning_effort, enable_thinking, colour] | string }}"

@@ -1,10 +1,8 @@
-"""After any earlier requests, a prompt from the cache equals the prompt rendered in full."""
+"""A prompt joined from an outline equals the prompt that the template renders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plumage.rendering import ChatRenderer, Limits, TemplateError, incremental
+from plumage.rendering import ChatRenderer, Limits, TemplateError
 
 FOLDER = Path(__file__).parents[2] / "contract" / "templates"
 # Loops that end early, read previous and next messages, count, keep text, skip; heads and tails that read the whole
@@ -127,7 +125,7 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def in_full(renderer: ChatRenderer, body: dict[str, Any]) -> str:
-    return renderer._templates["default"].render_in_full(body["messages"], renderer._variables(body))
+    return renderer._templates["default"].render(body["messages"], renderer._variables(body))
 
 
 def outcome(render: Any) -> tuple[str, str]:
@@ -137,70 +135,17 @@ def outcome(render: Any) -> tuple[str, str]:
         return "refused", str(error)
 
 
-def renderer_of(name: str, **limits: int) -> ChatRenderer:
-    """A renderer that remembers all it can, which in practice costs more than it saves."""
+def renderer_of(name: str) -> ChatRenderer:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    limits = {"remembered": 2, "relearned": 1, "outlined": 0, **limits}
-    return ChatRenderer(
-        TEMPLATES[name], clock=lambda: datetime(2030, 5, 1), special_tokens=tokens, limits=Limits(**limits)
-    )
-
-
-SMALL_WORLD = (
-    {"role": "user", "content": "a"},
-    {"role": "user", "content": " a"},
-    {"role": "assistant", "content": "a"},
-    {"role": "tool", "content": "a", "tool_call_id": "abcdefghi"},
-)
-
-
-# Each of their turns reads the whole list, or they keep hidden state: nothing can be reused.
-FRESH_EACH_TIME = {
-    "a generator outside", "captured", "changed", "clock", "counts down", "cycler", "filtered", "keeps the list",
-    "looks around", "nested loops", "recursive", "sums", "whole list",
-}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No template is left alone for having nothing to reuse."""
-    monkeypatch.setattr(incremental, "_PATIENCE", 1_000_000)
-
-
-def shortest_first() -> Iterator[list[dict[str, Any]]]:
-    return (list(messages) for length in range(1, 5) for messages in product(SMALL_WORLD, repeat=length))
-
-
-def longest_first() -> Iterator[list[dict[str, Any]]]:
-    return (list(messages) for length in range(3, 0, -1) for messages in product(SMALL_WORLD, repeat=length))
-
-
-def growing() -> Iterator[list[dict[str, Any]]]:
-    return (list(messages[:length]) for messages in product(SMALL_WORLD[:3], repeat=5) for length in range(2, 6))
-
-
-@pytest.mark.parametrize("order", [shortest_first, longest_first, growing])
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_every_short_conversation_renders_as_in_full_after_all_others(name: str, order: Any) -> None:
-    renderer = renderer_of(name)
-    for messages in order():
-        body = {"messages": messages}
-        assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
-    if order is growing:
-        assert (resumed(renderer) > 0) == (name not in FRESH_EACH_TIME)
-
-
-def resumed(renderer: ChatRenderer) -> int:
-    template = renderer._templates["default"]._incremental
-    return 0 if template is None else template.resumed
+    return ChatRenderer(TEMPLATES[name], clock=lambda: datetime(2030, 5, 1), special_tokens=tokens, limits=Limits())
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
-def test_cached_render_equals_a_full_one(name: str, history: list[dict[str, Any]]) -> None:
+def test_mixed_requests_render_as_in_full(name: str, history: list[dict[str, Any]]) -> None:
     renderer = renderer_of(name)
-    for body in history:
+    for body in [*history, *history, *history]:
         assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
 
 
@@ -237,7 +182,7 @@ plain = st.lists(
     texts=st.lists(st.lists(st.sampled_from(SPOKEN), min_size=4, max_size=4), min_size=3, max_size=8),
 )
 def test_joined_prompt_equals_a_full_one(name: str, conversation: Any, texts: list[list[str]]) -> None:
-    renderer = renderer_of(name, outlined=8)
+    renderer = renderer_of(name)
     for spoken in texts:
         again = [{**message, "content": text} for message, text in zip(conversation, spoken, strict=False)]
         body = {"messages": again}
@@ -246,7 +191,7 @@ def test_joined_prompt_equals_a_full_one(name: str, conversation: Any, texts: li
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_with_outlines(name: str) -> None:
-    renderer = renderer_of(name, outlined=8)
+    renderer = renderer_of(name)
     for number in range(4):
         messages = [{"role": role, "content": f"text {number}"} for role in ("system", "user", "assistant", "user")]
         outcome(lambda b={"messages": messages}: renderer.render_text(b))
@@ -254,11 +199,12 @@ def test_templates_with_outlines(name: str) -> None:
     assert (outlines is not None and outlines.used == 2) == (name not in WITHOUT_OUTLINE)
 
 
-@settings(max_examples=40, deadline=None)
-@given(history=histories(), budget=st.integers(0, 20_000))
-def test_render_equals_a_full_one_while_the_cache_forgets(history: list[dict[str, Any]], budget: int) -> None:
-    renderer = renderer_of("qwen_tools_like", cache_bytes=budget)
-    cache = renderer._templates["default"].transcripts
-    for body in history:
-        assert outcome(lambda b=body: renderer.render_text(b)) == outcome(lambda b=body: in_full(renderer, b))
-        assert cache.bytes <= budget
+def test_long_conversations_have_no_outline() -> None:
+    renderer = renderer_of("chatml")
+    messages = [{"role": ("user", "assistant")[turn % 2], "content": "x"} for turn in range(49)]
+    for length, used in ((48, 2), (49, 2)):
+        for _ in range(4):
+            renderer.render_text({"messages": messages[:length]})
+        outlines = renderer._templates["default"].outlines
+        assert outlines is not None
+        assert outlines.used == used
