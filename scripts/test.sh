@@ -1,115 +1,121 @@
 #!/usr/bin/env bash
-# Runs the tests part by part and prints the time of each. Parts are lanes beside each other: some compute, most wait, and
-# a cluster's story of faults takes ten minutes however fast the machine is. What failed in that crowd runs once more,
-# alone, and is told either way (0146).
-# Arguments go to pytest and replace the parts; tests/vllm among them runs where vLLM is.
+# Runs the tests part by part and prints the time of each part. Some parts compute, others mostly wait, so they run in
+# lanes beside each other. A part that fails under that load runs its failed tests once more, alone (0146).
+# `--quick` as the first argument runs the parts that need neither vLLM nor a Kubernetes API server.
+# Other arguments go to pytest and replace the parts; tests/vllm among them runs with the python that has vLLM.
 set -uo pipefail
 bin="${BIN:-.venv/bin}" vllm="${VLLM_VENV:-.venv-vllm}/bin"
-lanes=(faults e2e_cluster integration vllm)  # beside those that are shown as they run
-story=tests/e2e_cluster/test_faults_under_load.py  # has a cluster of its own: it kills the operator and freezes a node
-exec 3>&1 4>&1  # 4 stays the terminal where a part writes into its log: a download of gigabytes is not hidden there
+faults=tests/e2e_cluster/test_faults_under_load.py  # has its own cluster: it kills the operator and freezes a node
+quick_folders=(contract integration/router integration/simulator)
+exec 3>&1 4>&1  # 4 stays the terminal where a part writes to its log, so that a download of gigabytes is shown
 
-# Sets up what tests/vllm needs; what it says of a failure is left in $reason.
-vllm_is_there() { reason="$(make --no-print-directory setup-vllm 2>&1 >&4 | grep -v '^make'; exit "${PIPESTATUS[0]}")"; }
-with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m pytest "$@"; }
+# Installs what tests/vllm needs. On failure, $reason says why.
+set_up_vllm() { reason="$(make --no-print-directory setup-vllm 2>&1 >&4 | grep -v '^make'; exit "${PIPESTATUS[0]}")"; }
+pytest_with_vllm() { HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 "$vllm/python" -m pytest "$@"; }
 
+# Parts of `shown` print as they run, one after another. Each lane runs beside them and prints when it has ended.
+shown=(unit contract e2e) lanes=(faults e2e_cluster integration vllm)
 case " $* " in
-  *" tests/vllm"*) vllm_is_there || { echo "$reason" >&2; exit 1; }; with_vllm "$@"; exit ;;
+  " --quick "*) shown=(unit) lanes=(quick); shift ;;
+  *" tests/vllm"*) set_up_vllm || { echo "$reason" >&2; exit 1; }; pytest_with_vllm "$@"; exit ;;
 esac
 if [ $# -gt 0 ]; then exec "$bin/python" -m pytest "$@"; fi
 
-# What a real API server and the test cluster are made of is built beside the first tests. A test that misses it then says
-# why, and is skipped, in CI failed; this log says what became of it.
-logs="$(mktemp -d)" beside=()
-end() { for job in "${beside[@]}"; do kill -- "-$job"; done 2>/dev/null; rm -rf "$logs"; }
-trap end EXIT
+# The programs and images of the test cluster are built beside the first tests. A test that misses them is skipped with
+# the reason, or fails in CI; this log says why the build failed.
+logs="$(mktemp -d)" jobs=()
+stop_jobs() { for job in "${jobs[@]}"; do kill -- "-$job"; done 2>/dev/null; rm -rf "$logs"; }
+trap stop_jobs EXIT
 cluster() { BIN="$bin" bash scripts/cluster.sh "$@"; }
+uses_cluster() { [ -d tests/e2e_cluster ] && [[ " ${lanes[*]} " == *" e2e_cluster "* ]]; }
 make_cluster() {
   cluster programs api && [ "$(id -u)" = 0 ] && cluster programs nodes && bash scripts/make_images.sh plumage engine-without-vllm
 }
-is_made() {
+wait_for_cluster() {
   until [ -f "$logs/cluster.status" ]; do sleep 1; done
   [ "$(cat "$logs/cluster.status")" = 0 ] || { echo "== the cluster's programs and images:"; tail -20 "$logs/cluster"; }
 }
 
-# Where a part's tests are; nothing where they are not here.
-places() {
+# Prints pytest's paths of a part; nothing where this checkout lacks them.
+part_paths() {
   case "$1" in
-    faults) ls "$story" ;;
-    e2e_cluster) [ ! -d tests/e2e_cluster ] || echo "tests/e2e_cluster --ignore=$story" ;;
+    faults) ls "$faults" ;;
+    e2e_cluster) [ ! -d tests/e2e_cluster ] || echo "tests/e2e_cluster --ignore=$faults" ;;
     vllm) ls -d tests/vllm/[!_]*/ | grep -v /fleet/; ls -d tests/vllm/fleet/ ;;  # fleets last, when less runs beside
+    quick) ls -d "${quick_folders[@]/#/tests/}" ;;
     *) ls -d "tests/$1" ;;
   esac 2>/dev/null
 }
 
-# One part's tests, with pytest's arguments; each part remembers by itself what failed. Real vLLM takes longest, and a
-# cluster's stories go by the clock: the other parts give way to them, those with clocks of their own too. Side by side
-# as equals, with a load of 50, vLLM ended four minutes after all others.
-tests() (
+# Runs pytest on one part, with further arguments. Each part has its own cache of failed tests. Real vLLM takes longest
+# and the cluster tests depend on clocks, so all other parts have a lower priority: as equals, at a load of 50, vLLM
+# ended four minutes after all others.
+run_pytest() (
   name=$1; shift
-  set -- -q -o "cache_dir=$logs/cache-$name" $(places "$name") "$@"  # split into words
+  set -- -q -o "cache_dir=$logs/cache-$name" $(part_paths "$name") "$@"  # split into words
+  [ "$name" != quick ] || set -- "$@" -m "not api_server"
   case "$name" in vllm | e2e_cluster | faults) ;; *) renice -n 5 "$BASHPID" >/dev/null ;; esac
-  if [ "$name" = vllm ]; then with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
+  if [ "$name" = vllm ]; then pytest_with_vllm "$@"; else "$bin/python" -m pytest "$@"; fi
 )
 
-# The same; 42 where the machine can not run it.
-part() {
+# Sets up what a part needs and runs it. Returns 42 if this machine can not run it.
+run_part() {
   case "$1" in
-    vllm) vllm_is_there || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
+    vllm) set_up_vllm || { printf "== SKIPPED: tests/vllm, because\n%s\n" "$reason"; return 42; } ;;
     contract | integration) cluster programs api || true ;;
-    e2e_cluster | faults) is_made ;;
+    e2e_cluster | faults) wait_for_cluster ;;
   esac
-  tests "$1"
+  run_pytest "$1"
 }
 
-# Seconds of CPU that the processes of this shell took, from what `times` says of them.
-cpu() { tail -1 "$1" | tr ms '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }'; }
+# Prints the CPU seconds of this shell's processes, from the output of `times`.
+cpu_seconds() { tail -1 "$1" | tr ms '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }'; }
 
-# part, and what is to be told of it in the end.
-told() (
+# Runs a part and writes its line of the final summary.
+record_part() (
   local start=$SECONDS status=0 words
-  part "$1" || status=$?
+  run_part "$1" || status=$?
   times >"$logs/$1.times"
-  words="$((SECONDS - start)) s, $(cpu "$logs/$1.times") s of CPU"
+  words="$((SECONDS - start)) s, $(cpu_seconds "$logs/$1.times") s of CPU"
   case "$status" in
     0) ;;
     42) words="SKIPPED, can not be set up here"
        [ -z "${CI:-}" ] || { echo "== in CI nothing is skipped" >&2; words+=" FAILED"; } ;;
     *) words+=" FAILED" ;;
   esac
-  echo "   $1: $words" >"$logs/$1.told"
+  echo "   $1: $words" >"$logs/$1.summary"
   echo "$status" >"$logs/$1.status"
 )
 
-# pytest's summary of what failed, or what was said last where it came to none.
-said_last() { sed -n '/short test summary info/,$p' "$1" | grep . | head -40 || tail -40 "$1"; }
+# Prints pytest's summary of a log, or the log's end if pytest wrote no summary.
+failure_summary() { sed -n '/short test summary info/,$p' "$1" | grep . | head -40 || tail -40 "$1"; }
 
-# Few tests of a part with clocks and sockets in it failed: do they pass alone? unit has neither.
+# Runs the failed tests of a part again, if they are few. Unit tests have neither clocks nor sockets, so they have no retry.
 passes_alone() {
   local known="$logs/cache-$1/v/cache/lastfailed"
   [ "$1" != unit ] && [ "$(cat "$logs/$1.status")" = 1 ] && [ "$(grep -c ': true' "$known")" -le 5 ] || return 1
-  echo "== test: what failed of $1 once more, alone"
-  tests "$1" --last-failed --last-failed-no-failures=none
+  echo "== test: the failed tests of $1 once more, alone"
+  run_pytest "$1" --last-failed --last-failed-no-failures=none
 }
 
-# Parts one after another, into their logs.
-lane() {
+# Runs parts one after another, each into its log.
+run_lane() {
   local name
   for name in "$@"; do
-    [ -z "$(places "$name")" ] || told "$name" >"$logs/$name" 2>&1 3>&1
+    [ -z "$(part_paths "$name")" ] || record_part "$name" >"$logs/$name" 2>&1 3>&1
   done
 }
 
-# What still runs, and what is built for the cluster: minutes without a line look like a hang.
-still_waiting() {
+# Prints what still runs and what is built for the cluster: minutes without a line look like a hang.
+print_progress() {
   local name left=""
   for name in ${lanes[*]}; do [ -f "$logs/$name.shown" ] || left+=" $name"; done
   echo "== test: $((SECONDS / 60)) minutes so far, still running:$left"
   [ -f "$logs/cluster.status" ] || [ ! -s "$logs/cluster" ] || echo "   for the cluster: $(tail -1 "$logs/cluster")"
 }
 
-# The parts of all lanes, each when it has ended.
-show_lanes() {
+# Prints the log of each part in a lane when the part has ended.
+print_lanes() {
   local running name last=$SECONDS
   while
     running="$(jobs -rp)"
@@ -121,40 +127,44 @@ show_lanes() {
     done
     [ -n "$running" ]
   do
-    [ $((SECONDS - last)) -lt 60 ] || { still_waiting; last=$SECONDS; }
+    [ $((SECONDS - last)) -lt 60 ] || { print_progress; last=$SECONDS; }
     sleep 1
   done
 }
 
-# Says it before the wait: what is built once takes longer than the tests on a busy machine.
-if [ -d tests/e2e_cluster ] && ! cluster programs "$([ "$(id -u)" = 0 ] && echo nodes || echo api)" --check 2>/dev/null; then
+# Printed before the wait, because the first build takes longer than the tests on a busy machine.
+if uses_cluster && ! cluster programs "$([ "$(id -u)" = 0 ] && echo nodes || echo api)" --check 2>/dev/null; then
   echo "== test: the first time, the test cluster's programs are built: about 12 minutes on two cores with nothing else to
    do, 36 were measured beside other work. They are kept; make cluster-programs builds them alone, with its progress"
 fi
-set -m  # groups of their own: without one their processes would ignore SIGINT, which tests send
-[ ! -d tests/e2e_cluster ] || { { make_cluster >"$logs/cluster" 2>&1; echo "$?" >"$logs/cluster.status"; } & beside+=("$!"); }
+set -m  # process groups of their own: otherwise their processes would ignore SIGINT, which tests send
+! uses_cluster || { { make_cluster >"$logs/cluster" 2>&1; echo "$?" >"$logs/cluster.status"; } & jobs+=("$!"); }
 echo "== test: ${lanes[*]}, beside the others; each is shown when it has ended"
 for names in "${lanes[@]}"; do
-  lane $names &  # split into words
-  beside+=("$!")
+  run_lane $names &  # split into words
+  jobs+=("$!")
 done
 set +m
 [ ! -t 1 ] || export PY_COLORS=1  # pytest writes into a pipe
-for name in unit contract e2e; do
-  [ -n "$(places "$name")" ] || continue
+for name in "${shown[@]}"; do
+  [ -n "$(part_paths "$name")" ] || continue
   echo "== test: $name"
-  told "$name" 2>&1 | tee "$logs/$name"
+  record_part "$name" 2>&1 | tee "$logs/$name"
 done
-show_lanes
-echo "== not among these: a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm; ten pairs of a fleet that
+print_lanes
+if [ "${lanes[*]}" = quick ]; then
+  echo "== these were the quick tests: make test also runs a Kubernetes API server, test clusters, whole pools and real vLLM"
+else
+  echo "== not among these: a real vLLM engine in the cluster, whose image is 4 GB: make e2e-vllm; ten pairs of a fleet that
    shrinks, twenty minutes: make e2e-victims"
+fi
 echo "== time of each part"
-cat "$logs"/*.told
+cat "$logs"/*.summary
 failed=0
-for log in $(grep -l FAILED "$logs"/*.told); do
-  name="$(basename "$log" .told)"
-  printf '== %s failed:\n%s\n' "$name" "$(said_last "$logs/$name")"
-  passes_alone "$name" && echo "== $name: these PASS ALONE. Something in them hangs on time; please look for it" || failed=1
+for log in $(grep -l FAILED "$logs"/*.summary); do
+  name="$(basename "$log" .summary)"
+  printf '== %s failed:\n%s\n' "$name" "$(failure_summary "$logs/$name")"
+  passes_alone "$name" && echo "== $name: these PASS ALONE. They depend on time; please look for the race" || failed=1
 done
 [ "$failed" = 0 ] && echo "== all parts passed" || echo "== a part failed: see above" >&2
 exit "$failed"

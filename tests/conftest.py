@@ -1,4 +1,4 @@
-"""What holds for all tests: a busy machine is no failure, and what a machine lacks is said before a test starts."""
+"""Settings of all tests: no deadline of an example, and a skip with its reason where this machine lacks a program."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from support.needs import directory_server
 
 pytest_plugins = ["support.kube", "support.crds"]  # the fixtures `api_server` and `kinds`
 
-# Real vLLM is in an environment of its own: scripts/test.sh runs these there, and says so where it can not.
-_vllm = find_spec("vllm")  # without an origin it is this folder, seen as a namespace
+# Real vLLM has its own environment: scripts/test.sh runs tests/vllm there.
+_vllm = find_spec("vllm")  # a spec without an origin is this folder, found as a namespace package
 collect_ignore = [] if _vllm is not None and _vllm.origin else ["vllm"]
 
-# An example may take as long as the machine's other work makes it. All else stays as it is (in CI: derandomized).
+# An example may take any time, since the machine has other work. Other settings keep their defaults.
 settings.register_profile(
     "plumage",
     settings(),
@@ -25,8 +25,16 @@ settings.register_profile(
 settings.load_profile("plumage")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a Kubernetes API server; `-m "not api_server"` leaves them out."""
+    for item in items:
+        if "api_server" in getattr(item, "fixturenames", ()):
+            item.add_marker("api_server")
+
+
 def pytest_collection_finish() -> None:
-    """What was imported and collected is no garbage; looking through it takes a tenth of the unit tests' time."""
+    """Keep imported modules out of garbage collection, which would cost a tenth of the unit tests' time."""
     gc.collect()
     gc.freeze()
 

@@ -17,6 +17,8 @@ __all__ = ["Group", "tail", "tethered"]
 
 _TETHER = Path(__file__).with_name("tether.py")
 _STOP_S, _POLL_S = 5.0, 0.05
+_GO = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
+"""For programs in Go: fewer garbage collections, which took a third of the API server's CPU time, within 1 GiB."""
 _LONGEST = 400
 
 
@@ -41,7 +43,7 @@ class Group:
             self._running[name] = subprocess.Popen(
                 tethered(command),
                 cwd=self.folder,
-                env=None if environment is None else dict(environment),
+                env={**_GO, **(os.environ if environment is None else environment)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

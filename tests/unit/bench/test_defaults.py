@@ -12,7 +12,7 @@ from plumage.settings import plugin_settings
 from plumage_bench.defaults.copies import differing, second_copies
 from plumage_bench.defaults.drift import MEASURED, WITHOUT, Made, differences, overrides
 from plumage_bench.defaults.leaves import leaves
-from plumage_bench.defaults.reading import NOT_SET, pool_makes, unread, unread_of_pool
+from plumage_bench.defaults.reading import NOT_SET, unread, unread_of_pool
 from plumage_bench.ours import Ours
 from plumage_bench.registry import BENCHMARKS
 from plumage_engine.vllm.settings import PluginFeather, PluginSettings
@@ -57,7 +57,7 @@ class _WithSlo(InferencePoolSpec):
 
 def test_field_without_reader_is_found() -> None:
     def makes(spec: dict[str, Any]) -> Any:
-        return pool_makes({name: value for name, value in spec.items() if name != "slo"})
+        return {name: value for name, value in spec.items() if name != "slo"}
 
     assert "slo" in dict(leaves(_WithSlo))
     assert unread_of_pool(_WithSlo, makes) == [f"InferencePool spec.slo {NOT_SET}"]

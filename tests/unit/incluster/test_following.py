@@ -31,6 +31,7 @@ class Server:
         self.tokens: list[str] = []
         self.status = 200
         self.freeze = False
+        self.thawed = asyncio.Event()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.tokens.append(request.headers["Authorization"])
@@ -45,7 +46,7 @@ class Server:
         for event in self.events.pop(0) if self.events else []:
             await answer.write(json.dumps(event).encode() + b"\n")
         if self.freeze:
-            await asyncio.sleep(5)
+            await self.thawed.wait()
         await asyncio.sleep(0.05)
         return answer
 
@@ -84,6 +85,7 @@ async def follower(server: Server, tmp_path: Path) -> AsyncIterator[Follower]:
     yield follower
     task.cancel()
     await asyncio.wait([task])
+    server.thawed.set()
     await runner.cleanup()
 
 

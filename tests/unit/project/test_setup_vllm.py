@@ -91,6 +91,24 @@ def test_named_tests_run_in_their_environment(tmp_path: Path, arguments: str, py
     assert done.stdout == f"{python}: -m pytest {arguments}\n"
 
 
+def test_quick_runs_neither_vllm_nor_an_api_server(tmp_path: Path) -> None:
+    for name in ("unit", "contract", "e2e", "e2e_cluster", "integration/router", "integration/operator", "vllm/fleet"):
+        (tmp_path / "kept" / "tests" / name).mkdir(parents=True)
+    python = tmp_path / "dev" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho ran: "$@"\n')
+    python.chmod(0o755)
+    script = tmp_path / "test.sh"
+    script.write_text(f"cd '{tmp_path}/kept'\n" + (ROOT / "scripts" / "test.sh").read_text())
+    done = run(tmp_path, script, "--quick", programs={"make": "exit 9"}, BIN=str(python.parent))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("ran: ")]
+    paths = sorted([word for word in words if word.startswith("tests/")] for words in ran)
+    assert paths == [["tests/contract", "tests/integration/router"], ["tests/unit"]]
+    (beside,) = [" ".join(words) for words in ran if "tests/contract" in words]
+    assert beside.endswith(" -m not api_server")
+
+
 PIP = 'case "$*" in *"+cpu"*) exit 1 ;; *"torch=="*) echo "$@" >>"$LOG"; exit 1 ;; *) exit 0 ;; esac'
 PYTHON = 'case "$*" in *"-m venv"*) mkdir -p .venv-vllm/bin; cp "$0" .venv-vllm/bin/python ;; *pip*) {} ;; esac'
 
