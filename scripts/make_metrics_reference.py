@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from plumage_engine.vllm.metrics import PluginMetrics
+from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 from plumage_operator.observability.metrics import Metrics as OperatorMetrics
 
 ROOT = Path(__file__).parents[1]

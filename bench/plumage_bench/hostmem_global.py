@@ -127,11 +127,11 @@ class Replica:
 
     def __init__(self, model: Path, device: int, host: int, seed: int, kind: str) -> None:
         from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
-        from plumage_engine.vllm import blocks
         from plumage_engine.vllm.counters import Counters
+        from plumage_engine.vllm.eviction import ordered_pool
         from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.offload.install import install
-        from plumage_engine.vllm.pooled import PooledHeats
+        from plumage_engine.vllm.pool_hotness import PooledHeats
         from plumage_engine.vllm.settings import PluginEviction
 
         self.engine = PretendEngine(
@@ -143,9 +143,9 @@ class Replica:
         guard, eviction = Guard("promotion", counters), Guard("eviction", counters)
         prior, rng, engine = self.heats if kind == "global" else None, random.Random(seed), self.engine
         order = PluginEviction.model_validate(OURS.plugin()["eviction"])
-        blocks.install(engine.scheduler, order, eviction, counters, rng, lambda: float(engine.steps))
+        ordered_pool.install(engine.scheduler, order, eviction, counters, rng, lambda: float(engine.steps))
         if prior is not None:
-            blocks.follow(engine.scheduler, prior.prior)
+            ordered_pool.use_pool_hotness(engine.scheduler, prior.prior)
         manager: Any = install(self.engine.scheduler, settings, guard, counters, prior=prior, seed=seed)
         if off := [one.reason for one in (guard, eviction, manager.guard) if not one.on]:
             raise RuntimeError(f"a feature is off: {off}")

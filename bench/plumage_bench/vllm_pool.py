@@ -58,8 +58,8 @@ class VllmPool:
             self._order(SimpleNamespace(kv_cache_manager=manager), policy, seed)
 
     def _order(self, scheduler: Any, policy: str, seed: int) -> None:
-        from plumage_engine.vllm.blocks import install
         from plumage_engine.vllm.counters import Counters
+        from plumage_engine.vllm.eviction.ordered_pool import install
         from plumage_engine.vllm.guard import Guard
         from plumage_engine.vllm.settings import PluginEviction
 

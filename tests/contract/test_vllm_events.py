@@ -22,7 +22,7 @@ from plumage_engine.kv_events import (
     decode_snapshot,
     encode_batch,
 )
-from plumage_engine.vllm.record import BlockRecord, encode
+from plumage_engine.vllm.routes.block_record import BlockRecord, encode
 
 GOLDENS = [
     bytes.fromhex(batch) for batch in json.loads((Path(__file__).parent / "vllm_events.json").read_text())["batches"]

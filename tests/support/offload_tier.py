@@ -10,10 +10,10 @@ from typing import Any
 
 from plumage_bench.vllm_pretend import PAGE, PretendEngine, host_tier_arguments
 from plumage_engine.policies import HostTierConfig
-from plumage_engine.vllm.blocks import install as order_evictions
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.eviction.ordered_pool import install as order_evictions
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.heats import Prior
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
 from plumage_engine.vllm.offload.install import install
 from plumage_engine.vllm.settings import PluginEviction
 

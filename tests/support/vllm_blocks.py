@@ -16,8 +16,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 
 from plumage_bench.baselines.eviction import path
-from plumage_engine.vllm.blocks import install
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.eviction.ordered_pool import install
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import PluginEviction
 

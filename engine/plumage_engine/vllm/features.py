@@ -18,13 +18,12 @@ from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import PluginEviction, PluginFeather, PluginSettings
 
 if TYPE_CHECKING:
+    from plumage_engine.vllm.batch_limit import AdaptiveLimit
     from plumage_engine.vllm.compat.base import Request, Scheduler, SchedulerOutput
-    from plumage_engine.vllm.feather import Feather
-    from plumage_engine.vllm.fleet import Fleet
-    from plumage_engine.vllm.offload.heats import Prior
-    from plumage_engine.vllm.offload.manager import SelectiveManager
-    from plumage_engine.vllm.pressure import AdaptiveLimit
-    from plumage_engine.vllm.request_order import RequestOrder
+    from plumage_engine.vllm.feather.request_order import RequestOrder
+    from plumage_engine.vllm.feather.waiting_queue import Feather
+    from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
+    from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 
 __all__ = ["Features"]
 
@@ -118,7 +117,7 @@ class Features:
         return feather
 
     def _start_feather(self, config: PluginFeather, guard: Guard) -> Feather | None:
-        from plumage_engine.vllm.feather import Feather
+        from plumage_engine.vllm.feather.waiting_queue import Feather
 
         if reasons := Feather.reasons_against(self._scheduler):
             guard.refuse(reasons)
@@ -129,13 +128,13 @@ class Features:
         """In this process; workers in others are reached by the entry point, and tell their own logs."""
         if config is None or not config.order_batch or "batchOrder" in self.guards:
             return
-        from plumage_engine.vllm import row_order
+        from plumage_engine.vllm.feather import batch_order
 
         vllm_config = getattr(self._scheduler, "vllm_config", None)
         if getattr(getattr(vllm_config, "parallel_config", None), "distributed_executor_backend", None) in _ELSEWHERE:
             _log.info("plumage: batchOrder: the workers are processes of their own; their logs tell if it fails")
             return
-        row_order.install(self._guard("batchOrder"), vllm_config)
+        batch_order.install(self._guard("batchOrder"), vllm_config)
 
     def _adapt_limit(self) -> None:
         guard = self._guard("batchLimit")
@@ -145,8 +144,8 @@ class Features:
             self._at_schedule.append((guard, limit.scheduled))
 
     def _make_limit(self, guard: Guard) -> AdaptiveLimit | None:
+        from plumage_engine.vllm.batch_limit import AdaptiveLimit
         from plumage_engine.vllm.compat.limit import complaints
-        from plumage_engine.vllm.pressure import AdaptiveLimit
 
         if reasons := complaints(self._scheduler):
             guard.refuse(reasons)
@@ -157,25 +156,11 @@ class Features:
         guard = self._guard("eviction")
 
         def install() -> None:
-            from plumage_engine.vllm import blocks
+            from plumage_engine.vllm.eviction import ordered_pool
 
-            blocks.install(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
+            ordered_pool.install(self._scheduler, config, guard, self.counters, self._rng(), self._clock)
 
         attempt(guard, install)
-
-    def make_fleet(self) -> Fleet | None:
-        """What answers the fleet's routes; None where this vLLM has no place for it: the API server says so then."""
-        guard = Guard("fleet", self.counters)
-
-        def make() -> Fleet:
-            from plumage_engine.vllm.fleet import Fleet
-
-            return Fleet(self._scheduler, self)
-
-        fleet = attempt(guard, make)
-        if fleet is None:
-            self.guards["fleet"] = guard
-        return fleet
 
     def follow_host_tier(self, prior: Prior | None) -> None:
         """Configure host memory, where `--kv-transfer-config` names our tier. prior: the pool's word on hotness."""
@@ -203,9 +188,9 @@ class Features:
         """The pool's word counts for the device's blocks too, where they are evicted by hotness."""
         guard = self.guards.get("eviction")
         if prior is not None and guard is not None and guard.on:
-            from plumage_engine.vllm import blocks
+            from plumage_engine.vllm.eviction import ordered_pool
 
-            attempt(guard, lambda: blocks.follow(self._scheduler, prior.prior))
+            attempt(guard, lambda: ordered_pool.use_pool_hotness(self._scheduler, prior.prior))
 
     def _install_tier(self, promotion: Guard, prior: Prior | None) -> SelectiveManager | None:
         from plumage_engine.vllm.offload.install import install
@@ -222,9 +207,9 @@ def _refused_tier(scheduler: Any) -> Guard | None:
     """Its guard, where our tier is asked for and this vLLM has moved what it is made of."""
     if not _wants_our_tier(scheduler):
         return None
-    from plumage_engine.vllm.offload.spec import GUARD
+    from plumage_engine.vllm.offload import fallback
 
-    return None if GUARD.on else GUARD
+    return None if fallback.GUARD.on else fallback.GUARD
 
 
 def _wants_our_tier(scheduler: Any) -> bool:

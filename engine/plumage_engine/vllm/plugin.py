@@ -93,9 +93,9 @@ def _order_batches() -> None:
         return
 
     def make_worker(worker: Any, *args: Any, **kwargs: Any) -> None:
-        from plumage_engine.vllm import row_order
+        from plumage_engine.vllm.feather import batch_order
 
-        row_order.install()
+        batch_order.install()
         own(worker, *args, **kwargs)
 
     make_worker.plumage = True  # type: ignore[attr-defined]

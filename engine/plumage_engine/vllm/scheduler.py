@@ -8,13 +8,16 @@ where they were; each feature imports its own where it is installed (`features`)
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plumage_engine.vllm.compat.base import AsyncScheduler, Request, Scheduler, SchedulerOutput
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard, attempt
 from plumage_engine.vllm.settings import PluginSettings, check_keys, read_settings
+
+if TYPE_CHECKING:
+    from plumage_engine.vllm.routes.engine_core import Fleet
 
 __all__ = ["PlumageAsyncScheduler", "PlumageScheduler", "make_scheduler"]
 
@@ -25,7 +28,7 @@ class _Hooks(Scheduler):
     def __init__(self, *args: Any, plumage: PluginSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.plumage = Features(self, plumage)
-        self.fleet = self.plumage.make_fleet()
+        self.fleet = _make_fleet(self, self.plumage)
         self.plumage.follow_host_tier(None if self.fleet is None else self.fleet.heats)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -68,6 +71,21 @@ def make_scheduler(**kwargs: Any) -> Scheduler:
     attempt(Guard("record", Counters()), lambda: _check_sockets(config.kv_events_config))
     made = PlumageAsyncScheduler if config.scheduler_config.async_scheduling else PlumageScheduler
     return made(plumage=settings, **kwargs)
+
+
+def _make_fleet(scheduler: Scheduler, features: Features) -> Fleet | None:
+    """What answers the fleet's routes; None where this vLLM has no place for it: the API server says so then."""
+    guard = Guard("fleet", features.counters)
+
+    def make() -> Fleet:
+        from plumage_engine.vllm.routes.engine_core import Fleet
+
+        return Fleet(scheduler, features)
+
+    fleet = attempt(guard, make)
+    if fleet is None:
+        features.guards["fleet"] = guard
+    return fleet
 
 
 def _check_sockets(config: Any) -> None:

@@ -19,7 +19,7 @@ from plumage_cli.errors import CliError
 from plumage_cli.local.plan import Site, plan_replica, refuse_what_needs_a_cluster, unused
 from plumage_cli.local.vllm import PYTHON, VllmSite, find_vllm, needs_weights
 from plumage_engine.agent.config import AgentConfig
-from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
+from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_engine.vllm.tiny_model import SIZES, llama_config
 from plumage_engine.vllm.tiny_tokenizer import bytes_only, tokenizer_config

@@ -13,7 +13,7 @@ from support.operator_world import CONFIG, pool_object
 from plumage.cluster import ROUTER_METRICS_PORT
 from plumage_engine.agent.config import AgentConfig
 from plumage_engine.simulator.config import SimulatorConfig
-from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
+from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
 from plumage_engine.vllm.settings import read_settings
 from plumage_operator.observed import key_of
 from plumage_operator.resources import CONFIG_HASH, PoolContext, build_children

@@ -15,9 +15,9 @@ import pytest
 
 from plumage.errors import ConfigurationError
 from plumage.tiering.coldest import ColdestFirst
-from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
-from plumage_engine.vllm.offload.disk_options import DiskOptions, read_disk
-from plumage_engine.vllm.offload.slab import DamagedError, Slab
+from plumage_engine.vllm.offload.disk_tier.options import DiskOptions, read_disk
+from plumage_engine.vllm.offload.disk_tier.slot_file import DamagedError, Slab
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
 
 SIZE = 8192
 

@@ -15,11 +15,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from plumage_engine.vllm import endpoints
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.endpoints import FleetRoutes
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.pooled import LIFETIME, PooledHeats
+from plumage_engine.vllm.pool_hotness import LIFETIME, PooledHeats
+from plumage_engine.vllm.routes import api_server
+from plumage_engine.vllm.routes.api_server import FleetRoutes
 
 STATS = {"running": 0, "waiting": 0, "counters": {"failures": {"record": 2}}, "features": {}}
 
@@ -113,8 +113,8 @@ async def silent(name: str, body: bytes) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(("ask", "expected"), [(None, 404), (dead, 503), (silent, 503)])
 async def test_silent_engine_core_is_reported(ask: Any, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "_QUICK_SECONDS", 0.05)
-    monkeypatch.setattr(endpoints, "_SCRAPE_SECONDS", 0.05)
+    monkeypatch.setattr(api_server, "_QUICK_SECONDS", 0.05)
+    monkeypatch.setattr(api_server, "_SCRAPE_SECONDS", 0.05)
     routes = made(ask)
     async with client(routes) as http:
         answer = await http.get("/v1/plumage/stats")
@@ -203,7 +203,7 @@ async def test_drain_outlasts_a_step_longer_than_the_answer_timeout(monkeypatch:
             raise TimeoutError
         return await stats(name, body)
 
-    monkeypatch.setattr(endpoints, "_LOOK", 0.001)
+    monkeypatch.setattr(api_server, "_LOOK", 0.001)
     async with client(made(slow)) as http:
         answer = await http.post("/v1/plumage/drain", json={"timeoutSeconds": 60})
     assert (answer.status_code, answer.json()["drained"]) == (200, True)

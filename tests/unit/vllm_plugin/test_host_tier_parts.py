@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from plumage.errors import ConfigurationError
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula_parser import parse_formula
-from plumage_engine.vllm.offload.heats import Heats, Prior
-from plumage_engine.vllm.offload.memory import check_host_memory, machine_memory
-from plumage_engine.vllm.offload.residents import Residents, chunk_key
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats, Prior
+from plumage_engine.vllm.offload.host_tier.memory_check import check_host_memory, machine_memory
+from plumage_engine.vllm.offload.host_tier.residents import Residents, chunk_key
 
 TOKENS = 16
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from plumage.batching import Candidate, StepOutcome
 from plumage_bench.baselines.batching import make_queue
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.request_order import RequestOrder
+from plumage_engine.vllm.feather.request_order import RequestOrder
 
 BLOCK = 16
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumage_engine.kv_events import BlockRemoved, BlockStored, decode_snapshot
-from plumage_engine.vllm.record import BlockRecord, encode
+from plumage_engine.vllm.routes.block_record import BlockRecord, encode
 
 SIZE = 4
 

@@ -8,9 +8,9 @@ import pytest
 from support.vllm_blocks import BLOCK, Cache, check, free_list
 
 from plumage.errors import ConfigurationError
-from plumage_engine.vllm.blocks import EvictionOrder, OrderedPool, follow
 from plumage_engine.vllm.compat import block_pool as surface
-from plumage_engine.vllm.pooled import PooledHeats
+from plumage_engine.vllm.eviction.ordered_pool import EvictionOrder, OrderedPool, use_pool_hotness
+from plumage_engine.vllm.pool_hotness import PooledHeats
 
 BlockPool = surface.BlockPool
 
@@ -209,7 +209,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 def _install(cache: Cache) -> None:
     import random
 
-    from plumage_engine.vllm.blocks import install
+    from plumage_engine.vllm.eviction.ordered_pool import install
     from plumage_engine.vllm.settings import PluginEviction
 
     install(cache.scheduler, PluginEviction(), cache.guard, cache.counters, random.Random(0), lambda: 0.0)
@@ -218,7 +218,7 @@ def _install(cache: Cache) -> None:
 def test_what_the_pool_uses_outlives_what_is_used_alike_here() -> None:
     for kept in (1, 2):
         cache, heats = Cache(14), PooledHeats(lambda: 0.0)
-        follow(cache.scheduler, heats.prior)
+        use_pool_hotness(cache.scheduler, heats.prior)
         name = cache.request(prompt(kept, 5, 6)).block_hashes[0]
         heats.tell({int.from_bytes(name[-8:], "big"): 200.0})
         for first in (1, 2):
@@ -236,6 +236,6 @@ def test_other_orders_do_not_ask_the_pool(policy: str | None) -> None:
     def never(key: int) -> float:
         raise AssertionError(key)
 
-    follow(cache.scheduler, never)
+    use_pool_hotness(cache.scheduler, never)
     for other in range(10, 20):
         cache.serve(prompt(other, other, other, other))

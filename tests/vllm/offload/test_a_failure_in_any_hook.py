@@ -12,8 +12,8 @@ import pytest
 from support.offload_tier import Tier, chain
 from vllm.config import KVEventsConfig
 
-from plumage_engine.vllm.offload import promotion
-from plumage_engine.vllm.offload.promoter import Promoter
+from plumage_engine.vllm.offload.promotion import connector_hooks
+from plumage_engine.vllm.offload.promotion.promoter import Promoter
 
 _RESIDENTS = (
     "admit", "get", "insert", "join", "evict", "_drop", "clear", "on_store_miss", "on_request_finished",
@@ -124,9 +124,9 @@ def test_of_whether_copies_are_under_way(tiny_model: Path, monkeypatch: pytest.M
 def test_of_what_events_tell(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
     tier = start(tiny_model, arguments={"kv_events_config": events})
-    monkeypatch.setattr(promotion, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))
+    monkeypatch.setattr(connector_hooks, "generate_block_hash_extra_keys", _Fails(lambda *given: (None, 0), 0))
     storm(tier)
-    assert type(tier.connector._events_tracker) is promotion.OffloadingEventsTracker
+    assert type(tier.connector._events_tracker) is connector_hooks.OffloadingEventsTracker
     assert tier.counters.get("failures", "promotion") == 1
     nothing_left(tier)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from plumage.hotness.cuckoo import CuckooFilter
 from plumage.hotness.formula_parser import parse_formula
-from plumage_engine.vllm.offload.candidates import Candidates
-from plumage_engine.vllm.offload.heats import Heats
-from plumage_engine.vllm.offload.residents import Residents
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats
+from plumage_engine.vllm.offload.host_tier.residents import Residents
+from plumage_engine.vllm.offload.promotion.candidates import Candidates
 
 A, B, C, D = (name.encode().rjust(32, b"\1") + bytes(4) for name in "abcd")
 

@@ -15,8 +15,8 @@ from support.offload_tier import Tier, chain
 from vllm.v1.kv_offload.tiering.fs import thread_pool
 
 from plumage_engine.vllm.compat.kv_tiering import DualQueueThreadPool
-from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
-from plumage_engine.vllm.offload.slab import Slab
+from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
 
 Start = Callable[..., Tier]
 

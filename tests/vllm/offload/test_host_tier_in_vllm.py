@@ -22,9 +22,9 @@ from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
+from plumage_engine.vllm.offload.host_tier.copy_worker import TorchWorker
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 from plumage_engine.vllm.offload.install import install
-from plumage_engine.vllm.offload.manager import SelectiveManager
-from plumage_engine.vllm.offload.worker import TorchWorker
 from plumage_engine.vllm.settings import ENVIRONMENT
 
 _SMALL = {"num_gpu_blocks_override": 40, "max_num_seqs": 6, "max_num_batched_tokens": 384}
@@ -224,8 +224,8 @@ class TestTorchWorker:
     def test_a_copy_that_never_ends_is_told(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("plumage_engine.vllm.offload.worker._WAIT_SECONDS", 0.05)
-        monkeypatch.setattr("plumage_engine.vllm.offload.worker._END_SECONDS", 0.05)
+        monkeypatch.setattr("plumage_engine.vllm.offload.host_tier.copy_worker._WAIT_SECONDS", 0.05)
+        monkeypatch.setattr("plumage_engine.vllm.offload.host_tier.copy_worker._END_SECONDS", 0.05)
         worker, _ = self.make()
         gate = threading.Event()
         worker._copy = lambda *given: gate.wait(60) and 0  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from vllm.config import KVEventsConfig
 
 from plumage.tiering import PromotionTurn
 from plumage_bench.vllm_pretend import PAGE
-from plumage_engine.vllm.offload.promoter import _prefill
+from plumage_engine.vllm.offload.promotion.promoter import _prefill
 
 
 def warm(model: Path, *, blocks: int = 24, salt: str | None = None, **named: Any) -> Tier:

@@ -11,8 +11,8 @@ from support.offload_tier import Tier, chain
 
 from plumage.errors import ConfigurationError
 from plumage_engine.vllm.compat.kv_offload import LRUCachePolicy, ReqContext
-from plumage_engine.vllm.offload.manager import SelectiveManager
-from plumage_engine.vllm.offload.residents import chunk_key
+from plumage_engine.vllm.offload.host_tier.residents import chunk_key
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 
 
 def held(tier: Tier, name: str) -> int:

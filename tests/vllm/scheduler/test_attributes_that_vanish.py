@@ -32,7 +32,7 @@ from plumage_engine.vllm.compat import entrypoints
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.endpoints import PlumageEndpoints
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload import spec
+from plumage_engine.vllm.offload import fallback
 from plumage_engine.vllm.settings import ENVIRONMENT
 
 _FEATURES = {
@@ -121,7 +121,7 @@ def test_each_name_here_is_in_a_table() -> None:
 def test_what_needs_it_is_off(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     owner, name, concerned = _CASES[case]
     monkeypatch.setattr(owner, name, _Moved(name), raising=False)
-    monkeypatch.setattr(spec, "GUARD", Guard("hostTier", Counters()))  # the process's
+    monkeypatch.setattr(fallback, "GUARD", Guard("hostTier", Counters()))  # the process's
     events = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=f"inproc://{case}")
     tier = host_tier_arguments(16, disk_path=str(tmp_path), disk_bytes_to_use=1 << 24)
     engine = PretendEngine(tiny_model, blocks=24, kv_events_config=events, **plugin_arguments(_EVERYTHING), **tier)

@@ -11,7 +11,7 @@ from support.offload_tier import chain
 from plumage_bench.vllm_engine import plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine
 from plumage_engine.agent.engine.operator_figures import parse_figures
-from plumage_engine.vllm.metrics import PluginMetrics
+from plumage_engine.vllm.routes.plugin_metrics import PluginMetrics
 
 LEVELS = 8  # more than the Heuristic policy gives up for a stranger
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.feather.waiting_queue import FeatherQueue
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.queue import FeatherQueue
 
 
 class Order:

@@ -12,7 +12,7 @@ from tests.vllm.scheduler.test_feather_in_vllm import feather, nothing_left
 from plumage.batching import make_queue
 from plumage_bench.vllm_engine import Engine
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.request_order import RequestOrder
+from plumage_engine.vllm.feather.request_order import RequestOrder
 
 BLOCK = 16
 SENT: tuple[dict[str, Any], ...] = (

@@ -18,8 +18,9 @@ from support.offload_tier import chain
 from plumage.errors import ConfigurationError
 from plumage_bench.vllm_engine import Engine, Prompt, plugin_arguments
 from plumage_bench.vllm_pretend import PretendEngine, host_tier_arguments
-from plumage_engine.vllm import plugin, row_order
+from plumage_engine.vllm import plugin
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.feather import batch_order
 from plumage_engine.vllm.guard import Guard
 from plumage_engine.vllm.settings import ENVIRONMENT
 
@@ -33,12 +34,12 @@ _HIDDEN = {
     "hostTier": "vllm.v1.core.kv_cache_utils.to_event_extra_keys",
 }
 _INSTALLED = {
-    "feather": "plumage_engine.vllm.feather.FeatherQueue",
-    "batchLimit": "plumage_engine.vllm.pressure.BatchLimit",
-    "eviction": "plumage_engine.vllm.blocks.make_policy",
+    "feather": "plumage_engine.vllm.feather.waiting_queue.FeatherQueue",
+    "batchLimit": "plumage_engine.vllm.batch_limit.BatchLimit",
+    "eviction": "plumage_engine.vllm.eviction.ordered_pool.make_policy",
     "batchOrder": "plumage_engine.vllm.compat.model_runner.complaints",
-    "fleet": "plumage_engine.vllm.fleet.PooledHeats",
-    "promotion": "plumage_engine.vllm.offload.promotion.Promoter",
+    "fleet": "plumage_engine.vllm.routes.engine_core.PooledHeats",
+    "promotion": "plumage_engine.vllm.offload.promotion.connector_hooks.Promoter",
 }
 _CASES = [*((feature, feature == "hostTier") for feature in _HIDDEN), ("feather", True)]
 _WITHOUT = """
@@ -140,11 +141,11 @@ def test_host_memory_is_vllms_own_then_where_that_runs(monkeypatch: pytest.Monke
     from vllm.v1.kv_offload.cpu import spec as stock
 
     from plumage_engine.vllm.offload import spec
-    from plumage_engine.vllm.offload.idle import IdleSpec
+    from plumage_engine.vllm.offload.fallback import IdleSpec
 
     guard = Guard("hostTier", Counters())
     assert (spec.choose(guard).__name__, guard.on) == ("SelectiveSpec", True)
-    for module in ("compat.kv_offload", "offload.host", "offload.manager"):
+    for module in ("compat.kv_offload", "offload.selective_spec", "offload.host_tier.store_manager"):
         monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{module}")
     monkeypatch.delattr(kv_cache_utils, "to_event_extra_keys")
     assert spec.choose(guard) is IdleSpec
@@ -160,13 +161,13 @@ def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: py
     """Ours can't be; then it is vLLM's own, and where that can't be either host memory takes nothing."""
     from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
-    from plumage_engine.vllm.offload import spec
-    from plumage_engine.vllm.offload.manager import SelectiveManager
+    from plumage_engine.vllm.offload import fallback
+    from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 
     def moved(*given: Any, **named: Any) -> None:
         raise TypeError("takes no num_chunks")
 
-    monkeypatch.setattr(spec, "GUARD", Guard("hostTier", Counters()))
+    monkeypatch.setattr(fallback, "GUARD", Guard("hostTier", Counters()))
     monkeypatch.setattr(SelectiveManager if stock else CPUOffloadingManager, "__init__", moved)
     engine = PretendEngine(tiny_model, blocks=24, **plugin_arguments(_SORTED), **host_tier_arguments(16))
     guard = engine.scheduler.plumage.guards["hostTier"]
@@ -179,7 +180,10 @@ def test_a_manager_that_is_made_in_another_way(tiny_model: Path, monkeypatch: py
 def test_without_vllms_tiers_there_is_host_memory_and_no_disk(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package, module in (("offload", "below"), ("compat", "kv_tiering")):  # as if nobody had imported them yet
+    for package, module in (
+        ("offload.disk_tier", "setup"),
+        ("compat", "kv_tiering"),
+    ):  # as if nobody had imported them yet
         monkeypatch.delitem(sys.modules, f"plumage_engine.vllm.{package}.{module}", raising=False)
         monkeypatch.delattr(f"plumage_engine.vllm.{package}.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.manager", None)
@@ -225,7 +229,7 @@ def test_a_batch_that_can_not_be_sorted(start_engine: Callable[..., Engine], mon
     def fail(rows: Any) -> Any:
         raise RuntimeError("made to fail")
 
-    monkeypatch.setattr(row_order, "rank_rows", fail)
+    monkeypatch.setattr(batch_order, "rank_rows", fail)
     engine = start_engine(**plugin_arguments(_SORTED))
     assert engine.scheduler.plumage.guards["batchOrder"].on
     assert answers(engine) == wanted

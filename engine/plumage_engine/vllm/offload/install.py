@@ -7,8 +7,8 @@ from typing import Any
 from plumage_engine.policies import HostTierConfig
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.offload.heats import Prior
-from plumage_engine.vllm.offload.manager import SelectiveManager
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import Prior
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 
 __all__ = ["install"]
 
@@ -44,6 +44,6 @@ def _promote(scheduler: Any, connector: Any, manager: SelectiveManager, guard: G
     if not manager.guard.on:
         guard.refuse(["selective admission is off"])
         return
-    from plumage_engine.vllm.offload.promotion import promote
+    from plumage_engine.vllm.offload.promotion.connector_hooks import promote
 
     promote(scheduler, connector, manager, guard, counters)

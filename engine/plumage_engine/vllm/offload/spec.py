@@ -7,7 +7,7 @@ With `disk_path` and `disk_bytes_to_use` beside them there is a disk below host 
 own (`hostTier`).
 
 vLLM imports this module while it starts, and a name that is gone would end that. So what the tier is made of is
-imported behind `GUARD`: without it host memory is vLLM's own, or, on a platform where that does not run, nobody's.
+imported behind `fallback.GUARD`. Without it host memory is vLLM's own; where that does not run, it takes nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ from __future__ import annotations
 from plumage_engine.vllm.compat.offload_base import OffloadingSpec, stock_spec
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.offload.idle import IdleSpec
+from plumage_engine.vllm.offload import fallback
 
-__all__ = ["GUARD", "HostTierSpec", "choose"]
-
-GUARD = Guard("hostTier", Counters())
-"""Of this process: off where this vLLM lacks what the tier is made of."""
+__all__ = ["HostTierSpec", "choose"]
 
 
 def _ours() -> type[OffloadingSpec]:
-    from plumage_engine.vllm.offload.host import SelectiveSpec
+    from plumage_engine.vllm.offload.selective_spec import SelectiveSpec
 
     return SelectiveSpec
 
@@ -32,7 +29,7 @@ def _ours() -> type[OffloadingSpec]:
 def choose(guard: Guard) -> type[OffloadingSpec]:
     """Ours; with `guard` off vLLM's own, or the one that takes nothing."""
     found = attempt(guard, _ours)
-    return found or attempt(Guard("hostTier", Counters()), stock_spec) or IdleSpec
+    return found or attempt(Guard("hostTier", Counters()), stock_spec) or fallback.IdleSpec
 
 
-HostTierSpec = choose(GUARD)
+HostTierSpec = choose(fallback.GUARD)

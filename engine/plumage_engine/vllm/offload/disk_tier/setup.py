@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import Any, Final
 
 import numpy as np
 
-from plumage_engine.vllm.compat.kv_tiering import CPUOffloadingWorker, DualQueueThreadPool
-from plumage_engine.vllm.offload.disk import DiskTier
-from plumage_engine.vllm.offload.disk_io import DiskIo
-from plumage_engine.vllm.offload.disk_options import DISK_BYTES, DiskOptions
-from plumage_engine.vllm.offload.region import WorkersRegion, map_region
-from plumage_engine.vllm.offload.slab import Slab
-from plumage_engine.vllm.offload.tiered import MemoryOverDisk, TieredManager
-
-if TYPE_CHECKING:
-    from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches
-    from plumage_engine.vllm.offload.host import SelectiveSpec
+from plumage_engine.vllm.compat.kv_offload import CanonicalKVCaches, CPUOffloadingSpec
+from plumage_engine.vllm.compat.kv_tiering import CPUOffloadingWorker, DualQueueThreadPool, SharedOffloadRegion
+from plumage_engine.vllm.offload.disk_tier.disk_tier import DiskTier
+from plumage_engine.vllm.offload.disk_tier.options import DISK_BYTES, DiskOptions
+from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
+from plumage_engine.vllm.offload.disk_tier.tiered_manager import MemoryOverDisk, TieredManager
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo
 
 __all__ = ["PATIENCE", "make_tiers", "make_worker", "workers_region"]
 
@@ -29,7 +27,7 @@ _READERS, _WRITERS = 4, 2
 
 
 def make_tiers(
-    spec: SelectiveSpec, disk: DiskOptions, tokens: int, clock: Callable[[], float] = time.monotonic
+    spec: CPUOffloadingSpec, disk: DiskOptions, tokens: int, clock: Callable[[], float] = time.monotonic
 ) -> TieredManager:
     """For the scheduler. tokens: in a chunk. A disk that can't be used is told when it is to be switched on."""
     events = spec.kv_events_config.enable_kv_cache_events
@@ -58,7 +56,7 @@ def _no_room(disk: DiskOptions, slots: int, chunk: int) -> str:
     return f"{DISK_BYTES} is {disk.size}, but {disk.folder} has {free} bytes free" if free < disk.size else ""
 
 
-def workers_region(spec: SelectiveSpec) -> WorkersRegion:
+def workers_region(spec: CPUOffloadingSpec) -> WorkersRegion:
     """For a worker: its part of each chunk of host memory."""
     rank = 0 if spec.replicated_layout else spec.config.parallel.rank
     return WorkersRegion(
@@ -66,7 +64,7 @@ def workers_region(spec: SelectiveSpec) -> WorkersRegion:
     )
 
 
-def make_worker(spec: SelectiveSpec, caches: CanonicalKVCaches) -> Any:
+def make_worker(spec: CPUOffloadingSpec, caches: CanonicalKVCaches) -> Any:
     """vLLM's worker on a GPU, over that part."""
     region = workers_region(spec)
     try:
@@ -74,3 +72,26 @@ def make_worker(spec: SelectiveSpec, caches: CanonicalKVCaches) -> Any:
     except Exception:
         region.cleanup()
         raise
+
+
+class WorkersRegion(SharedOffloadRegion):
+    """A worker's view. vLLM's own would complain at its end that the scheduler has taken the name away already."""
+
+    _creator: bool
+
+    def cleanup(self) -> None:
+        if self._creator:
+            self._creator = False
+            with suppress(FileNotFoundError):
+                os.unlink(self.mmap_path)
+        super().cleanup()
+
+
+def map_region(engine: str, chunks: int, chunk_bytes: int, page: int) -> SharedOffloadRegion:
+    """The scheduler's view. Workers have mapped theirs when the scheduler is made, so that the name can go: nothing of
+    it is left behind then, however the engine ends. Where there are none yet the name stays for them."""
+    region = SharedOffloadRegion(engine, chunks, None, chunk_bytes, page)
+    if not region._creator:
+        with suppress(FileNotFoundError):
+            os.unlink(region.mmap_path)
+    return region

@@ -16,10 +16,10 @@ from typing import Any
 from plumage.blocks.counted import CountedTree
 from plumage.errors import StateError
 from plumage.eviction import EvictionPolicy
-from plumage_engine.vllm.blocks.copies import SpareCopies, copies_of
-from plumage_engine.vllm.blocks.freelist import lead, skip_uncached, swap
 from plumage_engine.vllm.compat.block_pool import BlockPool, KVCacheBlock
 from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.eviction.free_list import lead, skip_uncached, swap
+from plumage_engine.vllm.eviction.spare_copies import SpareCopies, copies_of
 
 __all__ = ["EvictionOrder"]
 

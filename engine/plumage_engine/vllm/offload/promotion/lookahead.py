@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Any
 
-from plumage_engine.vllm.offload.candidates import Piece
-from plumage_engine.vllm.offload.device import Device
-from plumage_engine.vllm.offload.residents import Residents
+from plumage_engine.vllm.offload.host_tier.residents import Residents
+from plumage_engine.vllm.offload.promotion.candidates import Piece
+from plumage_engine.vllm.offload.promotion.device_blocks import Device
 
 __all__ = ["Lookahead", "soonest"]
 

@@ -26,9 +26,9 @@ from plumage_engine.vllm.compat.kv_tiering import (
     complaints,
 )
 from plumage_engine.vllm.counters import Counters
-from plumage_engine.vllm.offload.disk import DiskTier
-from plumage_engine.vllm.offload.manager import SelectiveManager
-from plumage_engine.vllm.offload.residents import chunk_key
+from plumage_engine.vllm.offload.disk_tier.disk_tier import DiskTier
+from plumage_engine.vllm.offload.host_tier.residents import chunk_key
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 
 __all__ = ["MemoryOverDisk", "TieredManager"]
 

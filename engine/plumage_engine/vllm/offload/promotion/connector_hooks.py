@@ -18,10 +18,10 @@ from plumage_engine.vllm.compat.kv_offload import (
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.device import Device
-from plumage_engine.vllm.offload.lookahead import soonest
-from plumage_engine.vllm.offload.manager import SelectiveManager
-from plumage_engine.vllm.offload.promoter import Promoter
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
+from plumage_engine.vllm.offload.promotion.device_blocks import Device
+from plumage_engine.vllm.offload.promotion.lookahead import soonest
+from plumage_engine.vllm.offload.promotion.promoter import Promoter
 
 __all__ = ["PromotingScheduler", "promote"]
 

@@ -25,7 +25,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class PooledHeats:
-    """`plumage_engine.vllm.offload.heats.Prior` over the agent's last word. clock: seconds, monotonic."""
+    """The `Prior` of `offload.host_tier.chunk_hotness` over the agent's last word. clock: seconds, monotonic."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -24,9 +24,9 @@ from plumage_engine.vllm.compat.kv_tiering import (
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.disk_io import DiskIo, Transfer
-from plumage_engine.vllm.offload.residents import chunk_key
-from plumage_engine.vllm.offload.slab import DamagedError
+from plumage_engine.vllm.offload.disk_tier.slot_file import DamagedError
+from plumage_engine.vllm.offload.disk_tier.transfers import DiskIo, Transfer
+from plumage_engine.vllm.offload.host_tier.residents import chunk_key
 
 __all__ = ["DiskTier"]
 

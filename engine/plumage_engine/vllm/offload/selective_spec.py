@@ -21,11 +21,11 @@ from plumage_engine.vllm.compat.kv_offload import (
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard, attempt
-from plumage_engine.vllm.offload.disk_options import read_disk
-from plumage_engine.vllm.offload.idle import IdleManager
-from plumage_engine.vllm.offload.manager import SelectiveManager
-from plumage_engine.vllm.offload.memory import check_host_memory, machine_memory
-from plumage_engine.vllm.offload.worker import TorchWorker
+from plumage_engine.vllm.offload import fallback
+from plumage_engine.vllm.offload.disk_tier.options import read_disk
+from plumage_engine.vllm.offload.host_tier.copy_worker import TorchWorker
+from plumage_engine.vllm.offload.host_tier.memory_check import check_host_memory, machine_memory
+from plumage_engine.vllm.offload.host_tier.store_manager import SelectiveManager
 from plumage_engine.vllm.settings import read_settings
 
 __all__ = ["SelectiveSpec"]
@@ -64,10 +64,9 @@ class SelectiveSpec(CPUOffloadingSpec):
         """The one of this engine. `install` gives it the plugin's settings; until then it has the environment's. vLLM's
         own, or one that takes nothing, where this vLLM makes it in another way than we know."""
         if self._manager is None:
-            from plumage_engine.vllm.offload.spec import GUARD
-
             stock, second = super().get_manager, Guard("hostTier", Counters())
-            self._manager = attempt(GUARD, self._make_manager) or attempt(second, stock) or IdleManager()
+            made = attempt(fallback.GUARD, self._make_manager) or attempt(second, stock)
+            self._manager = made or fallback.IdleManager()
         return self._manager
 
     def _make_manager(self) -> OffloadingManager:
@@ -117,6 +116,6 @@ class SelectiveSpec(CPUOffloadingSpec):
 
 def _disk_parts() -> Any:
     """The module `below`, which needs vLLM's tiers; ImportError where this vLLM has moved a name of theirs."""
-    from plumage_engine.vllm.offload import below
+    from plumage_engine.vllm.offload.disk_tier import setup
 
-    return below
+    return setup

@@ -13,21 +13,19 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from plumage.batching.stop.shared import LearnedTable, Teachable, checked
 from plumage.errors import ConfigurationError, PlumageError
 from plumage_engine.vllm.compat import events
-from plumage_engine.vllm.fingerprint import fingerprint
+from plumage_engine.vllm.features import Features
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.pooled import MOST, PooledHeats, Told
-from plumage_engine.vllm.record import BlockRecord, encode
+from plumage_engine.vllm.pool_hotness import MOST, PooledHeats, Told
+from plumage_engine.vllm.routes.block_record import BlockRecord, encode
+from plumage_engine.vllm.routes.fingerprint import fingerprint
 from plumage_engine.vllm.settings import read_feather
-
-if TYPE_CHECKING:
-    from plumage_engine.vllm.features import Features
 
 __all__ = ["Fleet"]
 

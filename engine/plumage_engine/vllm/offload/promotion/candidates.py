@@ -12,8 +12,8 @@ from heapq import nlargest
 from itertools import islice
 
 from plumage.tiering import TierNode
-from plumage_engine.vllm.offload.device import Device
-from plumage_engine.vllm.offload.residents import Entry, Residents, chunk_key
+from plumage_engine.vllm.offload.host_tier.residents import Entry, Residents, chunk_key
+from plumage_engine.vllm.offload.promotion.device_blocks import Device
 
 __all__ = ["Candidates", "Piece"]
 

@@ -13,8 +13,13 @@ from plumage_engine.vllm.compat.offload_base import (
     PrepareStoreOutput,
     RequestOffloadingContext,
 )
+from plumage_engine.vllm.counters import Counters
+from plumage_engine.vllm.guard import Guard
 
-__all__ = ["IdleManager", "IdleSpec"]
+__all__ = ["GUARD", "IdleManager", "IdleSpec"]
+
+GUARD = Guard("hostTier", Counters())
+"""Of this process: off where this vLLM lacks what the tier is made of."""
 
 
 class IdleManager(OffloadingManager):

@@ -27,9 +27,8 @@ from plumage_engine.vllm.compat.kv_offload import (
 )
 from plumage_engine.vllm.counters import Counters
 from plumage_engine.vllm.guard import Guard
-from plumage_engine.vllm.offload.heats import Heats, Prior
-from plumage_engine.vllm.offload.policy import GuardedPolicy
-from plumage_engine.vllm.offload.residents import Residents, chunk_key
+from plumage_engine.vllm.offload.host_tier.chunk_hotness import Heats, Prior
+from plumage_engine.vllm.offload.host_tier.residents import GuardedPolicy, Residents, chunk_key
 
 __all__ = ["RANKS", "SelectiveManager"]
 

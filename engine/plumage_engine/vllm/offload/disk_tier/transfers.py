@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from plumage_engine.vllm.offload.slab import Slab
+from plumage_engine.vllm.offload.disk_tier.slot_file import Slab
 
 __all__ = ["DiskIo", "Transfer"]
 

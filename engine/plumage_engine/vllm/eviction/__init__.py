@@ -1,0 +1,1 @@
+"""The order in which vLLM's block pool evicts cached blocks."""

@@ -1,0 +1,1 @@
+"""FEATHER in vLLM: the order of admission, and the order of rows in the running batch."""

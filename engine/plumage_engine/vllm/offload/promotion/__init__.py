@@ -1,0 +1,1 @@
+"""Copies from host memory to the device before a request needs them."""
